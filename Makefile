@@ -1,0 +1,77 @@
+# Everything runs in a virtual environment that make creates: Python 3.11+, make and git are all it needs.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+PEERS := .venv-peers
+ONNXSIM := 0.8.1
+
+# The onnx package ships this network: 1,746 nodes, 121 BatchNormalizations, weights written as ConstantOfShape.
+DEMO := backend/test/data/light/light_densenet121.onnx
+INPUT ?=
+OUT ?= models/build/demo.onnx
+MODEL ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo models test lint types format bench bench-onnxsim clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(READY) ## create .venv and install onnxopt with its development tools
+
+# Installed again only when the dependencies may have changed; the package itself is used in place.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+	  "onnxopt needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
+	@echo "Setting up $(VENV), once ..." >&2
+	@$(PYTHON) -m venv $(VENV) || { echo "hint: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## optimize a real network and show what changed (INPUT=in.onnx OUT=out.onnx)
+	@mkdir -p "$$(dirname "$(OUT)")"
+	@input="$(INPUT)"; \
+	if [ -z "$$input" ]; then \
+	  input=$$($(BIN)/python -c 'import onnx, os; print(os.path.join(os.path.dirname(onnx.__file__), "$(DEMO)"))'); \
+	fi; \
+	$(BIN)/onnxopt optimize "$$input" "$(OUT)" && $(BIN)/onnxopt stats "$$input" "$(OUT)"
+
+models: $(READY) ## build the sample models into models/build/
+	@$(BIN)/python models/build.py
+
+test: $(READY) ## run the test suite (JOBS=2)
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(READY) ## check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY) ## check types
+	@$(BIN)/mypy
+
+format: $(READY) ## fix style and formatting
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## time long chains, and start-up against load and save (MODEL=in.onnx)
+	@$(BIN)/python benchmarks/chain.py
+	@$(BIN)/python benchmarks/startup.py $(if $(MODEL),"$(MODEL)")
+
+bench-onnxsim: $(READY) $(PEERS)/.onnxsim-$(ONNXSIM) ## time against onnxsim, installed in .venv-peers (MODEL=in.onnx)
+	@$(BIN)/python benchmarks/against_onnxsim.py $(if $(MODEL),"$(MODEL)")
+
+$(PEERS)/.onnxsim-$(ONNXSIM):
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet onnxsim==$(ONNXSIM)
+	@touch $@
+
+clean: ## remove everything that make made, the virtual environments too
+	rm -rf models/build build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache $(VENV) $(PEERS)
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,94 @@
+"""Whether the time per node stays flat: chains of Conv, BatchNormalization, Relu, Identity of growing length.
+
+    python benchmarks/chain.py [--nodes 2000 20000 200000] [--max-seconds 15] [--max-growth 1.5]
+
+Runs `onnxopt optimize --no-verify` as a whole process. The start-up, measured on a chain of four nodes, is
+subtracted before lengths are compared: at 2,000 nodes it is most of the time and would hide any growth. Every
+weight is different, so that none of the work can be shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from pairs import onnxopt, run
+
+CHANNELS = 4
+UNIT = 4  # nodes in one repetition
+
+
+def _tensor(name: str, data: np.ndarray) -> TensorProto:
+    return TensorProto(name=name, data_type=TensorProto.FLOAT, dims=data.shape, raw_data=data.tobytes())
+
+
+def chain(nodes: int) -> onnx.ModelProto:
+    """Conv(1x1, 4 channels), BatchNormalization, Relu, Identity, repeated until there are `nodes` nodes."""
+    rng = np.random.default_rng(0)
+    graph = onnx.GraphProto(name="chain")
+    x = "x"
+    for i in range(nodes // UNIT):
+        w = rng.standard_normal((CHANNELS, CHANNELS, 1, 1), np.float32)
+        statistics = rng.uniform(0.5, 1.5, (4, CHANNELS)).astype(np.float32)
+        names = [f"{kind}{i}" for kind in ("scale", "shift", "mean", "var")]
+        graph.initializer.append(_tensor(f"w{i}", w))
+        graph.initializer.extend(_tensor(name, row) for name, row in zip(names, statistics))
+        y = "y" if i == nodes // UNIT - 1 else f"identity{i}"
+        graph.node.add(op_type="Conv", input=[x, f"w{i}"], output=[f"conv{i}"])
+        graph.node.add(op_type="BatchNormalization", input=[f"conv{i}", *names], output=[f"bn{i}"])
+        graph.node.add(op_type="Relu", input=[f"bn{i}"], output=[f"relu{i}"])
+        graph.node.add(op_type="Identity", input=[f"relu{i}"], output=[y])
+        x = y
+    shape = [1, CHANNELS, 2, 2]
+    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, shape))
+    graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, shape))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def best(nodes: int, folder: Path, runs: int) -> float:
+    """Seconds of the fastest of `runs` whole-process runs: what disturbs a run only ever adds to it."""
+    source, target = folder / f"chain_{nodes}.onnx", folder / "optimized.onnx"
+    onnx.save(chain(nodes), source)
+    seconds = min(run(onnxopt("optimize", str(source), str(target), "--no-verify")) for _ in range(runs))
+    source.unlink()
+    return seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[2_000, 20_000, 200_000], help="chain lengths"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="runs up to 20,000 nodes (default: %(default)s)")
+    parser.add_argument(
+        "--max-seconds", type=float, default=15.0, help="for the longest (default: %(default)s)"
+    )
+    parser.add_argument("--max-growth", type=float, default=1.5, help="per node (default: %(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        best(UNIT, Path(folder), 1)  # fills the caches
+        startup = best(UNIT, Path(folder), options.runs)
+        print(f"start-up {startup:.3f} s")
+        print(f"{'nodes':>9} {'seconds':>9} {'µs/node':>9} {'less start-up':>14} {'ratio':>6}")
+        first, seconds, growth = 0.0, 0.0, 0.0
+        for nodes in sorted(options.nodes):
+            seconds = best(nodes, Path(folder), options.runs if nodes <= 20_000 else 1)
+            net = (seconds - startup) / nodes * 1e6
+            first = first or net
+            growth = max(growth, net / first)
+            print(
+                f"{nodes:>9,} {seconds:>9.3f} {seconds / nodes * 1e6:>9.1f} {net:>14.1f} {net / first:>6.2f}"
+            )
+    slow, steep = seconds > options.max_seconds, growth > options.max_growth
+    print(f"longest {seconds:.1f} s (limit {options.max_seconds:g}): {'TOO SLOW' if slow else 'ok'}")
+    print(f"growth per node {growth:.2f} (limit {options.max_growth:g}): {'NOT FLAT' if steep else 'ok'}")
+    return int(slow or steep)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Element types and shapes of values: onnx's own inference over a skeleton without weights, on demand.
+
+Facts live on the values (`Value.dtype`, `Value.shape`). Rewrites keep what a surviving value holds, so a fact
+never turns false; only new values lack facts. Inference therefore runs when a rule asks about a value without
+facts, and at most once between two calls of `refresh_allowed`, which keeps the cost linear.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from onnx import GraphProto, ModelProto, ValueInfoProto, shape_inference
+
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.schema import is_known
+from onnxopt.graph.value import Shape, Value
+from onnxopt.graph.writer import write_bodies, write_names
+from onnxopt.protos import tensor_bytes, tensor_type
+
+# Larger constants cannot be shapes, axes or indices that inference would read.
+_DATA_UP_TO: Final = 4096
+_runs = itertools.count()
+
+
+def dtype(value: Value) -> int:
+    """ONNX element type; 0 when unknown (or not a tensor)."""
+    if value.constant:
+        return value.constant_type()[0]
+    if not value.dtype:
+        _infer_once(value.graph.model)
+    return value.dtype
+
+
+def shape(value: Value) -> Shape | None:
+    """Dims as int, symbol (equal symbols are equal sizes) or None (unknown); None for unknown rank."""
+    if value.constant:
+        return value.constant_type()[1]
+    if value.shape is None:
+        _infer_once(value.graph.model)
+    return value.shape
+
+
+def rank(value: Value) -> int | None:
+    dims = shape(value)
+    return None if dims is None else len(dims)
+
+
+def static_shape(value: Value) -> tuple[int, ...] | None:
+    """The shape if every dim is a number."""
+    dims = shape(value)
+    if dims is None or not all(isinstance(d, int) for d in dims):
+        return None
+    return tuple(d for d in dims if isinstance(d, int))
+
+
+def same_shape(a: Value, b: Value) -> bool:
+    """Proven equal: every pair of dims is the same number or the same symbol."""
+    x, y = shape(a), shape(b)
+    return x is not None and x == y and None not in x
+
+
+def refresh_allowed(model: Model) -> None:
+    """Let the next question about a value without facts run inference again, if the model changed since."""
+    model.inference_allowed = True
+
+
+def _infer_once(model: Model) -> None:
+    if model.inference_allowed and model.inferred_version != model.version:
+        model.inference_allowed = False
+        infer(model)
+        model.inferred_version = model.version
+
+
+def infer(model: Model) -> None:
+    """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts."""
+    skeleton = _skeleton(model)
+    try:
+        inferred = shape_inference.infer_shapes(skeleton, data_prop=True)
+    except Exception:  # inference is an optional source of facts: a model it cannot read has none
+        _read_infos(model.graph, [*skeleton.graph.input], set())
+        return
+    own = {d.dim_param for i in skeleton.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
+    _read_graph(model.graph, inferred.graph, own, f"@{next(_runs)}")
+
+
+def _skeleton(model: Model) -> ModelProto:
+    proto, graph = model.proto, model.graph
+    skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
+    skeleton.opset_import.extend(proto.opset_import)
+    skeleton.functions.extend(proto.functions)
+    target = skeleton.graph
+    target.name = proto.graph.name
+    live = {v.name: v for v in graph.inputs}
+    target.input.extend(i for i in proto.graph.input if i.name in live)
+    for value in graph.initializers.values():
+        if value.is_input:
+            continue
+        data_type, dims = value.constant_type()
+        if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
+            tensor = graph.tensor_of(value)
+            copy = target.initializer.add()
+            copy.CopyFrom(tensor)
+            copy.name = value.name
+        else:
+            target.initializer.add(name=value.name, data_type=data_type, dims=dims)
+    opaque = set()
+    write_bodies(graph)
+    for node in graph:
+        write_names(node)
+        if not is_known(node.op, graph.opset(node.domain)):
+            opaque.update(v.name for v in node.outputs if v is not None)
+    target.node.extend(node.proto for node in graph)
+    # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
+    if opaque:
+        target.value_info.extend(i for i in proto.graph.value_info if i.name in opaque)
+        target.output.extend(i for i in proto.graph.output if i.name in opaque)
+    target.output.extend(ValueInfoProto(name=v.name) for v in graph.outputs if v.name not in opaque)
+    return skeleton
+
+
+def _read_graph(graph: Graph, proto: GraphProto, own: set[str], suffix: str) -> None:
+    symbols: dict[str, str] = {}
+
+    def name(symbol: str) -> str:
+        # Inference invents names anew in every run: the same name of two runs means nothing.
+        if symbol in own:
+            return symbol
+        return symbols.setdefault(symbol, symbol + suffix)
+
+    infos = [*proto.input, *proto.value_info, *proto.output]
+    by_name: dict[str, tuple[int, Shape | None]] = {}
+    for info in infos:
+        data_type, dims = tensor_type(info.type)
+        if data_type and (dims is not None or info.name not in by_name):
+            by_name[info.name] = data_type, dims
+    for value in [*graph.inputs, *(v for n in graph for v in n.outputs if v is not None)]:
+        found = by_name.get(value.name)
+        if found is None:
+            continue
+        data_type, dims = found
+        value.dtype = value.dtype or data_type
+        if dims is not None:
+            dims = tuple(name(d) if isinstance(d, str) else d for d in dims)
+            value.shape = dims if value.shape is None else _merge(value.shape, dims)
+    if graph.owners:
+        for node, copy in zip(graph, proto.node):
+            for a in copy.attribute:
+                if a.name in node.bodies:
+                    _read_graph(node.bodies[a.name], a.g, own, suffix)
+
+
+def _merge(known: Shape, new: Shape) -> Shape:
+    """Both are true: prefer numbers, then the symbols known before."""
+    if len(known) != len(new):
+        return known
+    return tuple(n if isinstance(n, int) or k is None else k for k, n in zip(known, new))
+
+
+def _read_infos(graph: Graph, infos: list[ValueInfoProto], own: set[str]) -> None:
+    types = {i.name: tensor_type(i.type) for i in infos}
+    for value in graph.inputs:
+        if value.name in types:
+            value.dtype, value.shape = types[value.name]

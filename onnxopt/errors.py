@@ -1,0 +1,51 @@
+"""Every error a user can meet: one line of message, one hint, the exit code of the command."""
+
+from __future__ import annotations
+
+
+class OnnxOptError(Exception):
+    """Base of all errors raised on purpose. `hint` says what to try next; `exit_code` ends the command."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(OnnxOptError):
+    """Options that contradict each other, or name something that does not exist."""
+
+
+class ModelError(OnnxOptError):
+    """The input is missing, unreadable, not ONNX, or contradicts itself."""
+
+
+class WriteError(OnnxOptError):
+    """The result could not be written; nothing was left behind."""
+
+
+class VerificationError(OnnxOptError):
+    """The result differs from the original."""
+
+    exit_code = 1
+
+
+class InvariantError(OnnxOptError):
+    """The in-memory graph broke one of its own rules: a bug in a pass or in the graph."""
+
+    exit_code = 4
+
+
+class PassError(OnnxOptError):
+    """A pass or a rule raised, or did not come to rest: a bug in that pass."""
+
+    exit_code = 4
+
+
+class NoFixpointError(PassError):
+    """The rewrites did not come to rest within their budget; the message names the rules in the cycle."""

@@ -1,0 +1,22 @@
+"""The in-memory graph: slim, and backed by the protobuf it came from."""
+
+from onnxopt.graph.check import check_model
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import UNKNOWN, Node
+from onnxopt.graph.reader import read_model
+from onnxopt.graph.value import Dim, Shape, Value
+from onnxopt.graph.writer import write_model
+
+__all__ = [
+    "UNKNOWN",
+    "Dim",
+    "Graph",
+    "Model",
+    "Node",
+    "Shape",
+    "Value",
+    "check_model",
+    "read_model",
+    "write_model",
+]

@@ -1,0 +1,87 @@
+"""The graph's own rules, checked from scratch: what the mutating methods promise to keep."""
+
+from __future__ import annotations
+
+from onnxopt.errors import InvariantError
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+
+
+def check_model(model: Model) -> None:
+    """Raise InvariantError, naming scope and node, where index and links disagree."""
+    users: dict[Value, dict[Node, int]] = {}
+    outputs: dict[Value, int] = {}
+    for root in [*model.functions.values(), model.graph]:
+        _check_scope(root, set(), set(), users, outputs)
+    for scope in model.scopes():
+        values = [v for n in scope for v in n.outputs if v is not None]
+        values += [*scope.inputs, *scope.initializers.values()]
+        for value in values:
+            if value.users != users.get(value, {}):
+                _fail(scope, f"users of `{value.name}` are {value.users}, counted {users.get(value, {})}")
+            if value.output_count < outputs.get(value, 0):
+                _fail(scope, f"`{value.name}` is an output {outputs[value]} times, says {value.output_count}")
+
+
+def _fail(scope: Graph, message: str) -> None:
+    raise InvariantError(f"{scope.model.name}: {scope.path}: {message}", "a pass broke the graph: please report it")
+
+
+def _check_scope(
+    scope: Graph,
+    visible: set[Value],
+    names: set[str],
+    users: dict[Value, dict[Node, int]],
+    outputs: dict[Value, int],
+) -> None:
+    visible, names = set(visible), set(names)
+
+    def define(value: Value) -> None:
+        if value.name in names:
+            _fail(scope, f"`{value.name}` shadows or repeats a name")
+        names.add(value.name)
+        visible.add(value)
+
+    for value in scope.inputs:
+        define(value)
+    for name, value in scope.initializers.items():
+        if value.name != name or value.producer is not None or value.graph is not scope:
+            _fail(scope, f"initializer `{name}` is misfiled")
+        if value not in visible:
+            define(value)
+    previous, count = None, 0
+    for node in scope:
+        count += 1
+        if node.graph is not scope or node.prev is not previous or node not in scope.by_op.get(node.op, {}):
+            _fail(scope, f"{node!r} is linked wrongly")
+        if bool(node.bodies) != (node in scope.owners):
+            _fail(scope, f"{node!r} has bodies the scope does not know")
+        previous = node
+        for v in node.inputs:
+            if v is not None:
+                by = users.setdefault(v, {})
+                by[node] = by.get(node, 0) + 1
+                if v not in visible and not _sparse(v):
+                    _fail(scope, f"{node!r} reads `{v.name}` before it is defined")
+        for body in node.bodies.values():
+            if body.owner is not node:
+                _fail(scope, f"a body of {node!r} belongs to another node")
+            _check_scope(body, visible, names, users, outputs)
+        for i, v in enumerate(node.outputs):
+            if v is not None:
+                if v.producer is not node or v.index != i or v.graph is not scope:
+                    _fail(scope, f"`{v.name}` does not know its producer {node!r}")
+                define(v)
+    if count != scope.size or scope.last is not previous or count != sum(map(len, scope.by_op.values())):
+        _fail(scope, "the node list and its index differ in length")
+    for v in scope.outputs:
+        outputs[v] = outputs.get(v, 0) + 1
+        if v not in visible and not _sparse(v):
+            _fail(scope, f"output `{v.name}` is not defined")
+
+
+def _sparse(value: Value) -> bool:
+    """A sparse initializer: named in the proto only."""
+    return value.producer is None and not value.is_input and value.tensor is None and not value.constant

@@ -1,0 +1,275 @@
+"""One scope of nodes: the main graph, a body of If/Loop/Scan, or a function's body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import is_known
+from onnxopt.graph.value import Value
+from onnxopt.protos import Array, array_to_tensor, element_type, make_node
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, GraphProto
+
+    from onnxopt.graph.model import Model
+
+
+class Graph:
+    """Nodes as a doubly linked list in topological order, with an index by operator.
+
+    All mutation goes through `insert`, `remove`, `take_over`, `add_constant`, `remove_initializer` here and
+    `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`, `Model.replace_output`: each keeps users,
+    index and version right and tells the model's watcher which nodes to look at again.
+    """
+
+    def __init__(
+        self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str
+    ) -> None:
+        self.model = model
+        self.proto = proto
+        self.owner = owner  # the node whose body this is
+        self.label = label  # "then_branch", or the function's name, or "main"
+        self.is_function = not hasattr(proto, "initializer")
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.initializers: dict[str, Value] = {}
+        self.by_op: dict[str, dict[Node, None]] = {}
+        self.owners: dict[Node, None] = {}  # nodes with bodies
+        self.first: Node | None = None
+        self.last: Node | None = None
+        self.size = 0
+        self.opsets: dict[str, int] | None = None  # a function has its own
+        self.nodes_changed = False
+        self.initializers_changed = False
+        self.outputs_changed = False
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Node]:
+        """Nodes in order; the current node may be removed, and nodes inserted anywhere, while iterating."""
+        node = self.first
+        while node is not None:
+            following = node.next
+            yield node
+            node = following if node.graph is None else node.next
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def parent(self) -> Graph | None:
+        return self.owner.graph if self.owner is not None else None
+
+    @property
+    def root(self) -> Graph:
+        """The main graph, or the function, around this scope."""
+        graph = self
+        while graph.owner is not None and graph.owner.graph is not None:
+            graph = graph.owner.graph
+        return graph
+
+    @property
+    def path(self) -> str:
+        """`main / If "if_3" / then_branch`."""
+        if self.owner is None or self.owner.graph is None:
+            return self.label
+        name = f' "{self.owner.name}"' if self.owner.name else ""
+        return f"{self.owner.graph.path} / {self.owner.op}{name} / {self.label}"
+
+    def opset(self, domain: str = "") -> int:
+        """The version of `domain` in force here; 0 when it is not imported."""
+        opsets = self.root.opsets or self.model.opsets
+        return opsets.get("" if domain == "ai.onnx" else domain, 0)
+
+    def is_pure(self, node: Node) -> bool:
+        """May the node go when nothing reads it? Operators the standard does not define may have effects."""
+        return is_known(node.op, self.opset(node.domain))
+
+    @property
+    def holds_initializers(self) -> bool:
+        """Functions have none; before IR 4 one must also be an input, which a body cannot add."""
+        return not self.is_function and (self.owner is None or self.model.ir_version >= 4)
+
+    def walk(self) -> Iterator[Node]:
+        """Nodes of this scope and of all bodies inside, owners before their bodies."""
+        for node in self:
+            yield node
+            for body in node.bodies.values():
+                yield from body.walk()
+
+    # -- changing ----------------------------------------------------------------------------------------
+
+    def touch(self, node: Node) -> None:
+        model = self.model
+        model.version += 1
+        if model.watch is not None:
+            model.watch(node)
+
+    def drop_use(self, value: Value, node: Node) -> None:
+        """`node` reads `value` once less; the last reader left may now be fusable with the producer."""
+        count = value.users[node] - 1
+        if count:
+            value.users[node] = count
+        else:
+            del value.users[node]
+        if len(value.users) == 1 and self.model.watch is not None:
+            self.model.watch(next(iter(value.users)))
+
+    def insert(self, node: Node, before: Node | None = None) -> Node:
+        """Insert a node (and its bodies) before another, or at the end; its inputs gain it as user."""
+        assert node.graph is None
+        node.graph = self
+        following, preceding = before, before.prev if before is not None else self.last
+        node.prev, node.next = preceding, following
+        if preceding is None:
+            self.first = node
+        else:
+            preceding.next = node
+        if following is None:
+            self.last = node
+        else:
+            following.prev = node
+        self.size += 1
+        self.by_op.setdefault(node.op, {})[node] = None
+        for v in node.inputs:
+            if v is not None:
+                v.users[node] = v.users.get(node, 0) + 1
+        for i, v in enumerate(node.outputs):
+            if v is not None:
+                v.producer, v.index, v.graph = node, i, self
+                v.constant = node.op == "Constant" and not node.has_references and "sparse_value" not in (
+                    node.attributes
+                )
+        if node.bodies:
+            self.owners[node] = None
+            for body in node.bodies.values():
+                body.owner = node
+        self.nodes_changed = True
+        self.touch(node)
+        return node
+
+    def remove(self, node: Node) -> None:
+        """Remove a node nobody reads; uses made by its bodies go with it."""
+        assert node.graph is self
+        assert not any(v is not None and v.is_used and v.producer is node for v in node.outputs), node
+        for body in node.bodies.values():
+            body._release()
+        self._unlink(node)
+        self.touch(node)
+
+    def _unlink(self, node: Node) -> None:
+        if node.prev is None:
+            self.first = node.next
+        else:
+            node.prev.next = node.next
+        if node.next is None:
+            self.last = node.prev
+        else:
+            node.next.prev = node.prev
+        node.graph = None
+        self.size -= 1
+        del self.by_op[node.op][node]
+        self.owners.pop(node, None)
+        self.nodes_changed = True
+        for v in node.inputs:
+            if v is not None:
+                self.drop_use(v, node)
+
+    def _release(self) -> None:
+        """Drop every use that this scope makes of values outside it, its owner being removed."""
+        for node in list(self):
+            for body in node.bodies.values():
+                body._release()
+            for v in node.inputs:
+                if v is not None and node in v.users:
+                    self.drop_use(v, node)
+        for v in self.outputs:
+            v.output_count -= 1
+
+    def move_to(self, node: Node, target: Graph, before: Node | None) -> None:
+        """Move a node into another scope (inlining a body)."""
+        bodies = node.bodies
+        self._unlink(node)
+        node.bodies = bodies
+        target.insert(node, before)
+
+    def take_over(self, value: Value, node: Node, index: int = 0) -> None:
+        """`node` produces `value` (object, name, users, graph output) in place of its producer.
+
+        O(1): no reader changes. The old producer's output is left absent.
+        """
+        old = value.producer
+        if old is not None:
+            old.outputs[value.index] = None
+            old.stale = True
+        while len(node.outputs) <= index:
+            node.outputs.append(None)
+        node.outputs[index] = value
+        node.stale = True
+        value.producer, value.index = node, index
+        value.constant = node.op == "Constant"
+        value._array = None
+        self.touch(node)
+        watch = self.model.watch
+        if watch is not None:
+            for user in value.users:
+                watch(user)
+
+    def new_value(self, hint: str) -> Value:
+        return Value(self.model.names.fresh(hint), self)
+
+    def add_constant(self, array: Array, hint: str, before: Node | None = None) -> Value:
+        """A new constant of this scope holding `array`."""
+        value = Value("", self)
+        value.array = array
+        self.attach_constant(value, hint, before)
+        return value
+
+    def attach_constant(self, value: Value, hint: str, before: Node | None = None) -> None:
+        """Make a detached value, whose array is set, a constant of this scope under a fresh name.
+
+        It becomes an initializer, or where a scope cannot hold one a Constant node before `before`.
+        """
+        value.array = array = np_contiguous(value.array)
+        value.name = self.model.names.fresh(hint)
+        value.graph, value.constant = self, True
+        value.dtype, value.shape = element_type(array), array.shape
+        if self.holds_initializers:
+            self.initializers[value.name] = value
+            self.initializers_changed = True
+            self.model.version += 1
+        else:
+            node = Node(make_node("Constant", "", "", {"value": array}), [], [value])
+            node.stale = True
+            self.insert(node, before)
+
+    def add_initializer(self, value: Value) -> None:
+        """Make an existing value (of a Constant node being removed) an initializer of this scope."""
+        self.initializers[value.name] = value
+        value.producer, value.index, value.constant, value.graph = None, 0, True, self
+        self.initializers_changed = True
+        self.model.version += 1
+
+    def remove_initializer(self, value: Value) -> None:
+        assert not value.is_used
+        del self.initializers[value.name]
+        self.initializers_changed = True
+        self.model.version += 1
+
+    def tensor_of(self, value: Value) -> Any:
+        """The TensorProto of an initializer, made from its array if it is new."""
+        if value.tensor is None:
+            value.tensor = array_to_tensor(value.array, value.name)
+        return value.tensor
+
+
+def np_contiguous(array: Array) -> Array:
+    """A read-only, C-contiguous view or copy."""
+    if not array.flags.c_contiguous:
+        array = array.copy(order="C")
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array

@@ -1,0 +1,93 @@
+"""A model: the header of the ModelProto, its main graph and functions, names, opsets and the version counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxopt.graph.names import Names
+from onnxopt.protos import Array, is_external, tensor_to_array
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+    from onnxopt.graph.graph import Graph
+    from onnxopt.graph.node import Node
+    from onnxopt.graph.value import Value
+
+Decoder = Callable[["TensorProto"], Array]
+
+
+class Model:
+    """The index over one ModelProto. What the index does not understand stays in the proto, untouched.
+
+    `version` counts mutations: a pass that leaves it unchanged did nothing. `watch`, when set, is called with
+    every node whose surroundings changed. `read_external` decodes tensors stored outside the file.
+    """
+
+    def __init__(self, proto: ModelProto, path: Path | None = None) -> None:
+        self.proto = proto
+        self.path = path  # the file it was read from
+        self.names = Names()
+        self.version = 0
+        self.watch: Callable[[Node], None] | None = None
+        self.read_external: Decoder | None = None
+        self.opsets: dict[str, int] = {
+            "" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import
+        }
+        self.ir_version = int(proto.ir_version)
+        self.graph: Graph
+        self.functions: dict[str, Graph] = {}
+        self.freeze_initializers = False
+        self.inference_allowed = True  # see analysis/types.py
+        self.inferred_version = -1
+
+    @property
+    def name(self) -> str:
+        """How error messages call it: the file, or the graph's name."""
+        return str(self.path) if self.path is not None else self.proto.graph.name or "model"
+
+    def decode(self, tensor: TensorProto) -> Array:
+        if is_external(tensor):
+            assert self.read_external is not None, "external data without a reader"
+            return self.read_external(tensor)
+        return tensor_to_array(tensor)
+
+    def scopes(self) -> Iterator[Graph]:
+        """Every scope: bodies before their owners' scope, functions, then main."""
+        for function in self.functions.values():
+            yield from inner_scopes(function)
+        yield from inner_scopes(self.graph)
+
+    def nodes(self) -> Iterator[Node]:
+        for scope in self.scopes():
+            yield from scope
+
+    def node_count(self) -> int:
+        return sum(len(scope) for scope in self.scopes())
+
+    def replace_output(self, old: Value, new: Value) -> None:
+        """Each graph that lists `old` as an output lists `new`. Only for bodies: main's names are the interface."""
+        scope: Graph | None = old.graph
+        candidates = list(inner_scopes(scope)) if scope is not None else []
+        for graph in candidates:
+            for i, v in enumerate(graph.outputs):
+                if v is old:
+                    assert graph.owner is not None, f"the main graph's output {old.name} is the interface"
+                    graph.outputs[i] = new
+                    old.output_count -= 1
+                    new.output_count += 1
+                    graph.outputs_changed = True
+                    self.version += 1
+
+
+def inner_scopes(graph: Graph) -> Iterator[Graph]:
+    """Bodies inside `graph`, deepest first, then `graph`. Iterative: models may nest deeply."""
+    stack, found = [graph], []
+    while stack:
+        scope = stack.pop()
+        found.append(scope)
+        for node in scope.owners:
+            stack.extend(node.bodies.values())
+    return reversed(found)

@@ -1,0 +1,160 @@
+"""A node: one operator call, backed by the NodeProto it came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from onnx import AttributeProto, NodeProto
+
+from onnxopt.graph.schema import attribute_default
+from onnxopt.protos import Array, attribute_value, make_attribute, qualified, tensor_to_array
+
+if TYPE_CHECKING:
+    from onnxopt.graph.graph import Graph
+    from onnxopt.graph.value import Value
+
+
+class Unknown:
+    """The value of an attribute that a function's caller decides: equal to nothing, true for no guard."""
+
+    def __repr__(self) -> str:
+        return "unknown"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+UNKNOWN: Final = Unknown()
+
+
+class Node:
+    """`op` is the qualified operator name (`Conv`, `com.microsoft::Gelu`); absent inputs and outputs are None.
+
+    Attributes are decoded on first use. `bodies` are the graphs in its attributes. A node outside any graph
+    has `graph` None: it was removed, or is not inserted yet.
+    """
+
+    __slots__ = (
+        "_attributes",
+        "bodies",
+        "graph",
+        "inputs",
+        "next",
+        "op",
+        "outputs",
+        "prev",
+        "proto",
+        "stale",
+    )
+
+    def __init__(self, proto: NodeProto, inputs: list[Value | None], outputs: list[Value | None]) -> None:
+        self.proto = proto
+        self.op = qualified(proto.op_type, proto.domain)
+        self.inputs = inputs
+        self.outputs = outputs
+        self.bodies: dict[str, Graph] = {}
+        self.graph: Graph | None = None
+        self.prev: Node | None = None
+        self.next: Node | None = None
+        self.stale = False  # the proto's input and output names no longer say what the lists say
+        self._attributes: dict[str, AttributeProto] | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.proto.name)
+
+    @property
+    def domain(self) -> str:
+        return str(self.proto.domain)
+
+    @property
+    def output(self) -> Value:
+        """The first output."""
+        value = self.outputs[0]
+        assert value is not None
+        return value
+
+    @property
+    def attributes(self) -> dict[str, AttributeProto]:
+        if self._attributes is None:
+            self._attributes = {a.name: a for a in self.proto.attribute}
+        return self._attributes
+
+    @property
+    def has_references(self) -> bool:
+        """Does an attribute refer to the enclosing function's attributes? Then its value is unknown here."""
+        return any(a.ref_attr_name for a in self.proto.attribute)
+
+    def input(self, index: int) -> Value | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def used_outputs(self) -> list[int]:
+        return [i for i, v in enumerate(self.outputs) if v is not None and v.is_used]
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The attribute's value; else the schema's default for the opset in force; else `default`."""
+        found = self.attributes.get(name)
+        if found is not None:
+            return UNKNOWN if found.ref_attr_name else attribute_value(found)
+        if self.graph is not None:
+            schema = attribute_default(self.op, self.graph.opset(self.domain), name)
+            if schema is not None:
+                return schema
+        return default
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set (None: remove) an attribute in place."""
+        for i, a in enumerate(self.proto.attribute):
+            if a.name == name:
+                del self.proto.attribute[i]
+                break
+        if value is not None:
+            self.proto.attribute.append(make_attribute(name, value))
+        self._attributes = None
+        if self.graph is not None:
+            self.graph.touch(self)
+
+    def set_input(self, index: int, value: Value | None) -> None:
+        """Make input `index` read `value`; trailing absent inputs are dropped."""
+        old = self.inputs[index] if index < len(self.inputs) else None
+        if old is value:
+            return
+        while len(self.inputs) <= index:
+            self.inputs.append(None)
+        self.inputs[index] = value
+        while self.inputs and self.inputs[-1] is None:
+            self.inputs.pop()
+        self.stale = True
+        if self.graph is not None:
+            if value is not None:
+                value.users[self] = value.users.get(self, 0) + 1
+            if old is not None:
+                self.graph.drop_use(old, self)
+            self.graph.touch(self)
+
+    def constant_array(self) -> Array:
+        """What a Constant node holds, in any of its attribute forms except sparse_value; read-only."""
+        for key, a in self.attributes.items():
+            if key == "value":
+                external = self.graph is not None and a.t.data_location
+                return self.graph.model.decode(a.t) if external and self.graph else tensor_to_array(a.t)
+            value = attribute_value(a)
+            dtype = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64}.get(key)
+            if key == "value_ints":
+                dtype = np.int64
+            array = np.array(value, dtype=dtype if dtype else object)
+            array.flags.writeable = False
+            return array
+        raise ValueError("Constant without a value")
+
+    def __repr__(self) -> str:
+        outputs = ", ".join("" if v is None else v.name for v in self.outputs)
+        label = f' "{self.name}"' if self.name else ""
+        return f"{self.op}{label} -> {outputs}"

@@ -1,0 +1,111 @@
+"""A value: what one node produces (or a graph is given) and others read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxopt.protos import Array, element_type, tensor_to_array
+
+if TYPE_CHECKING:
+    from onnx import TensorProto
+
+    from onnxopt.graph.graph import Graph
+    from onnxopt.graph.node import Node
+
+Dim = int | str | None
+Shape = tuple[Dim, ...]
+
+
+class Value:
+    """One name in one scope.
+
+    `users` maps each reading node, in nested graphs too, to how many of its inputs read this value, so "used
+    once" and "dead" are right by construction. `output_count` is how often a graph lists it as output.
+    `dtype` (0 = unknown) and `shape` (None = unknown rank) are *facts*: a rewrite never changes what a
+    surviving value holds, so facts learnt once stay true; a new value merely lacks them.
+    """
+
+    __slots__ = (
+        "_array",
+        "constant",
+        "dtype",
+        "graph",
+        "index",
+        "is_input",
+        "name",
+        "output_count",
+        "producer",
+        "shape",
+        "tensor",
+        "users",
+    )
+
+    def __init__(self, name: str, graph: Graph, producer: Node | None = None, index: int = 0) -> None:
+        self.name = name
+        self.graph = graph
+        self.producer = producer
+        self.index = index
+        self.users: dict[Node, int] = {}
+        self.output_count = 0
+        self.is_input = False
+        self.constant = False  # an initializer nobody may override, or the output of Constant
+        self.tensor: TensorProto | None = None
+        self._array: Array | None = None
+        self.dtype = 0
+        self.shape: Shape | None = None
+
+    @property
+    def is_output(self) -> bool:
+        return self.output_count > 0
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.users) or self.output_count > 0
+
+    @property
+    def use_count(self) -> int:
+        """Number of inputs that read this value, plus the times it is a graph output."""
+        return sum(self.users.values()) + self.output_count
+
+    @property
+    def only_user(self) -> Node | None:
+        """The one node that reads this value, or None if it is read more than once or is a graph output."""
+        if len(self.users) != 1 or self.output_count:
+            return None
+        return next(iter(self.users))
+
+    @property
+    def array(self) -> Array:
+        """The constant's data, read-only. Only for `constant` values; decoded on first use."""
+        if self._array is None:
+            if self.tensor is not None:
+                self._array = self.graph.model.decode(self.tensor)
+            else:
+                assert self.producer is not None, f"{self.name} is not constant"
+                self._array = self.producer.constant_array()
+        return self._array
+
+    @array.setter
+    def array(self, array: Array) -> None:
+        self._array = array
+
+    def constant_type(self) -> tuple[int, tuple[int, ...]]:
+        """(element type, dims) of a constant, without decoding its data."""
+        if self.tensor is not None:
+            return self.tensor.data_type, tuple(self.tensor.dims)
+        return element_type(self.array), self.array.shape
+
+    def replace_all_uses_with(self, other: Value) -> None:
+        """Every node and graph output that reads this value reads `other` instead."""
+        for user in list(self.users):
+            for i, v in enumerate(user.inputs):
+                if v is self:
+                    user.set_input(i, other)
+        if self.output_count:
+            self.graph.model.replace_output(self, other)
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+__all__ = ["Dim", "Shape", "Value", "tensor_to_array"]

@@ -1,0 +1,135 @@
+"""Write the index back into the ModelProto it came from; scopes that did not change are not touched."""
+
+from __future__ import annotations
+
+from onnx import ModelProto, ValueInfoProto
+
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model, inner_scopes
+from onnxopt.graph.node import Node
+from onnxopt.protos import tensor_value_info
+
+# Up to here, deleting from a repeated field in place is cheaper than copying what stays.
+_FEW = 64
+
+
+def write_model(model: Model) -> ModelProto:
+    """The model's proto, brought up to date. The model stays usable."""
+    for scope in model.scopes():
+        _write_scope(scope)
+    return model.proto
+
+
+def write_bodies(graph: Graph) -> None:
+    """Bring the bodies inside `graph` up to date, so that its nodes' protos are."""
+    for scope in inner_scopes(graph):
+        if scope is not graph:
+            _write_scope(scope)
+
+
+def write_names(node: Node) -> None:
+    """Bring the names in a node's proto up to date."""
+    if node.stale:
+        _set_strings(node.proto.input, [v.name if v is not None else "" for v in node.inputs])
+        _set_strings(node.proto.output, [v.name if v is not None else "" for v in node.outputs])
+        node.stale = False
+
+
+def _write_scope(graph: Graph) -> None:
+    proto = graph.proto
+    for node in graph:
+        write_names(node)
+    if graph.nodes_changed:
+        protos = [node.proto for node in graph]
+        del proto.node[:]
+        proto.node.extend(protos)
+        for node, copy in zip(graph, proto.node):
+            node.proto, node._attributes = copy, None
+            for name, body in node.bodies.items():
+                body.proto = _body_proto(copy, name)
+    if graph.is_function:
+        if graph.outputs_changed:
+            _set_strings(proto.output, [v.name for v in graph.outputs])
+    else:
+        if graph.outputs_changed:
+            for info, value in zip(proto.output, graph.outputs):
+                info.name = value.name
+        if graph.initializers_changed:
+            _write_initializers(graph)
+        if graph.nodes_changed or graph.initializers_changed:
+            _drop_vanished(graph)
+    graph.nodes_changed = graph.initializers_changed = graph.outputs_changed = False
+
+
+def _set_strings(field, names: list[str]) -> None:  # type: ignore[no-untyped-def]
+    while names and not names[-1]:
+        names.pop()
+    del field[:]
+    field.extend(names)
+
+
+def _body_proto(node_proto, key: str):  # type: ignore[no-untyped-def]
+    name, _, index = key.partition("[")
+    for a in node_proto.attribute:
+        if a.name == name:
+            return a.graphs[int(index[:-1])] if index else a.g
+    raise KeyError(key)
+
+
+def _write_initializers(graph: Graph) -> None:
+    proto, model = graph.proto, graph.model
+    kept = {t.name: i for i, t in enumerate(proto.initializer)}
+    gone = [i for name, i in kept.items() if name not in graph.initializers]
+    replaced = [
+        name
+        for name, v in graph.initializers.items()
+        if name in kept and (v.tensor is None or v.tensor.name != name)
+    ]
+    gone += [kept[name] for name in replaced]
+    new = [v for name, v in graph.initializers.items() if name not in kept or name in replaced]
+    if len(gone) <= _FEW:
+        for i in sorted(gone, reverse=True):
+            del proto.initializer[i]
+    else:
+        drop = set(gone)
+        stay = [t for i, t in enumerate(proto.initializer) if i not in drop]
+        del proto.initializer[:]
+        proto.initializer.extend(stay)
+    for value in new:
+        tensor = graph.tensor_of(value)
+        if tensor.name != value.name:
+            tensor.name = value.name
+        proto.initializer.append(tensor)
+    for tensor in proto.initializer:
+        value = graph.initializers[tensor.name]
+        value.tensor = tensor
+    if model.ir_version < 4 and graph.owner is None:
+        listed = {i.name for i in proto.input}
+        for value in new:
+            if value.name not in listed:
+                t = value.tensor
+                assert t is not None
+                proto.input.append(tensor_value_info(value.name, t.data_type, t.dims))
+    gone_names = {name for name in kept if name not in graph.initializers}
+    inputs = {v.name for v in graph.inputs}
+    for i in range(len(proto.input) - 1, -1, -1):
+        if proto.input[i].name in gone_names and proto.input[i].name not in inputs:
+            del proto.input[i]
+
+
+def _drop_vanished(graph: Graph) -> None:
+    """value_info and quantization annotations of values that are gone."""
+    proto = graph.proto
+    if not proto.value_info and not proto.quantization_annotation:
+        return
+    names = {v.name for node in graph for v in node.outputs if v is not None}
+    names.update(graph.initializers, (v.name for v in graph.inputs))
+    names.update(s.values.name for s in proto.sparse_initializer)
+    infos: list[ValueInfoProto] = [i for i in proto.value_info if i.name in names]
+    if len(infos) < len(proto.value_info):
+        del proto.value_info[:]
+        proto.value_info.extend(infos)
+    if proto.quantization_annotation:
+        for i in range(len(proto.quantization_annotation) - 1, -1, -1):
+            if proto.quantization_annotation[i].tensor_name not in names:
+                del proto.quantization_annotation[i]

@@ -1,0 +1,6 @@
+"""Files: loading, saving, external data."""
+
+from onnxopt.io.load import from_proto, load
+from onnxopt.io.save import Staged, refuse_overwriting_input, save
+
+__all__ = ["Staged", "from_proto", "load", "refuse_overwriting_input", "save"]

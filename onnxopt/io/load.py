@@ -1,0 +1,59 @@
+"""Read an ONNX file into a Model, or say in one line why it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from onnxopt.errors import ModelError
+from onnxopt.graph.model import Model
+from onnxopt.graph.reader import read_model
+from onnxopt.io.external import ExternalData
+
+
+def load(path: str | Path, *, freeze_initializers: bool = False) -> Model:
+    """Load a model. External data stays on disk until somebody reads it.
+
+    Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
+    """
+    path = Path(path)
+    proto = read_proto(path)
+    model = read_model(proto, path, freeze_initializers=freeze_initializers)
+    model.read_external = ExternalData(path.absolute().parent, path.name).decode
+    return model
+
+
+def from_proto(proto: ModelProto, *, freeze_initializers: bool = False) -> Model:
+    """A Model over a copy of `proto`; the caller's message is not changed."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    return read_model(copy, freeze_initializers=freeze_initializers)
+
+
+def read_proto(path: Path) -> ModelProto:
+    """The ModelProto in a file, with external data left where it is."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file", "check the path") from None
+    except IsADirectoryError:
+        raise ModelError(f"{path} is a directory", "name the .onnx file inside it") from None
+    except OSError as e:
+        raise ModelError(f"{path}: {e.strerror or e}", "check that the file can be read") from None
+    if not data:
+        raise ModelError(f"{path} is empty", "the export or the download did not finish")
+    try:
+        proto = ModelProto.FromString(data)
+    except DecodeError:
+        raise ModelError(
+            f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed",
+            "export or download it again; text, JSON and ORT-format models are not read",
+        ) from None
+    if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
+        raise ModelError(
+            f"{path} is a protobuf, but not an ONNX model",
+            "a ModelProto has a graph and an IR version; was this a tensor (.pb) or another format?",
+        )
+    return proto

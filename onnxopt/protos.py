@@ -1,0 +1,186 @@
+"""The only door to onnx.helper and onnx.numpy_helper: tensors, attributes and types as plain Python.
+
+Everything here is a pure function of protobuf messages; nothing knows about graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+Array = NDArray[Any]
+
+DEFAULT_DOMAINS: Final = ("", "ai.onnx")
+
+# Types whose raw_data is the array itself; the rest (packed 4-bit, strings) take onnx's slower path.
+_RAW: Final[dict[int, np.dtype[Any]]] = {
+    TensorProto.FLOAT: np.dtype("<f4"),
+    TensorProto.UINT8: np.dtype("u1"),
+    TensorProto.INT8: np.dtype("i1"),
+    TensorProto.UINT16: np.dtype("<u2"),
+    TensorProto.INT16: np.dtype("<i2"),
+    TensorProto.INT32: np.dtype("<i4"),
+    TensorProto.INT64: np.dtype("<i8"),
+    TensorProto.BOOL: np.dtype("?"),
+    TensorProto.FLOAT16: np.dtype("<f2"),
+    TensorProto.DOUBLE: np.dtype("<f8"),
+    TensorProto.UINT32: np.dtype("<u4"),
+    TensorProto.UINT64: np.dtype("<u8"),
+}
+_BITS: Final[dict[int, int]] = {
+    TensorProto.UINT4: 4,
+    TensorProto.INT4: 4,
+    TensorProto.FLOAT4E2M1: 4,
+    **{getattr(TensorProto, name): 2 for name in ("UINT2", "INT2") if hasattr(TensorProto, name)},
+}
+FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+def qualified(op_type: str, domain: str) -> str:
+    """`Conv` in the default domain, `com.microsoft::Gelu` elsewhere: one key for one operator."""
+    return op_type if domain in DEFAULT_DOMAINS else f"{domain}::{op_type}"
+
+
+def type_name(data_type: int) -> str:
+    """`FLOAT`, `INT64`, …; the number itself for types newer than the installed onnx."""
+    try:
+        return str(TensorProto.DataType.Name(data_type))
+    except ValueError:
+        return str(data_type)
+
+
+def numpy_dtype(data_type: int) -> np.dtype[Any]:
+    """The numpy dtype of an ONNX element type (ml_dtypes for bfloat16, float8 and int4)."""
+    return _RAW.get(data_type) or np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
+
+
+def element_type(array: Array) -> int:
+    """The ONNX element type of a numpy array."""
+    if array.dtype.kind in "OUS":
+        return int(TensorProto.STRING)
+    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
+    """Bytes that a dense tensor takes in memory; strings count as 8 bytes each."""
+    count = 1
+    for d in dims:
+        count *= d
+    if data_type in _BITS:
+        return (count * _BITS[data_type] + 7) // 8
+    try:
+        return count * numpy_dtype(data_type).itemsize
+    except (KeyError, TypeError):
+        return count * 8
+
+
+def is_external(tensor: TensorProto) -> bool:
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def read_only(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+def tensor_to_array(tensor: TensorProto) -> Array:
+    """A read-only array of an inline tensor; shares the bytes with the message where it can."""
+    raw = _RAW.get(tensor.data_type)
+    if raw is not None and tensor.HasField("raw_data"):
+        array = np.frombuffer(tensor.raw_data, dtype=raw).reshape(tuple(tensor.dims))
+        return array if not array.flags.writeable else read_only(array)
+    return read_only(np.asarray(numpy_helper.to_array(tensor)))
+
+
+def array_to_tensor(array: Array, name: str) -> TensorProto:
+    """A TensorProto with `raw_data` (strings: `string_data`)."""
+    data_type = element_type(array)
+    if data_type in _RAW:
+        tensor = TensorProto(name=name, data_type=data_type, dims=array.shape)
+        tensor.raw_data = np.ascontiguousarray(array).astype(_RAW[data_type], copy=False).tobytes()
+        return tensor
+    return numpy_helper.from_array(np.asarray(array), name)
+
+
+def make_attribute(name: str, value: Any) -> AttributeProto:
+    """An AttributeProto from int, float, str, bytes, list, ndarray, TensorProto or GraphProto."""
+    if isinstance(value, AttributeProto):
+        copy = AttributeProto()
+        copy.CopyFrom(value)
+        copy.name = name
+        return copy
+    if isinstance(value, np.ndarray):
+        value = array_to_tensor(value, "")
+    elif isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, bool):
+        value = int(value)
+    elif isinstance(value, (list, tuple)) and not value:
+        return AttributeProto(name=name, type=AttributeProto.INTS)
+    return helper.make_attribute(name, value)
+
+
+def attribute_value(attribute: AttributeProto) -> Any:
+    """The Python value of an attribute: int, float, str, list, read-only array, or the message itself."""
+    kind = attribute.type
+    if kind == AttributeProto.INT:
+        return attribute.i
+    if kind == AttributeProto.INTS:
+        return list(attribute.ints)
+    if kind == AttributeProto.FLOAT:
+        return attribute.f
+    if kind == AttributeProto.STRING:
+        return attribute.s.decode("utf-8", "surrogateescape")
+    if kind == AttributeProto.FLOATS:
+        return list(attribute.floats)
+    if kind == AttributeProto.STRINGS:
+        return [s.decode("utf-8", "surrogateescape") for s in attribute.strings]
+    if kind == AttributeProto.TENSOR:
+        return tensor_to_array(attribute.t)
+    return helper.get_attribute_value(attribute)
+
+
+def make_node(op_type: str, domain: str, name: str, attributes: Mapping[str, Any]) -> NodeProto:
+    proto = NodeProto(op_type=op_type, domain=domain, name=name)
+    proto.attribute.extend(make_attribute(k, v) for k, v in attributes.items() if v is not None)
+    return proto
+
+
+def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
+    """The graphs in a node's attributes, with the attribute's name (`name[i]` for lists of graphs)."""
+    found = []
+    for a in proto.attribute:
+        if a.type == AttributeProto.GRAPH and a.HasField("g"):
+            found.append((a.name, a.g))
+        elif a.type == AttributeProto.GRAPHS:
+            found.extend((f"{a.name}[{i}]", g) for i, g in enumerate(a.graphs))
+    return found
+
+
+def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None, ...] | None]:
+    """(element type, shape) of a dense tensor type; (0, None) for sequences, maps, optionals, unknown.
+
+    A dimension is an int, the name of a symbol, or None; an absent shape is None.
+    """
+    if value_type.WhichOneof("value") != "tensor_type":
+        return 0, None
+    tensor = value_type.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    dims: list[int | str | None] = []
+    for d in tensor.shape.dim:
+        field = d.WhichOneof("value")
+        if field == "dim_value":
+            dims.append(d.dim_value if d.dim_value >= 0 else None)
+        else:
+            dims.append(d.dim_param or None if field else None)
+    return tensor.elem_type, tuple(dims)
+
+
+def tensor_value_info(name: str, data_type: int, shape: Iterable[int | str | None]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, data_type, list(shape))

@@ -1,0 +1,177 @@
+"""The worklist: rules grouped by anchor operator, fed by the graph's own mutation events."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.rewrite.match import Match
+from onnxopt.rewrite.matcher import match
+from onnxopt.rewrite.pattern import Call
+from onnxopt.rewrite.replace import commit
+from onnxopt.rewrite.rule import Declined, Rule
+
+
+@dataclass
+class Decline:
+    """How many anchors were declined for one reason, with one of them."""
+
+    example: str
+    count: int = 0
+
+
+@dataclass
+class RuleRecord:
+    """What one rule did: hits, and declined anchors by reason."""
+
+    hits: int = 0
+    declined: dict[str, Decline] = field(default_factory=dict)
+
+
+@dataclass
+class Fuel:
+    """Rewrites left to do; None is unlimited. Shared by all passes of a run."""
+
+    left: int | None = None
+
+    def take(self) -> bool:
+        if self.left is None:
+            return True
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+
+class Driver:
+    """Applies rules to a model until nothing matches, fuel is out, or the budget says they never will stop.
+
+    Each rewrite puts back only what it touched (and readers up to the depth of the deepest pattern), so the cost
+    is linear in nodes and rewrites.
+    """
+
+    def __init__(self, rules: Iterable[Rule], fuel: Fuel | None = None) -> None:
+        self.by_anchor: dict[str, list[tuple[Rule, Sequence[Call]]]] = {}
+        self.depth = 1
+        self.records: dict[str, RuleRecord] = {}
+        self.fuel = fuel or Fuel()
+        for rule in rules:
+            self.depth = max(self.depth, rule.depth)
+            self.records[rule.name] = RuleRecord()
+            for anchor in sorted(rule.anchors):
+                patterns = [p for p in rule.patterns if anchor in p.ops]
+                self.by_anchor.setdefault(anchor, []).append((rule, patterns))
+        self._queue: deque[Node] = deque()
+        self._queued: set[Node] = set()
+        self._touched: list[Node] = []
+        self._reasons: dict[tuple[str, str], set[int]] = {}
+        self._recent: deque[str] = deque(maxlen=200)
+
+    def run(self, model: Model) -> int:
+        """Rewrite `model`; returns the number of rewrites. Raises NoFixpointError, PassError."""
+        for scope in model.scopes():
+            for anchor in self.by_anchor:
+                self._queue.extend(scope.by_op.get(anchor, ()))
+        if not self._queue:
+            return 0
+        self._queued.update(self._queue)
+        budget = 1000 + 20 * model.node_count()
+        done = 0
+        outer, model.watch = model.watch, self._touched.append
+        try:
+            while self._queue:
+                node = self._queue.popleft()
+                self._queued.discard(node)
+                if node.graph is None:
+                    continue
+                if self._visit(node):
+                    done += 1
+                    if done > budget:
+                        raise NoFixpointError(
+                            f"{model.name}: {node.graph.path if node.graph else 'main'}: no fixed point after {done} "
+                            f"rewrites; the last ones were {', '.join(sorted(set(self._recent)))}",
+                            "two rules undo each other; disable one of their passes with --disable",
+                        )
+                if self._touched:
+                    self._requeue()
+                if self.fuel.left == 0:
+                    break
+        finally:
+            model.watch = outer
+            self._queue.clear()
+            self._queued.clear()
+            self._touched.clear()
+        return done
+
+    def _requeue(self) -> None:
+        level = dict.fromkeys(n for n in self._touched if n.graph is not None)
+        self._touched.clear()
+        seen = set(level)
+        for remaining in range(self.depth - 1, -1, -1):
+            following: dict[Node, None] = {}
+            for node in level:
+                if node.op in self.by_anchor and node not in self._queued:
+                    self._queued.add(node)
+                    self._queue.append(node)
+                if remaining:
+                    for v in node.outputs:
+                        if v is not None:
+                            for user in v.users:
+                                if user not in seen:
+                                    seen.add(user)
+                                    following[user] = None
+            level = following
+
+    def _visit(self, node: Node) -> bool:
+        for rule, patterns in self.by_anchor[node.op]:
+            reason = None
+            for pattern in patterns:
+                bindings = match(pattern, node)
+                if bindings is None:
+                    continue
+                if isinstance(bindings, str):
+                    reason = bindings
+                    continue
+                outcome = self._apply(rule, Match(bindings, node))
+                if outcome is None:
+                    return True
+                reason = outcome
+            if reason is not None:
+                self._decline(rule, reason, node)
+        return False
+
+    def _apply(self, rule: Rule, m: Match) -> str | None:
+        """Fire the rule; None when it did, else the reason it did not."""
+        node, label = m.anchor, repr(m.anchor)
+        try:
+            result = rule(m, **m.arguments())
+            if self.fuel.left == 0:
+                raise Declined("out of fuel")
+            commit(m, result)
+        except Declined as e:
+            return str(e)
+        except OnnxOptError:
+            raise
+        except Exception as e:
+            scope = node.graph.path if node.graph is not None else m.graph.path
+            raise PassError(
+                f"{m.graph.model.name}: {scope}: rule {rule.name} failed at {label}: {type(e).__name__}: {e}",
+                "this is a bug in the rule; go on without it by --disable, and report it",
+            ) from e
+        self.fuel.take()
+        self.records[rule.name].hits += 1
+        self._recent.append(rule.name)
+        return None
+
+    def _decline(self, rule: Rule, reason: str, node: Node) -> None:
+        seen = self._reasons.setdefault((rule.name, reason), set())
+        if id(node) not in seen:
+            seen.add(id(node))
+            decline = self.records[rule.name].declined.setdefault(reason, Decline(repr(node)))
+            decline.count += 1
+
+

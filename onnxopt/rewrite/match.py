@@ -1,0 +1,146 @@
+"""What a rule sees: the bound nodes, guards that say why not, types, and a builder for the replacement.
+
+Nothing a rule builds touches the graph before the rule has returned: declining costs nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxopt.analysis import types
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Shape, Value
+from onnxopt.protos import Array, make_attribute, make_node
+from onnxopt.rewrite.matcher import Bindings
+from onnxopt.rewrite.rule import Declined
+
+
+class Match:
+    """One match of a rule. Named nodes of the pattern are attributes: `m.conv`; `m.anchor` is the root."""
+
+    def __init__(self, bindings: Bindings, anchor: Node) -> None:
+        assert anchor.graph is not None
+        self.bindings = bindings
+        self.anchor = anchor
+        self.graph: Graph = anchor.graph
+        self.new_nodes: list[Node] = []
+        self.new_constants: list[tuple[Value, str]] = []
+        self.op = Builder(self)
+
+    def __getattr__(self, name: str) -> Node:
+        try:
+            return self.bindings.nodes[name]
+        except KeyError:
+            raise AttributeError(f"the pattern names no node {name!r}") from None
+
+    def arguments(self) -> dict[str, Any]:
+        """The rule function's keyword arguments: values, and arrays for constants."""
+        b = self.bindings
+        return {k: v.array if v is not None and k in b.constants else v for k, v in b.values.items()}
+
+    # -- guards ------------------------------------------------------------------------------------------
+
+    def require(self, condition: object, reason: str) -> None:
+        """Decline with `reason` unless `condition`."""
+        if not condition:
+            raise Declined(reason)
+
+    def value(self, name: str) -> Value:
+        """The Value behind a bound name (a constant's parameter is its array)."""
+        value = self.bindings.values[name]
+        assert value is not None
+        return value
+
+    # -- types -------------------------------------------------------------------------------------------
+
+    def shape(self, value: Value) -> Shape | None:
+        """Dims as int, symbol or None; None for unknown rank."""
+        return types.shape(value)
+
+    def rank(self, value: Value) -> int | None:
+        return types.rank(value)
+
+    def dtype(self, value: Value) -> int:
+        """ONNX element type; 0 when unknown."""
+        return types.dtype(value)
+
+    @property
+    def opset(self) -> int:
+        """Version of the default domain in force at the anchor."""
+        return self.graph.opset()
+
+    # -- building ----------------------------------------------------------------------------------------
+
+    def const(self, array: Any, like: Array | Value | None = None, hint: str = "") -> Value:
+        """A new constant, cast once to the type of `like` (an array or value).
+
+        Compute it wide: float64 for floats. Declines when the cast makes a finite number infinite.
+        """
+        data = np.asarray(array)
+        if like is not None:
+            dtype = like.array.dtype if isinstance(like, Value) else like.dtype
+            with np.errstate(over="ignore", invalid="ignore"):
+                cast = data.astype(dtype)
+            if data.dtype.kind == "f" and not np.array_equal(np.isfinite(data), np.isfinite(cast.astype(np.float64))):
+                raise Declined("the folded constant overflows its type")
+            data = cast
+        value = Value("", self.graph)
+        value.constant = True
+        value.array = data
+        self.new_constants.append((value, hint or self._hint(like)))
+        return value
+
+    def _hint(self, like: Array | Value | None) -> str:
+        if isinstance(like, Value):
+            return like.name
+        for name, value in self.bindings.values.items():
+            if value is not None and value.constant and like is not None and value._array is like:
+                return value.name
+        output = next((v for v in self.anchor.outputs if v is not None), None)
+        return f"{output.name}_const" if output is not None else "const"
+
+
+class Builder:
+    """`m.op.Conv(x, w, b, like=node, pads=[...])`: new nodes; attributes of `like` are kept unless named."""
+
+    def __init__(self, m: Match) -> None:
+        self._m = m
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        def build(
+            *inputs: Value | None,
+            like: Node | None = None,
+            outputs: int = 1,
+            domain: str = "",
+            **attributes: Any,
+        ) -> Any:
+            m = self._m
+            if like is not None:
+                proto = NodeProto()
+                proto.CopyFrom(like.proto)
+                proto.op_type, proto.domain = op_type, domain
+                kept = [a for a in proto.attribute if a.name not in attributes]
+                if len(kept) < len(proto.attribute):
+                    del proto.attribute[:]
+                    proto.attribute.extend(kept)
+                proto.attribute.extend(make_attribute(k, v) for k, v in attributes.items() if v is not None)
+            else:
+                proto = make_node(op_type, domain, m.anchor.name, attributes)
+            results: list[Value | None] = [Value("", m.graph) for _ in range(outputs)]
+            ins = list(inputs)
+            while ins and ins[-1] is None:
+                ins.pop()
+            node = Node(proto, ins, results)
+            node.stale = True
+            for i, v in enumerate(results):
+                assert v is not None
+                v.producer, v.index = node, i
+            m.new_nodes.append(node)
+            return results[0] if outputs == 1 else tuple(results)
+
+        return build

@@ -1,0 +1,199 @@
+"""Patterns as data: expressions that read like ONNX.
+
+    op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), const("z"))
+
+Variants (both operand orders of commutative operators, `either`) are expanded once, when a rule is defined, so
+that the matcher never backtracks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final, Union
+
+COMMUTATIVE: Final = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "BitwiseAnd", "BitwiseOr"})
+_MAX_VARIANTS: Final = 256
+
+
+@dataclass(frozen=True)
+class Var:
+    """Any value. The same name twice means the same value."""
+
+    name: str
+    optional: bool = False
+
+    def opt(self) -> Var:
+        """May be absent; bound to None then."""
+        return replace(self, optional=True)
+
+
+@dataclass(frozen=True)
+class Const:
+    """A constant; the rule receives its read-only array."""
+
+    name: str
+    optional: bool = False
+
+    def opt(self) -> Const:
+        """May be absent; bound to None then."""
+        return replace(self, optional=True)
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several patterns, tried in order."""
+
+    choices: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Output `output` of a node that calls one of `ops` on `inputs`.
+
+    An inner call is used only inside the match, unless `shared`. With `variadic`, more inputs may follow.
+    Attribute predicates see the schema's defaults; a plain value means equality.
+    """
+
+    ops: tuple[str, ...]
+    inputs: tuple[Pattern, ...]
+    name: str | None = None
+    attributes: tuple[tuple[str, Any], ...] = ()
+    shared: bool = False
+    variadic: bool = False
+    output: int = 0
+
+    def at(self, output: int) -> Call:
+        """The same call, matched through another of its outputs."""
+        return replace(self, output=output)
+
+
+Pattern = Union[Var, Const, Call, Either, int, float, bool]
+
+
+def var(name: str) -> Var:
+    """Bind any value to `name`."""
+    return Var(name)
+
+
+def const(name: str) -> Const:
+    """Bind a constant to `name`."""
+    return Const(name)
+
+
+def either(*choices: Pattern) -> Either:
+    """Match the first of `choices` that fits."""
+    return Either(choices)
+
+
+def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
+    def call(
+        *inputs: Any, name: str | None = None, shared: bool = False, output: int = 0, **attributes: Any
+    ) -> Call:
+        variadic = bool(inputs) and inputs[-1] is ...
+        patterns = inputs[:-1] if variadic else inputs
+        return Call(ops, patterns, name, tuple(attributes.items()), shared, variadic, output)
+
+    return call
+
+
+def one_of(*ops: str) -> Callable[..., Call]:
+    """`one_of("Add", "Sub")(x, y, name="node")`: a call of any of these operators."""
+    return _call(ops)
+
+
+class _Operators:
+    """`op.Conv(...)`: a call pattern; `op["com.microsoft::Gelu"](...)` for other domains."""
+
+    def __getattr__(self, op_type: str) -> Callable[..., Call]:
+        if op_type.startswith("_"):
+            raise AttributeError(op_type)
+        return _call((op_type,))
+
+    def __getitem__(self, qualified: str) -> Callable[..., Call]:
+        return _call((qualified,))
+
+
+op: Final = _Operators()
+
+
+def falsy(value: Any) -> bool:
+    """Attribute predicate: absent, zero or empty."""
+    return not value
+
+
+def variants(pattern: Call) -> list[Call]:
+    """All plain patterns (no Either, fixed operand order) that `pattern` stands for, in order, without repeats."""
+    found = list(dict.fromkeys(_expand(pattern)))
+    if len(found) > _MAX_VARIANTS:
+        raise ValueError(f"the pattern has {len(found)} variants, more than {_MAX_VARIANTS}")
+    return [p for p in found if isinstance(p, Call)]
+
+
+def _expand(pattern: Pattern) -> Iterator[Pattern]:
+    if isinstance(pattern, Either):
+        for choice in pattern.choices:
+            yield from _expand(choice)
+    elif isinstance(pattern, Call):
+        for inputs in product(*(list(_expand(p)) for p in pattern.inputs)):
+            yield replace(pattern, inputs=inputs)
+            if len(inputs) == 2 and not pattern.variadic and all(o in COMMUTATIVE for o in pattern.ops):
+                yield replace(pattern, inputs=inputs[::-1])
+    else:
+        yield pattern
+
+
+def names(pattern: Pattern) -> Iterator[str]:
+    """Names of the variables and constants, which become parameters of the rule's function."""
+    if isinstance(pattern, (Var, Const)):
+        yield pattern.name
+    elif isinstance(pattern, Either):
+        for p in pattern.choices:
+            yield from names(p)
+    elif isinstance(pattern, Call):
+        for p in pattern.inputs:
+            yield from names(p)
+
+
+def depth(pattern: Pattern) -> int:
+    """Levels of calls: how far from its anchor a rewrite elsewhere can make a pattern match."""
+    if isinstance(pattern, Call):
+        return 1 + max((depth(p) for p in pattern.inputs), default=0)
+    if isinstance(pattern, Either):
+        return max(depth(p) for p in pattern.choices)
+    return 0
+
+
+def text(pattern: Pattern) -> str:
+    """The pattern as a user reads it."""
+    if isinstance(pattern, Var):
+        return pattern.name + ("?" if pattern.optional else "")
+    if isinstance(pattern, Const):
+        return f"const {pattern.name}" + ("?" if pattern.optional else "")
+    if isinstance(pattern, Either):
+        return " | ".join(text(p) for p in pattern.choices)
+    if isinstance(pattern, Call):
+        inputs = [text(p) for p in pattern.inputs] + (["..."] if pattern.variadic else [])
+        return f"{'|'.join(pattern.ops)}({', '.join(inputs)})"
+    return repr(pattern)
+
+
+__all__ = [
+    "COMMUTATIVE",
+    "Call",
+    "Const",
+    "Either",
+    "Pattern",
+    "Var",
+    "const",
+    "depth",
+    "either",
+    "falsy",
+    "names",
+    "one_of",
+    "op",
+    "text",
+    "var",
+    "variants",
+]

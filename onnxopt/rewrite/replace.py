@@ -1,0 +1,118 @@
+"""Carry out one replacement: the only place where rules change the graph."""
+
+from __future__ import annotations
+
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.protos import make_node
+from onnxopt.rewrite.match import Match
+from onnxopt.rewrite.rule import Declined
+
+
+def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
+    """Replace the anchor by `result`, one value per output; what became dead goes.
+
+    A new node takes over the output's value: object, name, users and graph-output flag. Raises Declined, before
+    any change, where an interface would break.
+    """
+    anchor, graph = m.anchor, m.graph
+    results = result if isinstance(result, tuple) else (result,)
+    pairs: list[tuple[Value, Value]] = []
+    for i in anchor.used_outputs():
+        new = results[i] if i < len(results) else None
+        old = anchor.outputs[i]
+        assert old is not None
+        if new is None:
+            raise Declined(f"output {i} of {anchor.op} is used")
+        pairs.append((old, new))
+    created = {id(n) for n in m.new_nodes}
+    taken: set[int] = set()
+    if anchor.op == "Identity" and all(_must_stay(old, new) and not old.users for old, new in pairs) and pairs:
+        raise Declined("a graph output is produced by a node")
+    before = [v for node, _ in m.bindings.covered for v in node.inputs if v is not None]
+    for value, hint in m.new_constants:
+        graph.attach_constant(value, hint, before=anchor)
+    for node in m.new_nodes:
+        for v in node.outputs:
+            if v is not None and not v.name:
+                v.name = "?"  # named below, if nothing takes it over
+        graph.insert(node, anchor)
+    for old, new in pairs:
+        if new.producer is not None and id(new.producer) in created and id(new) not in taken:
+            taken.add(id(new))
+            for user in list(new.users):  # a new node may read what another new node produces
+                for i, v in enumerate(user.inputs):
+                    if v is new:
+                        user.set_input(i, old)
+            _keep_type(old, new)
+            graph.take_over(old, new.producer, new.index)
+        else:
+            _forward(m, old, new)
+    for node in m.new_nodes:
+        for v in node.outputs:
+            if v is not None and v.name == "?":
+                base = next((old.name for old, _ in pairs), node.op)
+                v.name = graph.model.names.fresh(f"{base}_{node.op}")
+                node.stale = True
+                for user in v.users:
+                    user.stale = True
+    if not any(v is not None and v.is_used for v in anchor.outputs):
+        graph.remove(anchor)
+        for value in before:
+            if value.producer is not None:
+                remove_dead(value.producer)
+    for node in m.new_nodes:
+        remove_dead(node)
+
+
+def _keep_type(old: Value, new: Value) -> None:
+    old.dtype = old.dtype or new.dtype
+    old.shape = old.shape if old.shape is not None else new.shape
+
+
+def _must_stay(old: Value, new: Value) -> bool:
+    """Is `old` a graph output that nothing but a node of its own can produce?"""
+    return old.is_output and (new.producer is None or new.graph is not old.graph or new.is_output)
+
+
+def _forward(m: Match, old: Value, new: Value) -> None:
+    """Readers of `old` read `new`; a graph output goes to the producer of `new`, or keeps an Identity."""
+    graph = m.graph
+    for user in list(old.users):
+        for i, v in enumerate(user.inputs):
+            if v is old:
+                user.set_input(i, new)
+    if not old.is_output:
+        return
+    if not _must_stay(old, new):
+        for user in list(new.users):
+            for i, v in enumerate(user.inputs):
+                if v is new:
+                    user.set_input(i, old)
+        producer = new.producer
+        assert producer is not None
+        _keep_type(old, new)
+        graph.take_over(old, producer, new.index)
+    elif m.anchor.op != "Identity":
+        node = Node(make_node("Identity", "", m.anchor.name, {}), [new], [None])
+        graph.insert(node, m.anchor)
+        graph.take_over(old, node)
+
+
+def remove_dead(node: Node) -> int:
+    """Remove `node` if nothing reads it and it is pure, then what only it kept alive. Iterative; returns how many."""
+    removed = 0
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.graph is None or any(v is not None and v.is_used for v in n.outputs) or not n.graph.is_pure(n):
+            continue
+        reads = list(n.inputs)
+        for body in n.bodies.values():
+            for inner in body.walk():
+                reads += inner.inputs
+            reads += body.outputs
+        n.graph.remove(n)
+        removed += 1
+        stack += [v.producer for v in reads if v is not None and v.producer is not None]
+    return removed
