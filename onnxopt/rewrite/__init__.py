@@ -1,16 +1,20 @@
 """The rewriting engine: patterns, the matcher, rules, the builder, the driver."""
 
 from onnxopt.rewrite.driver import Decline, Driver, Fuel, RuleRecord
+from onnxopt.rewrite.guards import quantized
 from onnxopt.rewrite.match import Match
-from onnxopt.rewrite.pattern import const, either, falsy, one_of, op, text, var
+from onnxopt.rewrite.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
+from onnxopt.rewrite.replace import remove_dead
 from onnxopt.rewrite.rule import Declined, Rule, rewrite
 
 __all__ = [
+    "Call",
     "Decline",
     "Declined",
     "Driver",
     "Fuel",
     "Match",
+    "Pattern",
     "Rule",
     "RuleRecord",
     "const",
@@ -18,6 +22,8 @@ __all__ = [
     "falsy",
     "one_of",
     "op",
+    "quantized",
+    "remove_dead",
     "rewrite",
     "text",
     "var",

@@ -68,7 +68,7 @@ class Driver:
         self._queue: deque[Node] = deque()
         self._queued: set[Node] = set()
         self._touched: list[Node] = []
-        self._reasons: dict[tuple[str, str], set[int]] = {}
+        self._reasons: dict[tuple[str, str], set[Node]] = {}
         self._recent: deque[str] = deque(maxlen=200)
 
     def run(self, model: Model) -> int:
@@ -140,7 +140,7 @@ class Driver:
                 if outcome is None:
                     return True
                 reason = outcome
-            if reason is not None:
+            if reason:
                 self._decline(rule, reason, node)
         return False
 
@@ -169,8 +169,8 @@ class Driver:
 
     def _decline(self, rule: Rule, reason: str, node: Node) -> None:
         seen = self._reasons.setdefault((rule.name, reason), set())
-        if id(node) not in seen:
-            seen.add(id(node))
+        if node not in seen:
+            seen.add(node)
             decline = self.records[rule.name].declined.setdefault(reason, Decline(repr(node)))
             decline.count += 1
 

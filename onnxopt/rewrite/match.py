@@ -6,7 +6,7 @@ Nothing a rule builds touches the graph before the rule has returned: declining 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from onnx import NodeProto
@@ -49,6 +49,10 @@ class Match:
         """Decline with `reason` unless `condition`."""
         if not condition:
             raise Declined(reason)
+
+    def skip(self) -> NoReturn:
+        """Decline without a reason: nothing is missing, there is nothing to do."""
+        raise Declined("")
 
     def value(self, name: str) -> Value:
         """The Value behind a bound name (a constant's parameter is its array)."""

@@ -1,0 +1,95 @@
+"""The algebra that Conv, ConvTranspose and Gemm share: scaling and shifting their output channels.
+
+    a * op(x; W, b) + c = op(x; aW, a b + c)      with a, c per output channel
+
+All arithmetic is in float64; the rounding to the weights' type happens once, when the constant is made.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array
+
+
+def output_channels(node: Node, w: Array) -> int:
+    """Number of output channels (Conv [M, C/g, …], ConvTranspose [C, M/g, …], Gemm B [K, N] or [N, K])."""
+    if node.op == "ConvTranspose":
+        return int(w.shape[1]) * int(node.attr("group"))
+    if node.op == "Gemm":
+        return int(w.shape[0 if node.attr("transB") else 1])
+    return int(w.shape[0])
+
+
+def scale_outputs(node: Node, w: Array, a: Array) -> Array:
+    """Weights that give `a` (one factor per output channel) times the result; float64."""
+    wide = w.astype(np.float64)
+    if node.op == "ConvTranspose":
+        group = int(node.attr("group"))
+        parts = wide.reshape(group, w.shape[0] // group, *w.shape[1:])
+        factor = a.reshape(group, 1, w.shape[1], *[1] * (w.ndim - 2))
+        return (parts * factor).reshape(w.shape)
+    if node.op == "Gemm" and not node.attr("transB"):
+        return wide * a
+    return wide * a.reshape(-1, *[1] * (w.ndim - 1))
+
+
+def scale_inputs(node: Node, w: Array, a: Array) -> Array:
+    """Weights of a Conv (group 1) or Gemm that take x where they took a * x, `a` per input channel; float64."""
+    wide = w.astype(np.float64)
+    if node.op == "Gemm" and not node.attr("transB"):
+        return wide * a.reshape(-1, 1)
+    return wide * a.reshape(1, -1, *[1] * (w.ndim - 2))
+
+
+def sum_over_inputs(node: Node, w: Array, c: Array) -> Array:
+    """What a constant `c` per input channel adds to each output channel of a Conv (group 1) or Gemm; float64."""
+    wide = w.astype(np.float64)
+    if node.op == "Gemm":
+        result: Array = (wide @ c) if node.attr("transB") else (c @ wide)
+        return result * node.attr("alpha")
+    return np.tensordot(wide.sum(axis=tuple(range(2, w.ndim))), c, axes=1)
+
+
+def bias_of(node: Node, b: Array | None, channels: int) -> Array | None:
+    """The additive term per output channel in float64; None if it is not one per channel (a Gemm's full matrix)."""
+    if b is None:
+        return np.zeros(channels)
+    wide = b.astype(np.float64)
+    if node.op == "Gemm":
+        if b.ndim > 2 or (b.ndim == 2 and b.shape[0] != 1) or (b.size != 1 and b.shape[-1] != channels):
+            return None
+        return np.broadcast_to(wide.reshape(-1), (channels,)) * node.attr("beta")
+    return wide if b.shape == (channels,) else None
+
+
+def per_channel(z: Array, rank: int, channels: int) -> Array | None:
+    """A constant that broadcasts along the channels (axis 1) of a result of that rank, as float64[channels].
+
+    None where it has more axes, varies along another axis, or would widen the result: [C] against rank 4 is along
+    the last axis, not the channels.
+    """
+    if z.ndim > rank:
+        return None
+    shape = (1,) * (rank - z.ndim) + z.shape
+    if any(d != 1 for i, d in enumerate(shape) if i != 1) or shape[1] not in (1, channels):
+        return None
+    return np.broadcast_to(z.astype(np.float64).reshape(-1), (channels,))
+
+
+def unpadded(node: Node) -> bool:
+    """Does a Conv read nothing but its input? Padding is zero before, not after, an affine function of x."""
+    if node.op != "Conv":
+        return node.op == "Gemm"
+    auto = node.attr("auto_pad") or "NOTSET"
+    return auto == "VALID" or (auto == "NOTSET" and not any(node.attr("pads") or ()))
+
+
+def batch_norm_affine(scale: Array, shift: Array, mean: Array, var: Array, epsilon: float) -> tuple[Array, Array] | None:
+    """BatchNormalization in inference as y = a x + c, per channel, float64; None where var + eps is not positive."""
+    variance = var.astype(np.float64) + epsilon
+    if not (variance > 0).all():
+        return None
+    a = scale.astype(np.float64) / np.sqrt(variance)
+    return a, shift.astype(np.float64) - a * mean.astype(np.float64)

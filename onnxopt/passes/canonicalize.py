@@ -1,0 +1,169 @@
+"""Bookkeeping, not tensor arithmetic, becomes constants; every model takes the one form that later passes expect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.graph import Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewrite import Match, const, one_of, op, rewrite, var
+
+
+@rewrite(op.CastLike(var("x"), var("like"), name="cast"))
+def cast_like(m: Match, x: Value, like: Value) -> Value:
+    """CastLike(x, like) = Cast(x, to = type of like): the data of `like` does not matter."""
+    to = m.dtype(like)
+    m.require(to, "the type of the second input is unknown")
+    result: Value = m.op.Cast(x, to=to, saturate=m.cast.attr("saturate") if m.opset >= 19 else None)
+    return result
+
+
+def shape_range(node: Node, rank: int) -> tuple[int, int]:
+    """The dims [start, end) that a Shape node returns (attributes since opset 15; negative counts from the end)."""
+    start, end = int(node.attr("start") or 0), node.attr("end")
+    stop = rank if end is None else int(end)
+    start, stop = (max(0, i + rank) if i < 0 else min(i, rank) for i in (start, stop))
+    return start, max(start, stop)
+
+
+def listed(m: Match, node: Node, x: Value) -> Shape:
+    """The dims that Shape node `node` of `x` lists; declines when not even the rank is known."""
+    dims = m.shape(x)
+    m.require(dims is not None, "the rank is unknown")
+    assert dims is not None
+    start, stop = shape_range(node, len(dims))
+    return dims[start:stop]
+
+
+def numbers(m: Match, dims: Shape) -> list[int]:
+    m.require(all(isinstance(d, int) for d in dims), "a dimension is dynamic")
+    return [d for d in dims if isinstance(d, int)]
+
+
+@rewrite(op.Shape(var("x"), name="node"))
+def shape_of_static(m: Match, x: Value) -> Value:
+    """Shape(x) is a constant where the dims it lists are numbers."""
+    return m.const(np.array(numbers(m, listed(m, m.node, x)), np.int64))
+
+
+@rewrite(op.Size(var("x")))
+def size_of_static(m: Match, x: Value) -> Value:
+    """Size(x) is a constant where all dims are numbers."""
+    dims = m.shape(x)
+    m.require(dims is not None, "the rank is unknown")
+    return m.const(np.array(np.prod(numbers(m, dims or ()), dtype=np.int64), np.int64))
+
+
+@rewrite(op.Gather(op.Shape(var("x"), name="node", shared=True), const("indices"), axis=lambda a: a in (0, -1)))
+def dims_of_shape(m: Match, x: Value, indices: Array) -> Value:
+    """Gather(Shape(x), i) is a constant where dim i is a number, whatever the others are."""
+    dims = listed(m, m.node, x)
+    m.require(((indices >= -len(dims)) & (indices < len(dims))).all(), "an index is out of range")
+    picked = tuple(dims[int(i)] for i in indices.reshape(-1))
+    return m.const(np.array(numbers(m, picked), np.int64).reshape(indices.shape))
+
+
+@rewrite(
+    op.Slice(
+        op.Shape(var("x"), name="node", shared=True),
+        const("starts"),
+        const("ends"),
+        const("axes").opt(),
+        const("steps").opt(),
+    )
+)
+def slice_of_shape(m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Value:
+    """Shape(x)[a:b:s] is a constant where the dims it takes are numbers."""
+    dims = listed(m, m.node, x)
+    m.require(starts.size == 1 and ends.size == 1, "more than one axis")
+    step = int(steps.reshape(-1)[0]) if steps is not None else 1
+    picked = dims[slice_indices(int(starts.reshape(-1)[0]), int(ends.reshape(-1)[0]), step, len(dims))]
+    return m.const(np.array(numbers(m, picked), np.int64))
+
+
+def slice_indices(start: int, end: int, step: int, size: int) -> slice:
+    """ONNX's clamping of Slice (opset 10): INT64_MIN and INT64_MAX ends mean 'all the way'."""
+    if step < 0 and end < -size:
+        return slice(start, None, step)
+    return slice(start, end, step)
+
+
+@rewrite(op.Dropout(var("x"), ..., name="node"))
+def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
+    """Dropout(x) = x when not training; its mask is all true."""
+    node = m.node
+    if m.opset >= 12:
+        training = node.input(2)
+        m.require(training is None or training.constant, "training_mode is computed")
+        m.require(training is None or not training.array.any(), "training_mode is set")
+    else:
+        m.require(m.opset >= 7 or node.attr("is_test", 0), "is_test is not set")
+    if len(node.outputs) < 2 or node.outputs[1] is None or not node.outputs[1].is_used:
+        return x, None
+    m.require(m.opset >= 10, "the mask is used, and before opset 10 not boolean")
+    dims = m.shape(x)
+    m.require(dims is not None and all(isinstance(d, int) for d in dims), "the mask is used, its shape dynamic")
+    m.require(np.prod(numbers(m, dims or ()), dtype=np.int64) <= 1 << 16, "the mask is used, and large")
+    return x, m.const(np.ones(numbers(m, dims or ()), bool))
+
+
+@rewrite(op.SequenceAt(op.SequenceConstruct(var("first"), ..., name="sequence", shared=True), const("position")))
+def element_of_sequence(m: Match, first: Value, position: Array) -> Value:
+    """SequenceAt(SequenceConstruct(x0, x1, …), i) = xi."""
+    elements = [first, *(v for v in m.sequence.inputs[1:] if v is not None)]
+    i = int(position.reshape(-1)[0])
+    m.require(-len(elements) <= i < len(elements), "the position is out of range")
+    return elements[i]
+
+
+@rewrite(op.ConcatFromSequence(op.SequenceConstruct(var("first"), ..., name="sequence"), name="node", new_axis=0))
+def concat_of_sequence(m: Match, first: Value) -> Value:
+    """ConcatFromSequence(SequenceConstruct(x0, x1, …)) = Concat(x0, x1, …)."""
+    result: Value = m.op.Concat(first, *m.sequence.inputs[1:], axis=m.node.attr("axis"))
+    return result
+
+
+@rewrite(op.SequenceLength(op.SequenceConstruct(var("first"), ..., name="sequence", shared=True)))
+def length_of_sequence(m: Match, first: Value) -> Value:
+    """SequenceLength(SequenceConstruct(x0, …, xn-1)) = n."""
+    return m.const(np.array(len(m.sequence.inputs), np.int64))
+
+
+@rewrite(one_of("Add", "Mul", "And", "Or", "Xor", "Equal")(var("a"), var("b"), name="node"))
+def constant_on_the_right(m: Match, a: Value, b: Value) -> Value:
+    """c + x = x + c: rules downstream need to look in one place only."""
+    left, right = m.node.inputs
+    assert left is not None and right is not None
+    if not left.constant or right.constant:
+        m.skip()
+    result: Value = getattr(m.op, m.node.op)(right, left, like=m.node)
+    return result
+
+
+@register
+@dataclass(frozen=True)
+class Canonicalize(RewritePass):
+    """What only describes data becomes constant: types, static shapes, positions in sequences, inference switches.
+
+    Applies when: the described type, dim or position is known from the model alone.
+    Keeps: the tensor arithmetic itself.
+    Not done: dynamic dims; training Dropout; a mask whose shape is dynamic.
+    """
+
+    info = PassInfo("canonicalize", opt_level=1)
+    rules = (
+        cast_like,
+        shape_of_static,
+        size_of_static,
+        dims_of_shape,
+        slice_of_shape,
+        dropout_in_inference,
+        element_of_sequence,
+        concat_of_sequence,
+        length_of_sequence,
+        constant_on_the_right,
+    )

@@ -1,0 +1,210 @@
+"""Whatever can be computed from constants alone is computed now, unless that would bloat the file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.analysis import kernels, types
+from onnxopt.analysis.runtime import run_cone
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.protos import Array, make_node, tensor_bytes
+
+# Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
+_KEPT = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW
+)
+_RULE = "fold"
+
+
+@register
+@dataclass(frozen=True)
+class ConstantFolding(GraphPass):
+    """f(constants) = constant.
+
+    Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
+    Keeps: QuantizeLinear and DequantizeLinear; what would make the file grow by more than `max_bytes` a tensor
+    (a size-neutral fold of a big weight is always done); nodes that fail when run.
+    Not done: random operators, training Dropout, control flow, sequences and optionals.
+    """
+
+    info = PassInfo("constant-folding", opt_level=1)
+    max_bytes: int = option(1 << 20, "a fold may add this many bytes to the file")
+    max_work: int = option(1 << 28, "no intermediate result may take more bytes than this")
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        cone = _Cone(graph, self, ctx)
+        cone.collect()
+        if cone.nodes:
+            cone.evaluate()
+            cone.replace()
+
+
+class _Cone:
+    """The nodes of one scope that depend on constants only."""
+
+    def __init__(self, graph: Graph, options: ConstantFolding, ctx: PassContext) -> None:
+        self.graph = graph
+        self.options = options
+        self.ctx = ctx
+        self.nodes: dict[Node, None] = {}  # in topological order
+        self.arrays: dict[Value, Array] = {}  # what is computed so far
+        self.freed: dict[Node, int] = {}  # bytes that go when nothing but this node's outputs remains
+        self.failed: set[Node] = ctx.memo.setdefault("constant-folding", set())
+
+    def collect(self) -> None:
+        for node in self.graph:
+            if self._foldable(node):
+                self.nodes[node] = None
+                self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(node.inputs) if v is not None)
+
+    def _foldable(self, node: Node) -> bool:
+        for v in node.inputs:
+            if v is not None and not v.constant and v.producer not in self.nodes:
+                return False
+        if node.op in _KEPT or node.bodies or node in self.failed or not node.inputs:
+            return False
+        if "Sequence" in node.op or "Optional" in node.op or not is_deterministic(node.op):
+            return False
+        if node.op == "Identity" and node.output.is_output:
+            return False
+        if not is_known(node.op, self.graph.opset(node.domain)) or node.has_references:
+            return False
+        return not node.attr("training_mode", 0)
+
+    def _frees(self, node: Node, v: Value) -> int:
+        if v.only_user is not node:
+            return 0
+        if v.constant:
+            return tensor_bytes(*v.constant_type())
+        return self.freed[v.producer] if v.producer is not None else 0
+
+    def evaluate(self) -> None:
+        """By numpy kernels where exact ones exist; the rest in one session."""
+        rest: list[Node] = []
+        waiting: set[Value] = set()
+        opset = self.graph.opset()
+        for node in list(self.nodes):
+            if node.graph is None or any(v in waiting for v in node.inputs if v is not None):
+                rest.append(node)
+                waiting.update(v for v in node.outputs if v is not None)
+                continue
+            inputs = [None if v is None else self.arrays[v] if v in self.arrays else v.array for v in node.inputs]
+            if self._expected(node, inputs) > self.options.max_work:
+                self._give_up(node, "takes too much memory to compute")
+                continue
+            results = kernels.evaluate(node, inputs, opset)
+            if results is None:
+                rest.append(node)
+                waiting.update(v for v in node.outputs if v is not None)
+            else:
+                self.arrays.update((v, r) for v, r in zip(node.outputs, results) if v is not None)
+        rest = [n for n in rest if n in self.nodes and self._affordable(n)]
+        if rest:
+            self._run(rest)
+
+    def _expected(self, node: Node, inputs: list[Array | None]) -> int:
+        """Bytes that a kernel will make; views cost nothing."""
+        if node.op in ("Expand", "ConstantOfShape", "Shape", "Identity", "Transpose", "Slice"):
+            return 0
+        arrays = [x for x in inputs if x is not None]
+        if node.op == "Gather" and len(arrays) == 2:
+            axis = int(node.attr("axis"))
+            size = arrays[0].shape[axis] if -arrays[0].ndim <= axis < arrays[0].ndim else 1
+            return arrays[0].nbytes // max(1, size) * arrays[1].size
+        try:
+            shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        except ValueError:
+            return sum(x.nbytes for x in arrays)
+        return max(math.prod(shape) * 8, sum(x.nbytes for x in arrays)) if arrays else 0
+
+    def _affordable(self, node: Node) -> bool:
+        """Decide before running: the result's size must be known, or small because all it is made of is."""
+        if any(v is not None and v.producer is not None and v.producer not in self.nodes and not v.constant
+               for v in node.inputs):
+            del self.nodes[node]
+            return False
+        for v in node.outputs:
+            if v is None:
+                continue
+            shape, data_type = types.static_shape(v), types.dtype(v)
+            if shape is None or not data_type:
+                inputs = sum(tensor_bytes(*i.constant_type()) for i in node.inputs if i is not None and i.constant)
+                if inputs > 1 << 16 or node.op in ("Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"):
+                    self._give_up(node, "the size of the result is unknown")
+                    return False
+            elif tensor_bytes(data_type, shape) > self.options.max_work:
+                self._give_up(node, "takes too much memory to compute")
+                return False
+        return True
+
+    def _give_up(self, node: Node, reason: str) -> None:
+        self.failed.add(node)
+        self.nodes.pop(node, None)
+        self.ctx.decline(_RULE, reason, repr(node))
+
+    def _run(self, rest: list[Node]) -> None:
+        inside = set(rest)
+        wanted = [
+            v
+            for n in rest
+            for v in n.outputs
+            if v is not None and v.is_used and (v.is_output or any(u not in inside for u in v.users))
+        ]
+        # Only what is wanted and small enough to keep is worth a session.
+        known: dict[Value, Array] = {}
+        for node in rest:
+            for v in node.inputs:
+                if v is not None and v not in known and (v in self.arrays or v.constant):
+                    known[v] = self.arrays[v] if v in self.arrays else v.array
+        self.arrays.update(run_cone(self.graph, rest, known, wanted))
+        for node in rest:
+            if any(v in wanted and v not in self.arrays for v in node.outputs if v is not None):
+                self._give_up(node, "cannot be run here")
+
+    def replace(self) -> None:
+        """Against the order: a node whose result is too large to keep stays, and its own inputs are then wanted."""
+        replaced: list[tuple[Node, Value]] = []
+        kept: set[Node] = set()
+        for node in reversed(self.nodes):
+            wanted = [v for v in node.outputs if v is not None and self._wanted(v, kept)]
+            if not wanted:
+                continue
+            if any(v not in self.arrays for v in wanted):
+                kept.add(node)
+                continue
+            made = sum(self.arrays[v].nbytes for v in wanted)
+            growth = made - self.freed[node]
+            if growth > self.options.max_bytes:
+                self.ctx.decline(_RULE, "the file would grow beyond the limit (--max-constant-bytes)", f"{node!r} (+{growth:,} bytes)")
+                kept.add(node)
+                continue
+            replaced += [(node, v) for v in wanted]
+        for node, value in replaced:
+            self._materialise(node, value)
+        for node in reversed(self.nodes):
+            if node.graph is not None and not node.used_outputs():
+                self.graph.remove(node)
+                self.ctx.count(_RULE)
+
+    def _wanted(self, v: Value, kept: set[Node]) -> bool:
+        return v.is_output or any(user not in self.nodes or user in kept for user in v.users)
+
+    def _materialise(self, node: Node, value: Value) -> None:
+        array = np.array(self.arrays[value], order="C")
+        array.flags.writeable = False
+        graph = self.graph
+        if graph.holds_initializers and not value.is_output:
+            node.outputs[value.index] = None
+            node.stale = True
+            graph.add_initializer(value)
+            value.array = array
+        else:
+            constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
+            graph.insert(constant, node)
+            graph.take_over(value, constant)

@@ -1,0 +1,119 @@
+"""A constant added to, or multiplied with, the result of a Conv or Gemm belongs into its bias and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.analysis import linear
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewrite import Call, Match, const, one_of, op, quantized, rewrite, var
+
+
+def linear_call() -> Call:
+    return one_of("Conv", "ConvTranspose", "Gemm")(var("x"), const("w"), const("b").opt(), name="linear")
+
+
+def factors(m: Match, z: Array, w: Array) -> Array:
+    """`z` as one float64 per output channel; declines where it does not broadcast so."""
+    result = linear.per_channel(z, w.ndim, linear.output_channels(m.linear, w))
+    m.require(result is not None, "the constant is not one per channel")
+    assert result is not None
+    m.require(np.isfinite(result).all(), "the constant is not finite")
+    return result
+
+
+def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | None) -> Value:
+    """a * linear(x; W, b) + c as one node; None leaves that part as it is."""
+    node: Node = m.linear
+    x = m.value("x")
+    m.require(not quantized(m, x), "the operator is quantized")
+    channels = linear.output_channels(node, w)
+    weight = m.value("w") if a is None else m.const(linear.scale_outputs(node, w, a), like=w)
+    bias = linear.bias_of(node, b, channels)
+    m.require(bias is not None, "the bias is not one per channel")
+    assert bias is not None
+    if b is None and c is None:
+        bias_value = None
+    else:
+        total = (bias if a is None else a * bias) + (0 if c is None else c)
+        bias_value = m.const(total, like=w, hint=(m.value("b") if b is not None else m.value("z")).name)
+    changes = {"beta": None} if node.op == "Gemm" else {}
+    result: Value = getattr(m.op, node.op)(x, weight, bias_value, like=node, **changes)
+    return result
+
+
+@rewrite(op.Add(linear_call(), const("z")))
+def fold_add(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
+    """Conv(x; W, b) + z = Conv(x; W, b + z)."""
+    return affine_of(m, w, b, None, factors(m, z, w))
+
+
+@rewrite(op.Sub(linear_call(), const("z")))
+def fold_subtract(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
+    """Conv(x; W, b) - z = Conv(x; W, b - z)."""
+    return affine_of(m, w, b, None, -factors(m, z, w))
+
+
+@rewrite(op.Sub(const("z"), linear_call()))
+def fold_subtract_from(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
+    """z - Conv(x; W, b) = Conv(x; -W, z - b)."""
+    c = factors(m, z, w)
+    return affine_of(m, w, b, np.full(c.shape, -1.0), c)
+
+
+@rewrite(op.Mul(linear_call(), const("z")))
+def fold_multiply(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
+    """Conv(x; W, b) * z = Conv(x; Wz, bz)."""
+    return affine_of(m, w, b, factors(m, z, w), None)
+
+
+@rewrite(op.Div(linear_call(), const("z")))
+def fold_divide(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Value:
+    """Conv(x; W, b) / z = Conv(x; W/z, b/z)."""
+    a = factors(m, z, w)
+    m.require(a.all(), "division by zero")
+    return affine_of(m, w, b, 1.0 / a, None)
+
+
+@rewrite(
+    op.Conv(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("w"), const("b").opt(), name="conv")
+)
+def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -> Value:
+    """Conv(x * z; W, b) = Conv(x; Wz, b), whatever the padding: zero stays zero."""
+    dims, group = m.shape(x), m.conv.attr("group")
+    m.require(dims is not None and len(dims) == w.ndim, "the rank of the input is unknown or differs")
+    m.require(not quantized(m, x), "the convolution is quantized")
+    channels = w.shape[1] * group
+    m.require(z.size == 1 or (dims or ())[1] == channels, "the constant may widen the input")
+    a = linear.per_channel(z, w.ndim, channels)
+    m.require(a is not None, "the constant is not one per channel")
+    assert a is not None
+    m.require(z.size == 1 or group == 1, "grouped convolution")
+    m.require(np.isfinite(a).all() and a.all(), "the constant is zero or not finite")
+    factor = 1.0 / a if m.scaling.op == "Div" else a
+    weight = w.astype(np.float64) * factor[0] if z.size == 1 else linear.scale_inputs(m.conv, w, factor)
+    bias = m.value("b") if b is not None else None
+    result: Value = m.op.Conv(x, m.const(weight, like=w), bias, like=m.conv)
+    return result
+
+
+@register
+@dataclass(frozen=True)
+class ConvAddFolding(RewritePass):
+    """Conv(x; W, b) + z = Conv(x; W, b + z), and - / * likewise; ConvTranspose and Gemm too.
+
+    Applies when: the constant is one number, or one per output channel ([C,1,1] or [1,C,1,1] for images, [N] for
+    Gemm), and nobody else reads the value in between. Also a constant factor on the input of a Conv.
+    Keeps: the rank and shape of the result: [C] after a Conv of images is along the width, not the channels.
+    Not done: constants along other axes, quantized operators, division by zero, weights that overflow their type.
+    """
+
+    info = PassInfo("conv-add-folding", opt_level=2)
+    rules = (fold_add, fold_subtract, fold_subtract_from, fold_multiply, fold_divide, fold_scaled_input)
+
+

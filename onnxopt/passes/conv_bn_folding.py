@@ -1,0 +1,120 @@
+"""BatchNormalization in inference is an affine function per channel: it belongs into the weights beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.analysis import linear
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewrite import Match, Pattern, const, one_of, op, quantized, rewrite, var
+
+STATISTICS = (const("scale"), const("shift"), const("mean"), const("var"))
+
+
+def batch_norm(x: Pattern) -> Pattern:
+    return op.BatchNormalization(x, *STATISTICS, name="bn")
+
+
+def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Array) -> tuple[Array, Array]:
+    """(a, c) of y = a x + c per channel; declines where BatchNormalization is not in inference."""
+    m.require(not bn.attr("training_mode", 0), "training_mode is set")
+    m.require(m.opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
+    m.require(m.opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
+    m.require(m.opset >= 14 or len(bn.outputs) == 1, "the training outputs are there")
+    result = linear.batch_norm_affine(scale, shift, mean, var, bn.attr("epsilon", 1e-5))
+    m.require(result is not None, "var + epsilon is not positive")
+    assert result is not None
+    m.require(all(np.isfinite(r).all() for r in result), "the statistics are not finite")
+    return result
+
+
+@rewrite(batch_norm(one_of("Conv", "ConvTranspose")(var("x"), const("w"), const("b").opt(), name="conv")))
+def fold_conv_bn(
+    m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
+) -> Value:
+    """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps)."""
+    channels = linear.output_channels(m.conv, w)
+    m.require(scale.size == channels, "channel count differs")
+    m.require(not quantized(m, x), "the convolution is quantized")
+    a, c = affine(m, m.bn, scale, shift, mean, var)
+    bias = linear.bias_of(m.conv, b, channels)
+    m.require(bias is not None, "the bias has another shape")
+    assert bias is not None
+    weight = m.const(linear.scale_outputs(m.conv, w, a), like=w)
+    result: Value = getattr(m.op, m.conv.op)(
+        x, weight, m.const(a * bias + c, like=w, hint=m.value("shift").name), like=m.conv
+    )
+    return result
+
+
+@rewrite(batch_norm(op.Gemm(var("x"), const("w"), const("b").opt(), name="gemm")))
+def fold_gemm_bn(
+    m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
+) -> Value:
+    """BatchNormalization(Gemm(x, W, b)) = Gemm(x, aW, a(b - mean) + shift)."""
+    channels = linear.output_channels(m.gemm, w)
+    m.require(scale.size == channels, "channel count differs")
+    a, c = affine(m, m.bn, scale, shift, mean, var)
+    bias = linear.bias_of(m.gemm, b, channels)
+    m.require(bias is not None, "the bias is not one per channel")
+    assert bias is not None
+    weight = m.const(linear.scale_outputs(m.gemm, w, a), like=w)
+    bias_value = m.const(a * bias + c, like=w, hint=m.value("shift").name)
+    result: Value = m.op.Gemm(x, weight, bias_value, like=m.gemm, beta=None)
+    return result
+
+
+@rewrite(batch_norm(op.MatMul(var("x"), const("w"), name="matmul")))
+def fold_matmul_bn(m: Match, x: Value, w: Array, scale: Array, shift: Array, mean: Array, var: Array) -> Value:
+    """BatchNormalization(x W) = Gemm(x, aW, shift - a mean), for matrices."""
+    m.require(w.ndim == 2 and m.rank(x) == 2, "not matrices")
+    m.require(w.dtype.kind == "f", "not a floating point product")
+    m.require(scale.size == w.shape[1], "channel count differs")
+    a, c = affine(m, m.bn, scale, shift, mean, var)
+    weight = m.const(w.astype(np.float64) * a, like=w)
+    result: Value = m.op.Gemm(x, weight, m.const(c, like=w, hint=m.value("shift").name))
+    return result
+
+
+@rewrite(one_of("Conv", "Gemm")(batch_norm(var("x")), const("w"), const("b").opt(), name="linear"))
+def fold_bn_before(
+    m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
+) -> Value:
+    """Conv(BatchNormalization(x); W, b) = Conv(x; Wa, b + sum Wc), y = a x + c, without padding; Gemm likewise."""
+    node = m.linear
+    m.require(linear.unpadded(node), "the padding is not normalised")
+    m.require(node.op == "Gemm" or node.attr("group") == 1, "grouped convolution")
+    m.require(not node.attr("transA", 0), "x is transposed")
+    a, c = affine(m, m.bn, scale, shift, mean, var)
+    inputs = w.shape[1] if node.op == "Conv" or node.attr("transB") else w.shape[0]
+    m.require(a.size == inputs, "channel count differs")
+    channels = linear.output_channels(node, w)
+    bias = linear.bias_of(node, b, channels)
+    m.require(bias is not None, "the bias is not one per channel")
+    assert bias is not None
+    weight = m.const(linear.scale_inputs(node, w, a), like=w)
+    bias_value = m.const(bias + linear.sum_over_inputs(node, w, c), like=w, hint=m.value("shift").name)
+    changes = {"beta": None} if node.op == "Gemm" else {}
+    result: Value = getattr(m.op, node.op)(x, weight, bias_value, like=node, **changes)
+    return result
+
+
+@register
+@dataclass(frozen=True)
+class ConvBnFolding(RewritePass):
+    """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps).
+
+    Applies when: the normalisation is in inference, all parameters are constant, nobody else reads the value in
+    between. Conv and ConvTranspose with groups, Gemm, MatMul; also a BatchNormalization in front of a Conv without
+    padding or a Gemm. One that is written out as Sub, Mul, Div, Add folds by `conv-add-folding`.
+    Keeps: shared weights (the fold makes a copy); the type of the weights: computed in float64, rounded once.
+    Not done: training mode, spatial = 0, quantized convolutions, weights that overflow their type.
+    """
+
+    info = PassInfo("conv-bn-folding", opt_level=2)
+    rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before)

@@ -1,0 +1,333 @@
+"""Nodes that hand on their input unchanged: same type, same shape, same bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+from onnxopt.analysis import types
+from onnxopt.graph import Shape, Value
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewrite import Match, const, one_of, op, rewrite, var
+
+
+
+def same_shape(m: Match, x: Value) -> None:
+    """Decline unless input and output provably have the same shape (numbers, or equal symbols)."""
+    m.require(types.same_shape(x, m.anchor.output), "not provably the same shape")
+
+
+@rewrite(op.Identity(var("x")))
+def identity(m: Match, x: Value) -> Value:
+    """Identity(x) = x."""
+    return x
+
+
+@rewrite(op.Cast(var("x"), name="cast"))
+def cast_to_same_type(m: Match, x: Value) -> Value:
+    """Cast(x, to = type of x) = x."""
+    m.require(m.dtype(x), "the type of the input is unknown")
+    m.require(m.dtype(x) == m.cast.attr("to"), "the type changes")
+    return x
+
+
+@rewrite(op.Transpose(var("x"), name="transpose"))
+def transpose_in_order(m: Match, x: Value) -> Value:
+    """Transpose(x, 0, 1, 2, …) = x."""
+    perm = m.transpose.attr("perm")
+    if perm is None:
+        m.require(m.rank(x) is not None and (m.rank(x) or 0) <= 1, "the axes are reversed")
+        return x
+    m.require(perm == sorted(perm), "the axes move")
+    return x
+
+
+@rewrite(op.Transpose(op.Transpose(var("x"), name="inner", shared=True), name="outer"))
+def transpose_of_transpose(m: Match, x: Value) -> Value:
+    """Transpose(Transpose(x, p), q) = Transpose(x, p[q])."""
+    p, q = m.inner.attr("perm"), m.outer.attr("perm")
+    if p is None and q is None:
+        return x
+    n = len(p or q)
+    p, q = p or list(range(n))[::-1], q or list(range(n))[::-1]
+    perm = [p[i] for i in q]
+    if perm == sorted(perm):
+        return x
+    m.require(m.inner.output.only_user is m.outer, "the inner Transpose is used elsewhere")
+    result: Value = m.op.Transpose(x, like=m.outer, perm=perm)
+    return result
+
+
+@rewrite(op.Reshape(var("x"), const("shape"), name="reshape"))
+def reshape_to_same_shape(m: Match, x: Value, shape: Array) -> Value:
+    """Reshape(x, shape of x) = x."""
+    dims = m.shape(x)
+    m.require(dims is not None, "the rank of the input is unknown")
+    assert dims is not None
+    m.require(len(dims) == shape.size, "the rank changes")
+    m.require(keeps_shape(dims, shape.tolist(), bool(m.reshape.attr("allowzero", 0))), "the shape may change")
+    return x
+
+
+def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
+    """Is Reshape of `dims` to `target` (with its 0 = copy and -1 = infer) the identity?"""
+    unknown = 0
+    for i, (d, t) in enumerate(zip(dims, target)):
+        if t == 0 and not allowzero:
+            continue
+        if isinstance(d, int) and d == t:
+            continue
+        unknown += 1
+        if t != -1:
+            return False
+    if unknown == 0:
+        return True
+    # One -1: what is left over, if nothing else changes and no zero makes it ambiguous.
+    return unknown == 1 and not any(d == 0 for d in dims) and not (allowzero and 0 in target)
+
+
+@rewrite(op.Reshape(one_of("Reshape", "Flatten", "Squeeze", "Unsqueeze")(var("x"), ..., name="inner"), const("shape"), name="outer"))
+def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
+    """Reshape(Reshape(x, s), t) = Reshape(x, t), when t does not copy dims of the inner shape."""
+    m.require(m.outer.attr("allowzero", 0) or not (shape == 0).any(), "the outer shape copies dims")
+    m.require(not m.outer.attr("allowzero", 0), "zero means zero")
+    result: Value = m.op.Reshape(x, m.value("shape"), like=m.outer)
+    return result
+
+
+@rewrite(op.Flatten(var("x"), name="flatten"))
+def flatten_of_matrix(m: Match, x: Value) -> Value:
+    """Flatten(x) = x for a matrix split between its two axes."""
+    m.require(m.rank(x) == 2, "not a matrix")
+    m.require(m.flatten.attr("axis") in (1, -1), "flattened elsewhere")
+    return x
+
+
+@rewrite(op.Expand(var("x"), const("shape")))
+def expand_by_ones(m: Match, x: Value, shape: Array) -> Value:
+    """Expand(x, ones) = x, when the shape is not longer than x's rank."""
+    rank, dims = m.rank(x), m.shape(x)
+    m.require(rank is not None, "the rank of the input is unknown")
+    m.require(shape.size <= (rank or 0), "the rank rises")
+    tail = (dims or ())[len(dims or ()) - shape.size :]
+    m.require(all(t in (1, d) for d, t in zip(tail, shape.tolist())), "a dimension may grow")
+    return x
+
+
+@rewrite(op.Expand(var("x"), var("shape")))
+def expand_to_same_shape(m: Match, x: Value, shape: Value) -> Value:
+    """Expand(x, s) = x where the result provably has x's shape."""
+    same_shape(m, x)
+    return x
+
+
+@rewrite(
+    op.Slice(var("x"), const("starts"), const("ends"), const("axes").opt(), const("steps").opt(), name="slice")
+)
+def slice_of_everything(
+    m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None
+) -> Value:
+    """Slice(x, 0, INT64_MAX or at least the size) = x."""
+    m.require(steps is None or (steps == 1).all(), "a step is not 1")
+    m.require((starts == 0).all(), "a start is not 0")
+    dims = m.shape(x)
+    places = axes.tolist() if axes is not None else range(starts.size)
+    unbounded = np.iinfo(np.int32).max if ends.dtype == np.int32 else np.iinfo(np.int64).max
+    for axis, end in zip(places, ends.tolist()):
+        size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
+        m.require(end >= unbounded or (isinstance(size, int) and end >= size), "an end may cut")
+    return x
+
+
+@rewrite(op.Pad(var("x"), const("pads"), ..., name="pad"))
+def pad_by_nothing(m: Match, x: Value, pads: Array) -> Value:
+    """Pad(x, zeros) = x."""
+    m.require(not pads.any(), "pads are not all zero")
+    return x
+
+
+@rewrite(op.Tile(var("x"), const("repeats")))
+def tile_once(m: Match, x: Value, repeats: Array) -> Value:
+    """Tile(x, ones) = x."""
+    m.require((repeats == 1).all(), "repeats")
+    return x
+
+
+@rewrite(one_of("Concat", "Sum", "Max", "Min", "Mean")(var("x")))
+def of_single_input(m: Match, x: Value) -> Value:
+    """Concat(x) = Sum(x) = Max(x) = Min(x) = Mean(x) = x."""
+    return x
+
+
+@rewrite(op.Split(var("x"), ..., name="split"))
+def split_into_one(m: Match, x: Value) -> Value:
+    """Split(x) into one part = x."""
+    if len(m.split.outputs) != 1:
+        m.skip()
+    return x
+
+
+@rewrite(one_of("Squeeze", "Unsqueeze")(var("x"), const("axes"), name="node"))
+def squeeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
+    """Squeeze(x, no axes) = Unsqueeze(x, no axes) = x, axes given and empty."""
+    if axes.size:
+        m.skip()
+    return x
+
+
+@rewrite(one_of("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")(var("x"), ..., name="reduce"))
+def reduce_over_ones(m: Match, x: Value) -> Value:
+    """Reduce(x) = x, dims kept, when every reduced dim is 1."""
+    node = m.reduce
+    given = node.input(1)
+    m.require(given is None or given.constant, "the axes are computed")
+    axes = given.array.tolist() if given is not None else node.attr("axes")
+    if not axes:
+        m.require(given is not None or len(node.inputs) > 1 or m.opset >= 18, "reduces all axes")
+        m.require(node.attr("noop_with_empty_axes", 0), "reduces all axes")
+        return x
+    m.require(node.attr("keepdims", 1), "dims are dropped")
+    dims = m.shape(x)
+    m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
+    return x
+
+
+@rewrite(op.Resize(var("x"), ..., name="resize"))
+def resize_to_same_size(m: Match, x: Value) -> Value:
+    """Resize(x, scales all 1) = x."""
+    scales = m.resize.input(2 if m.opset >= 11 else 1)
+    m.require(scales is not None and scales.constant and scales.array.size, "no constant scales")
+    assert scales is not None
+    m.require((scales.array == 1).all(), "the size changes")
+    m.require(m.resize.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize", "crops")
+    return x
+
+
+# Arithmetic with a neutral constant. The matcher declines constants that would raise the rank; the result's
+# shape must be the input's also when the *input* is the smaller one, which one-element constants ensure.
+
+
+@rewrite(op.Mul(var("x"), 1))
+def multiply_by_one(m: Match, x: Value) -> Value:
+    """x * 1 = x."""
+    return x
+
+
+@rewrite(op.Div(var("x"), 1))
+def divide_by_one(m: Match, x: Value) -> Value:
+    """x / 1 = x."""
+    return x
+
+
+@rewrite(op.Pow(var("x"), 1))
+def power_of_one(m: Match, x: Value) -> Value:
+    """x ** 1 = x."""
+    return x
+
+
+@rewrite(op.Sub(var("x"), 0))
+def subtract_zero(m: Match, x: Value) -> Value:
+    """x - (+0) = x."""
+    zero = next(v for v in m.anchor.inputs[1:] if v is not None)
+    m.require(not np.signbit(zero.array).any() if zero.array.dtype.kind == "f" else True, "-0 turns -0 into +0")
+    return x
+
+
+@rewrite(op.Add(var("x"), 0))
+def add_zero(m: Match, x: Value) -> Value:
+    """x + 0 = x for integers, x + (-0) = x for floats; +0 would turn -0 into +0."""
+    zero = next(v for v in m.anchor.inputs if v is not x and v is not None)
+    m.require(zero.array.dtype.kind in "iu" or np.signbit(zero.array).all(), "+0 turns -0 into +0")
+    return x
+
+
+@rewrite(op.And(var("x"), True))
+def and_true(m: Match, x: Value) -> Value:
+    """x and true = x."""
+    return x
+
+
+@rewrite(op.Or(var("x"), False))
+def or_false(m: Match, x: Value) -> Value:
+    """x or false = x."""
+    return x
+
+
+@rewrite(
+    one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(
+        one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(var("x"), name="inner", shared=True), name="outer"
+    )
+)
+def idempotent(m: Match, x: Value) -> Value:
+    """f(f(x)) = f(x) for Relu, Abs, Ceil, Floor, Round, Sign."""
+    if m.inner.op != m.outer.op:
+        m.skip()
+    return m.inner.output
+
+
+@rewrite(
+    op.Unsqueeze(op.Squeeze(var("x"), const("a"), shared=True), const("b")),
+)
+def unsqueeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Unsqueeze(Squeeze(x, axes), axes) = x."""
+    m.require((a >= 0).all() and (b >= 0).all(), "negative axes")
+    m.require(sorted(a.tolist()) == sorted(b.tolist()), "other axes")
+    return x
+
+
+@rewrite(op.Squeeze(op.Unsqueeze(var("x"), const("a"), shared=True), const("b")))
+def squeeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Squeeze(Unsqueeze(x, axes), axes) = x."""
+    rank = m.rank(x)
+    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
+    n = (rank or 0) + a.size
+    m.require(sorted(i % n if i < 0 else i for i in a.tolist()) == sorted(i % n if i < 0 else i for i in b.tolist()), "other axes")
+    return x
+
+
+@register
+@dataclass(frozen=True)
+class ElimIdentity(RewritePass):
+    """Nodes that hand on their input unchanged are removed.
+
+    Applies when: type, shape and bits of the output are provably the input's.
+    Keeps: the Identity between an input, initializer or outer value and a graph output.
+    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0; constants that raise the rank.
+    """
+
+    info = PassInfo("elim-identity", opt_level=1)
+    rules = (
+        identity,
+        cast_to_same_type,
+        transpose_in_order,
+        transpose_of_transpose,
+        reshape_to_same_shape,
+        reshape_of_reshape,
+        flatten_of_matrix,
+        expand_by_ones,
+        expand_to_same_shape,
+        slice_of_everything,
+        pad_by_nothing,
+        tile_once,
+        of_single_input,
+        split_into_one,
+        squeeze_of_no_axes,
+        reduce_over_ones,
+        resize_to_same_size,
+        multiply_by_one,
+        divide_by_one,
+        power_of_one,
+        subtract_zero,
+        add_zero,
+        and_true,
+        or_false,
+        idempotent,
+        unsqueeze_of_squeeze,
+        squeeze_of_unsqueeze,
+    )
+
+
+

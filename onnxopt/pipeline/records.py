@@ -1,0 +1,43 @@
+"""Plain records of a run: what the report shows. No graph objects, everything serialises to JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class RuleReport:
+    """`declined`: reason -> (number of anchors, one of them)."""
+
+    hits: int = 0
+    declined: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
+@dataclass
+class PassReport:
+    """One pass over all rounds. `nodes` is how many nodes it removed (negative: added)."""
+
+    name: str
+    runs: int = 0
+    seconds: float = 0.0
+    nodes: int = 0
+    rules: dict[str, RuleReport] = field(default_factory=dict)
+
+    @property
+    def hits(self) -> int:
+        return sum(r.hits for r in self.rules.values())
+
+
+@dataclass
+class PipelineReport:
+    """All passes of a run, in order of first execution."""
+
+    rounds: int = 0
+    nodes_before: int = 0
+    nodes_after: int = 0
+    seconds: float = 0.0
+    passes: list[PassReport] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
