@@ -64,6 +64,7 @@ def same_shape(a: Value, b: Value) -> bool:
 def refresh_allowed(model: Model) -> None:
     """Let the next question about a value without facts run inference again, if the model changed since."""
     model.inference_allowed = True
+    model.analyses.clear()
 
 
 def _infer_once(model: Model) -> None:

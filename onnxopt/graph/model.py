@@ -40,6 +40,7 @@ class Model:
         self.graph: Graph
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
+        self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
         self.inference_allowed = True  # see analysis/types.py
         self.inferred_version = -1
 

@@ -76,7 +76,7 @@ class RewritePass(Pass):
         self.apply_rules(model, ctx)
 
     def apply_rules(self, model: Model, ctx: PassContext) -> dict[str, RuleRecord]:
-        driver = Driver(self.rules, ctx.fuel)
+        driver = Driver(self.rules, ctx.fuel, self)
         driver.run(model)
         ctx.record_rules(driver.records)
         return driver.records

@@ -1,7 +1,7 @@
 """The rewriting engine: patterns, the matcher, rules, the builder, the driver."""
 
 from onnxopt.rewrite.driver import Decline, Driver, Fuel, RuleRecord
-from onnxopt.rewrite.guards import quantized
+from onnxopt.rewrite.guards import quantized, require_order_kept
 from onnxopt.rewrite.match import Match
 from onnxopt.rewrite.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
 from onnxopt.rewrite.replace import remove_dead
@@ -24,6 +24,7 @@ __all__ = [
     "op",
     "quantized",
     "remove_dead",
+    "require_order_kept",
     "rewrite",
     "text",
     "var",

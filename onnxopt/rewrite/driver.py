@@ -54,11 +54,12 @@ class Driver:
     is linear in nodes and rewrites.
     """
 
-    def __init__(self, rules: Iterable[Rule], fuel: Fuel | None = None) -> None:
+    def __init__(self, rules: Iterable[Rule], fuel: Fuel | None = None, options: object = None) -> None:
         self.by_anchor: dict[str, list[tuple[Rule, Sequence[Call]]]] = {}
         self.depth = 1
         self.records: dict[str, RuleRecord] = {}
         self.fuel = fuel or Fuel()
+        self.options = options
         for rule in rules:
             self.depth = max(self.depth, rule.depth)
             self.records[rule.name] = RuleRecord()
@@ -136,7 +137,7 @@ class Driver:
                 if isinstance(bindings, str):
                     reason = bindings
                     continue
-                outcome = self._apply(rule, Match(bindings, node))
+                outcome = self._apply(rule, Match(bindings, node, self.options))
                 if outcome is None:
                     return True
                 reason = outcome

@@ -23,10 +23,11 @@ from onnxopt.rewrite.rule import Declined
 class Match:
     """One match of a rule. Named nodes of the pattern are attributes: `m.conv`; `m.anchor` is the root."""
 
-    def __init__(self, bindings: Bindings, anchor: Node) -> None:
+    def __init__(self, bindings: Bindings, anchor: Node, options: Any = None) -> None:
         assert anchor.graph is not None
         self.bindings = bindings
         self.anchor = anchor
+        self.options = options  # the pass that the rule belongs to
         self.graph: Graph = anchor.graph
         self.new_nodes: list[Node] = []
         self.new_constants: list[tuple[Value, str]] = []

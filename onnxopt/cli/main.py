@@ -1,0 +1,91 @@
+"""The `onnxopt` command: finds the subcommand, and turns errors into one line, a hint and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Final
+
+import click
+
+from onnxopt import __version__
+from onnxopt.errors import OnnxOptError
+
+# Imported when called: each command pays only for what it uses.
+_COMMANDS: Final = {
+    "optimize": ("onnxopt.cli.optimize", "Optimize a model and verify the result."),
+    "stats": ("onnxopt.cli.stats", "Count what is in a model, or compare two."),
+    "passes": ("onnxopt.cli.passes", "List the passes."),
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 the result differs from the original, 2 wrong usage or unreadable input, 4 a bug.",
+)
+@click.version_option(__version__, prog_name="onnxopt")
+def cli() -> None:
+    """Optimize ONNX models: fewer nodes, the same results, nothing lost.
+
+    \b
+    onnxopt optimize model.onnx model.opt.onnx
+    onnxopt stats model.onnx model.opt.onnx
+    """
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Abort:
+        _fail("interrupted", "nothing was written", 130)
+    except KeyboardInterrupt:
+        _fail("interrupted", "nothing was written", 130)
+    except click.exceptions.Exit as e:
+        sys.exit(e.exit_code)
+    except click.ClickException as e:
+        e.show()
+        sys.exit(e.exit_code)
+    except OnnxOptError as e:
+        _fail(e.message, e.hint, e.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as e:
+        if os.environ.get("ONNXOPT_DEBUG"):
+            raise
+        _fail(
+            f"internal error: {type(e).__name__}: {' '.join(str(e).split())}",
+            "please report it; ONNXOPT_DEBUG=1 shows where",
+            4,
+        )
+
+
+def _fail(message: str, hint: str, code: int) -> None:
+    red, dim, off = ("\x1b[1;31m", "\x1b[2m", "\x1b[0m") if _colour() else ("", "", "")
+    click.echo(f"{red}error:{off} {message}", err=True)
+    if hint:
+        click.echo(f"{dim}hint:{off} {hint}", err=True)
+    sys.exit(code)
+
+
+def _colour() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")

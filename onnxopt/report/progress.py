@@ -1,0 +1,44 @@
+"""A spinner on stderr for work that takes more than a second; nothing when it is quick or nobody looks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """`phase(name)` says what happens now. Shown from one second on, on a terminal only."""
+
+    def __init__(self, enabled: bool = True, delay: float = 1.0) -> None:
+        self._timer = threading.Timer(delay, self._show) if enabled and sys.stderr.isatty() else None
+        self._status: Any = None
+        self._text = ""
+        self._lock = threading.Lock()
+
+    def phase(self, name: str) -> None:
+        self._text = name
+        with self._lock:
+            if self._status is not None:
+                self._status.update(name)
+
+    def _show(self) -> None:
+        from rich.console import Console
+
+        with self._lock:
+            self._status = Console(stderr=True).status(self._text)
+            self._status.start()
+
+    def __enter__(self) -> Progress:
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
