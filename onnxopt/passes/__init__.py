@@ -2,6 +2,7 @@
 
 from onnxopt.passes import (
     canonicalize,
+    common_subexpressions,
     constant_folding,
     conv_add_folding,
     conv_bn_folding,
@@ -9,10 +10,12 @@ from onnxopt.passes import (
     deduplicate_constants,
     elim_identity,
     lift_constants,
+    merge_chains,
 )
 
 __all__ = [
     "canonicalize",
+    "common_subexpressions",
     "constant_folding",
     "conv_add_folding",
     "conv_bn_folding",
@@ -20,4 +23,5 @@ __all__ = [
     "deduplicate_constants",
     "elim_identity",
     "lift_constants",
+    "merge_chains",
 ]

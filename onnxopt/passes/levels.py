@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxopt.passes.canonicalize import Canonicalize
+from onnxopt.passes.common_subexpressions import CommonSubexpressions
 from onnxopt.passes.constant_folding import ConstantFolding
 from onnxopt.passes.conv_add_folding import ConvAddFolding
 from onnxopt.passes.conv_bn_folding import ConvBnFolding
@@ -12,6 +13,7 @@ from onnxopt.passes.dead_code import DeadCode
 from onnxopt.passes.deduplicate_constants import DeduplicateConstants
 from onnxopt.passes.elim_identity import ElimIdentity
 from onnxopt.passes.lift_constants import LiftConstants
+from onnxopt.passes.merge_chains import MergeChains
 from onnxopt.pipeline import Pass, get_pass
 
 
@@ -25,6 +27,8 @@ def passes_for(level: int) -> list[Pass]:
         Canonicalize(),
         ElimIdentity(),
         ConstantFolding(),
+        CommonSubexpressions(),
+        MergeChains(),
         ConvBnFolding(ranked=ranked),
         ConvAddFolding(ranked=ranked),
         DeadCode(),

@@ -8,26 +8,28 @@ from onnx import TensorProto
 
 from onnxopt.graph import Graph
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.protos import tensor_bytes
 
 
 @register
 @dataclass(frozen=True)
 class LiftConstants(GraphPass):
-    """Constant() -> y is the initializer y.
+    """Constant() -> y is the initializer y; Identity(constant) -> y too, where y is a body's output.
 
     Applies when: the constant is dense and the scope holds initializers (not in functions, nor in bodies before IR 4).
     Keeps: the tensor as it is, with its documentation; a Constant that is itself a graph output.
     """
 
     info = PassInfo("lift-constants", opt_level=1)
+    max_copy: int = option(1024, "an outer constant that a body only hands out is copied up to this many bytes")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if not graph.holds_initializers:
             return
         for node in list(graph.by_op.get("Constant", ())):
             value = node.outputs[0]
-            if value is None or not value.constant or value.is_output:
+            if value is None or not value.constant or (value.is_output and graph.owner is None):
                 continue
             tensor = _tensor(node)
             if tensor is not None:
@@ -39,6 +41,22 @@ class LiftConstants(GraphPass):
             graph.remove(node)
             graph.add_initializer(value)
             ctx.count("constant_to_initializer")
+        if graph.owner is not None:
+            for node in list(graph.by_op.get("Identity", ())):
+                self._copy_into_body(node, graph, ctx)
+
+    def _copy_into_body(self, node: Node, graph: Graph, ctx: PassContext) -> None:
+        """A body's output must be the body's own: a small outer constant becomes an initializer of the body."""
+        source, value = node.inputs[0], node.outputs[0]
+        if source is None or value is None or not source.constant or not value.is_output:
+            return
+        if tensor_bytes(*source.constant_type()) > self.max_copy:
+            return
+        value.array = source.array
+        node.outputs[0] = None
+        graph.remove(node)
+        graph.add_initializer(value)
+        ctx.count("constant_body_output")
 
 
 def _tensor(node: Node) -> TensorProto | None:

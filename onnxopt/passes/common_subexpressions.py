@@ -1,0 +1,59 @@
+"""The same operator on the same inputs gives the same result: compute it once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from onnxopt.graph import Graph
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+
+# Runtimes look for one DequantizeLinear for each use of a weight.
+_KEPT = CONTROL_FLOW | {"QuantizeLinear", "DequantizeLinear", "Dropout", "Constant"}
+
+
+@register
+@dataclass(frozen=True)
+class CommonSubexpressions(GraphPass):
+    """f(x) and f(x) are one node, in the scope that holds both.
+
+    Applies when: operator, inputs by position, and all attributes are equal.
+    Keeps: both where both are graph outputs, which are two values by interface.
+    Not done: random and unknown operators, control flow, QuantizeLinear and DequantizeLinear.
+    """
+
+    info = PassInfo("common-subexpressions", opt_level=1)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        seen: dict[Hashable, Node] = {}
+        for node in graph:
+            if not self._mergeable(node, graph):
+                continue
+            first = seen.setdefault(_key(node), node)
+            if first is not node and _replace(node, first):
+                ctx.count("merged")
+
+    def _mergeable(self, node: Node, graph: Graph) -> bool:
+        if node.op in _KEPT or node.bodies or not is_deterministic(node.op) or not node.outputs:
+            return False
+        return is_known(node.op, graph.opset(node.domain)) and not node.attr("training_mode", 0)
+
+
+def _key(node: Node) -> Hashable:
+    attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in node.proto.attribute)
+    return node.op, tuple(id(v) for v in node.inputs), len(node.outputs), tuple(attributes)
+
+
+def _replace(node: Node, first: Node) -> bool:
+    graph = node.graph
+    assert graph is not None
+    pairs = list(zip(node.outputs, first.outputs))
+    if any(a is not None and a.is_used and (b is None or a.is_output) for a, b in pairs):
+        return False
+    for a, b in pairs:
+        if a is not None and b is not None:
+            a.replace_all_uses_with(b)
+    graph.remove(node)
+    return True

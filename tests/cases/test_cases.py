@@ -1,0 +1,186 @@
+"""Every rule as a specification: a text model, what fires, what is left, why it is declined.
+
+A `*.cases` file holds cases separated by lines of `---`. A case is an ONNX text model with a leading comment:
+
+    # Conv-BatchNormalization folds.              the case's name
+    # pass: conv-bn-folding                       passes to run to their fixed point, in order
+    # expect: fold_conv_bn=1                      hits of each rule (others: none); nothing: `expect: none`
+    # skip: fold_conv_bn "Conv output used elsewhere"      a declined reason that must have been counted
+    # left: Conv=1 Relu=1                         operators left, in all scopes (optional)
+    # options: ranked=true                        options of the last pass (optional)
+    # weights: normal w1 b1                       as in models/build.py
+    # feed: index 0 4                             integers for an input: from 0 to 3 (default 0 to 1)
+
+Each is run, its invariants checked after every pass, its result saved, checked by onnx, compared with the
+original in onnxruntime with graph optimizations off (bit for bit where only exact passes ran, NaN, infinities and
+-0.0 included), and optimized once more, which must change nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as rt
+import pytest
+
+import onnxopt.passes  # noqa: F401 - registers them
+from onnxopt.graph import Model, read_model, write_model
+from onnxopt.pipeline import Pass, PassContext, PipelineReport, RewritePass, all_passes, get_pass, run_fixpoint
+from tests.samples import build_text
+
+HERE = Path(__file__).parent
+SIZES = {"N": 2, "batch": 2, "S": 3, "H": 8, "W": 6}
+
+
+@dataclass
+class Case:
+    name: str
+    text: str
+    passes: list[str] = field(default_factory=list)
+    hits: dict[str, int] = field(default_factory=dict)
+    skips: list[tuple[str, str]] = field(default_factory=list)
+    left: dict[str, int] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    feeds: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def build(self) -> onnx.ModelProto:
+        return build_text(self.text)
+
+    def pipeline(self) -> list[Pass]:
+        passes = [get_pass(name)() for name in self.passes]
+        if self.options:
+            passes[-1] = dataclasses.replace(passes[-1], **self.options)
+        return passes
+
+
+def parse_case(file: Path, text: str) -> Case:
+    lines = text.strip().splitlines()
+    case = Case(f"{file.stem}: {lines[0].lstrip('# ').rstrip('.')}", "\n".join(lines) + "\n")
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        key, _, rest = line.lstrip("# ").partition(":")
+        rest = rest.strip()
+        if key == "pass":
+            case.passes = [p.strip() for p in rest.split(",")]
+        elif key == "expect" and rest != "none":
+            case.hits = {k: int(v) for k, v in (item.split("=") for item in rest.split())}
+        elif key == "skip":
+            rule, reason = re.fullmatch(r'(\w+) "(.*)"', rest).groups()  # type: ignore[union-attr]
+            case.skips.append((rule, reason))
+        elif key == "left":
+            case.left = {k: int(v) for k, v in (item.rsplit("=", 1) for item in rest.split())}
+        elif key == "options":
+            values = {"true": True, "false": False}
+            case.options = {k: values[v] if v in values else int(v) for k, v in (i.split("=") for i in rest.split())}
+        elif key == "feed":
+            name, low, high = rest.split()
+            case.feeds[name] = (int(low), int(high))
+    assert case.passes, f"{case.name}: no pass"
+    return case
+
+
+def all_cases() -> list[Case]:
+    return [
+        parse_case(file, block)
+        for file in sorted(HERE.glob("*.cases"))
+        for block in re.split(r"^---+$", file.read_text(), flags=re.MULTILINE)
+        if block.strip()
+    ]
+
+
+CASES = all_cases()
+
+
+def run(proto: onnx.ModelProto, passes: list[Pass]) -> tuple[Model, PipelineReport]:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    model = read_model(copy)
+    return model, run_fixpoint(model, passes, PassContext(opt_level=3, check=True))
+
+
+def session(proto: onnx.ModelProto) -> rt.InferenceSession:
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return rt.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def make_feeds(s: rt.InferenceSession, case: Case, seed: int, special: bool) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for i in s.get_inputs():
+        shape = [d if isinstance(d, int) else SIZES.get(d, 2) + seed for d in i.shape]
+        kind = i.type.removeprefix("tensor(").removesuffix(")")
+        if kind == "bool":
+            feeds[i.name] = rng.integers(0, 2, shape).astype(bool)
+        elif kind == "string":
+            feeds[i.name] = np.full(shape, "text", object)
+        elif "int" in kind:
+            feeds[i.name] = rng.integers(*case.feeds.get(i.name, (0, 2)), shape).astype(kind)
+        else:
+            dtype = {"float": np.float32, "double": np.float64, "float16": np.float16}[kind]
+            data = rng.standard_normal(shape).astype(dtype)
+            if special:
+                flat = data.reshape(-1)
+                flat[: min(5, flat.size)] = np.array([-0.0, np.inf, -np.inf, np.nan, 0.0], dtype)[: flat.size]
+            feeds[i.name] = data
+    return feeds
+
+
+def assert_same_results(case: Case, before: onnx.ModelProto, after: onnx.ModelProto, exact: bool) -> None:
+    a, b = session(before), session(after)
+    assert [o.name for o in a.get_outputs()] == [o.name for o in b.get_outputs()]
+    assert [i.name for i in a.get_inputs()] == [i.name for i in b.get_inputs()]
+    for seed in (0, 1):
+        feeds = make_feeds(a, case, seed, special=exact and seed == 1)
+        for o, x, y in zip(a.get_outputs(), a.run(None, feeds), b.run(None, feeds)):
+            if not isinstance(x, np.ndarray):
+                assert str(x) == str(y), o.name
+                continue
+            assert x.dtype == y.dtype, o.name
+            assert x.shape == y.shape, o.name
+            if x.dtype.kind != "f":
+                assert np.array_equal(x, y), o.name
+            elif exact:
+                same = (x == y) & (np.signbit(x) == np.signbit(y)) | (np.isnan(x) & np.isnan(y))
+                assert same.all(), f"{o.name}: not bit for bit"
+            else:
+                limit = 1e-2 if x.dtype == np.float16 else 1e-5
+                assert np.abs(x.astype(float) - y).max(initial=0) <= limit * max(1.0, np.abs(x).max(initial=0)), o.name
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_case(case: Case) -> None:
+    before = case.build()
+    model, report = run(before, case.pipeline())
+    hits = {name: r.hits for p in report.passes for name, r in p.rules.items() if r.hits}
+    assert hits == case.hits, report.passes
+    declined = {(name, reason) for p in report.passes for name, r in p.rules.items() for reason in r.declined}
+    for skip in case.skips:
+        assert skip in declined, declined
+    if case.left is not None:
+        assert Counter(node.op for node in model.nodes()) == case.left
+    after = onnx.ModelProto()
+    after.CopyFrom(write_model(model))
+    onnx.checker.check_model(after, full_check=True)
+    exact = all(p.info.opt_level <= 1 for p in case.pipeline())
+    assert_same_results(case, before, after, exact)
+    again, _ = run(after, case.pipeline())
+    assert again.version == 0, "a second run changes something"
+
+
+def test_every_rule_fires_and_declines() -> None:
+    fired = {name for c in CASES for name, n in c.hits.items() if n}
+    rules = [r for cls in all_passes().values() if issubclass(cls, RewritePass) for r in cls.rules]
+    assert not [r.name for r in rules if r.name not in fired], "rules that no case fires"
+    skipped = {rule for c in CASES for rule, _ in c.skips}
+    guarded = [r for r in rules if "require" in r.apply.__code__.co_names]
+    assert not [r.name for r in guarded if r.name not in skipped], "guarded rules that no case declines"
