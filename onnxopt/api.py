@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.analysis.cost import ModelStats, model_stats
 from onnxopt.errors import UsageError, VerificationError
 from onnxopt.io import Staged, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.constant_folding import ConstantFolding
@@ -19,6 +18,7 @@ from onnxopt.verify import Verification, Verifier, VerifyOptions, verify
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from onnxopt.analysis.cost import ModelStats
     from onnxopt.graph import Model
 
 Progress = Callable[[str], None]
@@ -199,12 +199,13 @@ class DifferentResult(VerificationError):
 
 def stats(model: str | Path) -> ModelStats:
     """Operators, nodes, initializers, parameters and bytes of a model file."""
+    from onnxopt.analysis.cost import model_stats
+
     return model_stats(load(model))
 
 
 __all__ = [
     "DifferentResult",
-    "ModelStats",
     "OptimizeOptions",
     "Report",
     "Result",

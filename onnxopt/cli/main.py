@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -53,6 +54,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    gc.disable()  # a graph is one big cycle, alive until the process ends: collecting only costs
     try:
         cli(standalone_mode=False)
     except click.exceptions.Abort:

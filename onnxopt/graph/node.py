@@ -90,7 +90,8 @@ class Node:
     @property
     def has_references(self) -> bool:
         """Does an attribute refer to the enclosing function's attributes? Then its value is unknown here."""
-        return any(a.ref_attr_name for a in self.proto.attribute)
+        in_function = self.graph is None or self.graph.root.is_function  # elsewhere they are illegal
+        return in_function and any(a.ref_attr_name for a in self.proto.attribute)
 
     def input(self, index: int) -> Value | None:
         return self.inputs[index] if index < len(self.inputs) else None

@@ -61,6 +61,14 @@ def _annotated(proto: ModelProto) -> Iterable[str]:
     yield from _trainable(proto)
 
 
+class _Output:
+    def __repr__(self) -> str:
+        return "a graph output"
+
+
+_OUTPUT = _Output()
+
+
 class _Reader:
     """Scopes as a stack of name tables; a name resolves to the innermost definition."""
 
@@ -80,12 +88,12 @@ class _Reader:
         self.model.names.add(name)
         return value
 
-    def resolve(self, graph: Graph, name: str, reader: str) -> Value:
+    def resolve(self, graph: Graph, name: str, reader: object) -> Value:
         for table in reversed(self.scopes):
             value = table.get(name)
             if value is not None:
                 return value
-        raise self.error(graph, f"{reader} reads `{name}`, which nothing defines")
+        raise self.error(graph, f"{reader!r} reads `{name}`, which nothing defines")
 
     def read_function(self, graph: Graph, proto: FunctionProto) -> None:
         self.scopes.append({})
@@ -94,7 +102,7 @@ class _Reader:
             value.is_input = True
             graph.inputs.append(value)
         self.read_nodes(graph, proto.node)
-        graph.outputs = [self.resolve(graph, name, "an output") for name in proto.output]
+        graph.outputs = [self.resolve(graph, name, _OUTPUT) for name in proto.output]
         self.finish(graph)
 
     def read_graph(self, graph: Graph, proto: GraphProto) -> None:
@@ -118,56 +126,62 @@ class _Reader:
             if sparse.values.name not in table:
                 self.define(graph, sparse.values.name)
         self.read_nodes(graph, proto.node)
-        graph.outputs = [self.resolve(graph, info.name, "an output") for info in proto.output]
+        graph.outputs = [self.resolve(graph, info.name, _OUTPUT) for info in proto.output]
         self.finish(graph)
 
     def finish(self, graph: Graph) -> None:
         for value in graph.outputs:
             value.output_count += 1
-        graph.nodes_changed = graph.initializers_changed = graph.outputs_changed = False
         self.scopes.pop()
 
     def read_nodes(self, graph: Graph, protos: Iterable[NodeProto]) -> None:
-        nodes = []
-        for proto in protos:
-            outputs = [self.define(graph, name) if name else None for name in proto.output]
-            node = Node(proto, [], list(outputs))
-            nodes.append((node, list(proto.input)))
-            for i, value in enumerate(outputs):
-                if value is not None:
-                    value.producer, value.index = node, i
-        defined: set[Node] = set()
-        sorted_ = True
-        for node, names in nodes:
-            node.inputs = [self.resolve(graph, n, repr(node)) if n else None for n in names]
-            for body_name, body_proto in body_graphs(node.proto):
-                body = node.bodies[body_name] = Graph(self.model, body_proto, node, body_name)
+        nodes = [self.new_node(graph, proto) for proto in protos]
+        table = self.scopes[-1]
+        unsorted = False
+        for node in nodes:
+            for name in node.proto.input:
+                value = table.get(name) or (self.resolve(graph, name, node) if name else None)
+                node.inputs.append(value)
+                # Producers join the graph in order: one that has not yet comes later.
+                if value is not None and value.producer is not None and value.producer.graph is None:
+                    unsorted = True
+            for key, body_proto in body_graphs(node.proto):
+                body = node.bodies[key] = Graph(self.model, body_proto, node, key)
                 node.graph = graph  # for the path in error messages
                 self.read_graph(body, body_proto)
                 node.graph = None
+                unsorted = unsorted or any(p.graph is None for p in captured(node, graph))
             graph.insert(node)
-            for v in node.inputs:
-                if v is not None and v.graph is graph and v.producer is not None and v.producer not in defined:
-                    sorted_ = False
-            defined.add(node)
-            if sorted_ and node.bodies and not all(p in defined for p in captured(node)):
-                sorted_ = False
-        if not sorted_:
-            sort_nodes(graph)
-            self.model.version += 1
-            graph.nodes_changed = True
+        graph.nodes_changed = False
+        if unsorted:
+            sort_nodes(graph)  # a change, but not one of ours: the file is only written so if a pass changes more
+
+    def new_node(self, graph: Graph, proto: NodeProto) -> Node:
+        """A node whose outputs are defined; its inputs may be defined by later nodes."""
+        table, names = self.scopes[-1], self.model.names
+        node = Node(proto, [], [])
+        for i, name in enumerate(proto.output):
+            if not name:
+                node.outputs.append(None)
+                continue
+            if name in table:
+                raise self.error(graph, f"`{name}` is defined twice")
+            value = table[name] = Value(name, graph, node, i)
+            names.add(name)
+            node.outputs.append(value)
+        return node
 
 
-def captured(node: Node) -> set[Node]:
-    """Producers, in the node's own scope, of the outer values that its bodies read."""
+def captured(node: Node, graph: Graph) -> set[Node]:
+    """Producers, in the node's own scope `graph`, of the outer values that its bodies read."""
     found: set[Node] = set()
     for body in node.bodies.values():
         for inner in body.walk():
             for v in inner.inputs:
-                if v is not None and v.producer is not None and v.graph is node.graph:
+                if v is not None and v.producer is not None and v.graph is graph:
                     found.add(v.producer)
         for v in body.outputs:
-            if v.producer is not None and v.graph is node.graph:
+            if v.producer is not None and v.graph is graph:
                 found.add(v.producer)
     return found
 
@@ -182,7 +196,7 @@ def sort_nodes(graph: Graph) -> None:
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
         needs = {v.producer for v in node.inputs if v is not None and v.producer in position}
-        needs |= captured(node)
+        needs |= captured(node, graph)
         waiting[node] = len(needs)
         for producer in needs:
             if producer is not None:

@@ -11,7 +11,7 @@ from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
 # Runtimes look for one DequantizeLinear for each use of a weight.
-_KEPT = CONTROL_FLOW | {"QuantizeLinear", "DequantizeLinear", "Dropout", "Constant"}
+_KEPT = CONTROL_FLOW | {"QuantizeLinear", "DequantizeLinear", "Dropout", "BatchNormalization", "Constant"}
 
 
 @register
@@ -38,7 +38,7 @@ class CommonSubexpressions(GraphPass):
     def _mergeable(self, node: Node, graph: Graph) -> bool:
         if node.op in _KEPT or node.bodies or not is_deterministic(node.op) or not node.outputs:
             return False
-        return is_known(node.op, graph.opset(node.domain)) and not node.attr("training_mode", 0)
+        return is_known(node.op, graph.opset(node.domain))
 
 
 def _key(node: Node) -> Hashable:

@@ -1,0 +1,131 @@
+"""The parent's side: starts the worker, waits with a deadline, and turns its death into a verdict."""
+
+from __future__ import annotations
+
+import pickle
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from onnxopt.verify.records import Verification, VerifyOptions
+
+_START = "from onnxopt.verify.worker import main; main()"
+
+
+class _Gone(Exception):
+    """The worker died or did not answer in time; says how."""
+
+
+class Verifier:
+    """Compares results with one original, in a process of its own.
+
+    `start` returns at once; the worker loads and runs the original while the caller optimizes. `finish` gives the
+    verdict. Close it, or use it as a context manager: no worker outlives its parent.
+    """
+
+    def __init__(self, original: str | Path, options: VerifyOptions | None = None, *, start: str = _START) -> None:
+        self.original = Path(original)
+        self.options = options or VerifyOptions()
+        self._start = start
+        self._process: subprocess.Popen[bytes] | None = None
+        self._deadline = 0.0
+
+    def start(self) -> None:
+        self._deadline = time.monotonic() + self.options.timeout
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self._start],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the parent, which then closes us
+        )
+        self._send((str(self.original.absolute()), self.options))
+
+    def finish(self, result: str | Path) -> Verification:
+        """The verdict on `result`. Never raises for what a runtime does."""
+        began = time.monotonic()
+        if self._process is None:
+            self.start()
+        try:
+            refused = self._receive()
+        except _Gone as e:
+            return Verification("unverified", f"onnxruntime {e} on the original", "try --input with real data")
+        if refused is not None:
+            return Verification("unverified", str(refused), "the result was not compared with the original")
+        self._send(str(Path(result).absolute()))
+        try:
+            verdict = self._receive()
+        except _Gone as e:
+            return Verification(
+                "different", f"onnxruntime {e} on the result, but not on the original", "nothing was written; report it"
+            )
+        assert isinstance(verdict, Verification)
+        verdict.seconds = time.monotonic() - began
+        return verdict
+
+    def _send(self, message: Any) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        data = pickle.dumps(message)
+        try:
+            self._process.stdin.write(struct.pack("<I", len(data)) + data)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it is dead; receiving says how
+
+    def _receive(self) -> Any:
+        size = struct.unpack("<I", self._read(4))[0]
+        return pickle.loads(self._read(size))
+
+    def _read(self, size: int) -> bytes:
+        assert self._process is not None and self._process.stdout is not None
+        stream, data = self._process.stdout, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while len(data) < size:
+                if not selector.select(max(0.0, self._deadline - time.monotonic())):
+                    self.close()
+                    raise _Gone(f"did not finish within {self.options.timeout:g} s (--timeout)")
+                chunk = stream.read1(size - len(data))  # type: ignore[attr-defined]
+                if not chunk:
+                    raise _Gone(self._obituary())
+                data += chunk
+        return data
+
+    def _obituary(self) -> str:
+        assert self._process is not None
+        code = self._process.wait()
+        if code < 0:
+            return f"crashed ({signal.Signals(-code).name})"
+        return f"ended with exit code {code}"
+
+    def close(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+    def __enter__(self) -> Verifier:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
+    """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output."""
+    with Verifier(original, options) as verifier:
+        return verifier.finish(result)

@@ -1,0 +1,109 @@
+"""Compare two runs output by output: type, shape, non-finite values, then numbers.
+
+Default tolerances are relative to the range of an output (its largest magnitude), because re-associated sums
+differ by rounding of the terms, not of the result: float64 1e-7, float32 1e-4, float16 2e-2, bfloat16 1e-1. They
+are some hundred roundings of the type, what a deep network accumulates; a wrong fold is off by far more. Integers,
+booleans and strings must be equal. Networks that quantize at run time amplify a last-bit difference to a whole
+quantization step, so their floats get 5e-2, and their 8-bit outputs may be off by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from onnxopt.verify.records import OutputRecord, VerifyOptions
+
+RTOL: Final = {"float64": 1e-7, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+ATOL: Final = 1e-7
+QUANTIZED_RTOL: Final = 5e-2
+
+
+def compare(name: str, a: Any, b: Any, options: VerifyOptions, quantized: bool) -> OutputRecord:
+    """How the result's output `b` compares with the original's `a`."""
+    if isinstance(a, list) or isinstance(b, list):
+        return _compare_sequences(name, a, b, options, quantized)
+    if a is None or b is None:
+        return OutputRecord(name, "none", [], ok=a is b, note="" if a is b else "absent in one of the two")
+    if isinstance(a, dict):
+        return OutputRecord(name, "map", [len(a)], ok=a == b, note="" if a == b else "maps differ")
+    a, b = np.asarray(a), np.asarray(b)
+    record = OutputRecord(name, str(a.dtype), list(a.shape))
+    if a.dtype != b.dtype:
+        return _fail(record, f"type {a.dtype} became {b.dtype}")
+    if a.shape != b.shape:
+        return _fail(record, f"shape {list(a.shape)} became {list(b.shape)}")
+    if a.dtype.name not in RTOL and a.dtype.kind not in "fc":
+        return _compare_discrete(record, a, b, quantized)
+    return _compare_floats(record, a, b, options, quantized)
+
+
+def _fail(record: OutputRecord, note: str) -> OutputRecord:
+    record.ok, record.note = False, note
+    record.max_rel = record.max_abs = float("inf")
+    return record
+
+
+def _compare_sequences(name: str, a: Any, b: Any, options: VerifyOptions, quantized: bool) -> OutputRecord:
+    record = OutputRecord(name, "sequence", [len(a)] if isinstance(a, list) else [])
+    if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
+        return _fail(record, "sequences differ in length")
+    for i, (x, y) in enumerate(zip(a, b)):
+        element = compare(f"{name}[{i}]", x, y, options, quantized)
+        record.max_abs, record.max_rel = max(record.max_abs, element.max_abs), max(record.max_rel, element.max_rel)
+        if not element.ok:
+            record.ok, record.note = False, f"element {i}: {element.note}"
+    return record
+
+
+def _compare_discrete(record: OutputRecord, a: Any, b: Any, quantized: bool) -> OutputRecord:
+    differ = a != b
+    count = int(np.count_nonzero(differ))
+    if not count:
+        return record
+    if a.dtype.kind in "iu":
+        record.max_abs = float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
+        if quantized and a.dtype.itemsize == 1 and record.max_abs <= 1:
+            record.note = f"{count} of {a.size} off by one quantization step"
+            return record
+    record.ok, record.note = False, f"{count} of {a.size} {a.dtype} values differ"
+    record.max_rel = count / a.size
+    return record
+
+
+def _compare_floats(record: OutputRecord, a: Any, b: Any, options: VerifyOptions, quantized: bool) -> OutputRecord:
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    finite = np.isfinite(x)
+    if not finite.all() or not np.isfinite(y).all():
+        if not np.array_equal(np.isnan(x), np.isnan(y)):
+            return _fail(record, "NaN in other places")
+        if not np.array_equal(np.where(np.isinf(x), x, 0), np.where(np.isinf(y), y, 0)):
+            return _fail(record, "infinities in other places")
+    if not finite.any():
+        return record
+    x, y = x[finite], y[finite]
+    record.max_abs = float(np.abs(x - y).max())
+    span = float(np.abs(x).max())
+    record.max_rel = record.max_abs / span if span else (float("inf") if record.max_abs else 0.0)
+    rtol = options.rtol
+    if rtol is None:
+        rtol = max(RTOL.get(a.dtype.name, 1e-4), QUANTIZED_RTOL if quantized else 0.0)
+    atol = ATOL if options.atol is None else options.atol
+    if record.max_abs > atol + rtol * span:
+        record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range, {rtol:.0e} is allowed"
+    return record
+
+
+def proves_nothing(runs: list[Any]) -> str:
+    """Why an output that is the same in every case, or nothing but NaN or zero, is weak evidence; else empty."""
+    arrays = [np.asarray(r) for r in runs if isinstance(r, np.ndarray)]
+    if not arrays or arrays[0].dtype.kind not in "fiub" or not all(a.size for a in arrays):
+        return ""
+    if arrays[0].dtype.kind == "f" and all(np.isnan(a).all() for a in arrays):
+        return "is all NaN"
+    if all(not a.any() for a in arrays):
+        return "is all zero"
+    same = len(arrays) > 1 and all(a.shape == arrays[0].shape and np.array_equal(a, arrays[0]) for a in arrays[1:])
+    return "does not depend on the inputs" if same else ""

@@ -1,0 +1,75 @@
+"""Engines that run a model file: onnxruntime with optimizations off, or onnx's reference evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Engine(Protocol):
+    """Something that runs one model."""
+
+    name: str
+
+    def run(self, feeds: dict[str, Any]) -> list[Any]: ...
+
+    @property
+    def outputs(self) -> list[str]: ...
+
+
+class OnnxRuntime:
+    """onnxruntime on CPU. With its default level the original would be folded too, and a comparison prove nothing.
+
+    Memory reuse is off because its planner is worse than quadratic on deep graphs; arena and prepacking are off
+    because they cost more than the one or two runs they would speed up.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, model: str | bytes, optimize: bool = False) -> None:
+        import onnxruntime as rt
+
+        options = rt.SessionOptions()
+        if not optimize:
+            options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.enable_mem_reuse = False
+        options.enable_cpu_mem_arena = False
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        self._session = rt.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    @property
+    def outputs(self) -> list[str]:
+        return [o.name for o in self._session.get_outputs()]
+
+    def run(self, feeds: dict[str, Any]) -> list[Any]:
+        return list(self._session.run(None, feeds))
+
+
+class Reference:
+    """onnx's ReferenceEvaluator: slow, but knows every operator and opset that onnx knows."""
+
+    name = "reference"
+
+    def __init__(self, model: str | bytes) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        self._evaluator = ReferenceEvaluator(model if isinstance(model, bytes) else str(Path(model)))
+
+    @property
+    def outputs(self) -> list[str]:
+        return list(self._evaluator.output_names)
+
+    def run(self, feeds: dict[str, Any]) -> list[Any]:
+        with np.errstate(all="ignore"):
+            results: Sequence[Any] = self._evaluator.run(None, feeds)
+        return list(results)
+
+
+def reason(error: BaseException) -> str:
+    """The first line of a runtime's error, short enough for one line of ours."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].removeprefix("[ONNXRuntimeError] : ")[:300]
