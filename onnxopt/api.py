@@ -132,12 +132,14 @@ def optimize_file(
     *,
     check_result: bool = True,
     verify_options: VerifyOptions | None = None,
+    verifier: Verifier | None = None,
     progress: Progress = lambda name: None,
 ) -> Report:
     """Optimize one file into another. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
-    the Report as `error.report`. A model nothing was changed in is copied, byte for byte.
+    the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`: one that was
+    started before, to have it load while this module was imported.
     """
     options = options or OptimizeOptions()
     source, destination = Path(source), Path(destination)
@@ -151,12 +153,15 @@ def optimize_file(
         phases[name] = now - clock
         clock = now
 
-    verifier = Verifier(source, verify_options or VerifyOptions()) if check_result and passes else None
+    if check_result and passes and verifier is None:
+        verifier = Verifier(source, verify_options or VerifyOptions())
     try:
-        if verifier is not None and source.is_file():
+        if verifier is not None:
             verifier.start()  # imports onnxruntime and runs the original while the passes run
         progress("loading")
         model = load(source, freeze_initializers=options.freeze_initializers)
+        if verifier is not None:
+            verifier.describe(model.proto)
         refuse_overwriting_input(source, destination)
         with Staged(destination) as staged:
             phase("load")

@@ -99,12 +99,20 @@ def tensor_to_array(tensor: TensorProto) -> Array:
 
 def array_to_tensor(array: Array, name: str) -> TensorProto:
     """A TensorProto with `raw_data` (strings: `string_data`)."""
+    tensor = TensorProto()
+    fill_tensor(tensor, array, name)
+    return tensor
+
+
+def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
+    """Make an empty TensorProto hold `array`."""
     data_type = element_type(array)
-    if data_type in _RAW:
-        tensor = TensorProto(name=name, data_type=data_type, dims=array.shape)
-        tensor.raw_data = np.ascontiguousarray(array).astype(_RAW[data_type], copy=False).tobytes()
-        return tensor
-    return numpy_helper.from_array(np.asarray(array), name)
+    if data_type not in _RAW:
+        tensor.CopyFrom(numpy_helper.from_array(np.asarray(array), name))
+        return
+    tensor.name, tensor.data_type = name, data_type
+    tensor.dims.extend(array.shape)
+    tensor.raw_data = np.ascontiguousarray(array).astype(_RAW[data_type], copy=False).tobytes()
 
 
 def make_attribute(name: str, value: Any) -> AttributeProto:

@@ -23,8 +23,8 @@ def output_channels(node: Node, w: Array) -> int:
 
 
 def scale_outputs(node: Node, w: Array, a: Array) -> Array:
-    """Weights that give `a` (one factor per output channel) times the result; float64."""
-    wide = w.astype(np.float64)
+    """Weights that give `a` (one factor per output channel) times the result; float64, or exact products."""
+    wide, a = _exact_operands(w, a)
     if node.op == "ConvTranspose":
         group = int(node.attr("group"))
         parts = wide.reshape(group, w.shape[0] // group, *w.shape[1:])
@@ -33,6 +33,14 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
     if node.op == "Gemm" and not node.attr("transB"):
         return wide * a
     return wide * a.reshape(-1, *[1] * (w.ndim - 1))
+
+
+def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:
+    """Operands whose product, rounded once, is that of float64: two float32 multiply exactly in 48 bits."""
+    narrow = a.astype(np.float32)
+    if w.dtype == np.float32 and np.array_equal(narrow, a):
+        return w, narrow
+    return w.astype(np.float64), a
 
 
 def scale_inputs(node: Node, w: Array, a: Array) -> Array:

@@ -90,14 +90,19 @@ def optimize(
     onnxopt optimize model.onnx model.opt.onnx -v --report report.json
     onnxopt optimize model.onnx model.opt.onnx --input tokens=tokens.npy
     """
-    from onnxopt.api import DifferentResult, OptimizeOptions, optimize_file
-    from onnxopt.report.progress import Progress
-    from onnxopt.verify import VerifyOptions
+    from onnxopt.verify import Verifier, VerifyOptions
 
     if no_verify and (inputs or rtol is not None or atol is not None):
         raise UsageError("--no-verify contradicts --input, --rtol and --atol", "leave one of them out")
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise WriteError(f"cannot write {report_file}: no such folder", "create the folder first")
+    verifier = None
+    if not no_verify and level:
+        verifier = Verifier(source, VerifyOptions(rtol, atol, seed, inputs, timeout))
+        verifier.start()  # it imports while we import
+    from onnxopt.api import DifferentResult, OptimizeOptions, optimize_file
+    from onnxopt.report.progress import Progress
+
     options = OptimizeOptions(
         level=level,
         passes=passes or None,
@@ -106,7 +111,6 @@ def optimize(
         max_rewrites=max_rewrites,
         freeze_initializers=freeze_initializers,
     )
-    verify_options = VerifyOptions(rtol=rtol, atol=atol, seed=seed, inputs=inputs, timeout=timeout)
     failure = None
     with Progress(enabled=not quiet) as progress:
         try:
@@ -115,7 +119,7 @@ def optimize(
                 destination,
                 options,
                 check_result=not no_verify,
-                verify_options=verify_options,
+                verifier=verifier,
                 progress=progress.phase,
             )
         except DifferentResult as e:

@@ -7,7 +7,7 @@ from onnx import ModelProto, ValueInfoProto
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.protos import tensor_value_info
+from onnxopt.protos import fill_tensor, tensor_value_info
 
 # Up to here, deleting from a repeated field in place is cheaper than copying what stays.
 _FEW = 64
@@ -96,10 +96,12 @@ def _write_initializers(graph: Graph) -> None:
         del proto.initializer[:]
         proto.initializer.extend(stay)
     for value in new:
-        tensor = graph.tensor_of(value)
-        if tensor.name != value.name:
+        tensor = proto.initializer.add()
+        if value.tensor is not None:
+            tensor.CopyFrom(value.tensor)
             tensor.name = value.name
-        proto.initializer.append(tensor)
+        else:
+            fill_tensor(tensor, value.array, value.name)
     for tensor in proto.initializer:
         value = graph.initializers[tensor.name]
         value.tensor = tensor

@@ -75,7 +75,7 @@ class Staged:
         if external or inline > INLINE_LIMIT:
             self._write_external(model, proto, tensors)
         else:
-            self.path.write_bytes(proto.SerializeToString(deterministic=True))
+            self.path.write_bytes(proto.SerializeToString())
 
     def _write_external(self, model: Model, proto: ModelProto, tensors: list[TensorProto]) -> None:
         source = ExternalData(model.path.absolute().parent if model.path else Path(), model.name)
@@ -98,7 +98,7 @@ class Staged:
                     f.write(data)
                     tensor.ClearField("raw_data")
                     _set_location(tensor, name, offset, len(data))
-            self.path.write_bytes(proto.SerializeToString(deterministic=True))
+            self.path.write_bytes(proto.SerializeToString())
         finally:
             for tensor, old in before:  # the model in memory goes on reading where it read
                 tensor.CopyFrom(old)

@@ -11,9 +11,12 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxopt.verify.records import Verification, VerifyOptions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 _START = "from onnxopt.verify.worker import main; main()"
 
@@ -35,8 +38,12 @@ class Verifier:
         self._start = start
         self._process: subprocess.Popen[bytes] | None = None
         self._deadline = 0.0
+        self._planned = False
 
     def start(self) -> None:
+        """Start the worker, unless it runs already or there is nothing to open."""
+        if self._process is not None or not self.original.is_file():
+            return
         self._deadline = time.monotonic() + self.options.timeout
         self._process = subprocess.Popen(
             [sys.executable, "-c", self._start],
@@ -47,11 +54,22 @@ class Verifier:
         )
         self._send((str(self.original.absolute()), self.options))
 
+    def describe(self, original: ModelProto) -> None:
+        """Tell the worker what the original expects; it runs it then. `finish` does this if nobody did before."""
+        from onnxopt.verify.plan import make_plan
+
+        self._planned = True
+        self._send(make_plan(original))
+
     def finish(self, result: str | Path) -> Verification:
         """The verdict on `result`. Never raises for what a runtime does."""
         began = time.monotonic()
         if self._process is None:
             self.start()
+        if not self._planned:
+            from onnx import load
+
+            self.describe(load(self.original, load_external_data=False))
         try:
             refused = self._receive()
         except _Gone as e:

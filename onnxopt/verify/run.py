@@ -39,6 +39,7 @@ class OnnxRuntime:
         options.enable_cpu_mem_arena = False
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
         self._session = rt.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     @property

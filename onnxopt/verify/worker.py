@@ -1,24 +1,27 @@
 """The child process that runs models: a crash or a hang here is a verdict, not the end of onnxopt.
 
-Frames on a private copy of stdout and on stdin: 4 bytes of length, then a pickle. First the request with the original,
-which is loaded and run at once; then the result's path, answered by a Verification. It ends when stdin does.
+Frames on a private copy of stdout and on stdin: 4 bytes of length, then a pickle. First the original's path, which is
+loaded at once; then its plan, to run it, answered by None or why not; then a result's path, answered by a Verification.
+It ends when stdin does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import struct
 import sys
-from typing import IO, Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
 
+import numpy as np
+
+from onnxopt.verify.compare import compare, proves_nothing, slack
+from onnxopt.verify.inputs import MODES, Case, InputMaker, Unsupported
+from onnxopt.verify.plan import Plan
 from onnxopt.verify.records import CaseRecord, Verification, VerifyOptions
-
-_RANDOM: Final = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
-)
-_QUANTIZED: Final = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinear")
-
+from onnxopt.verify.run import OnnxRuntime, Reference, reason
 
 def send(stream: IO[bytes], message: Any) -> None:
     data = pickle.dumps(message)
@@ -46,104 +49,75 @@ class Judge:
     """Holds what the original computed, and compares a result with it."""
 
     def __init__(self, path: str, options: VerifyOptions) -> None:
-        import numpy as np
-        from onnx import load
-
-        from onnxopt.verify.inputs import InputMaker
-
         self.path = path
         self.options = options
-        self.proto = load(path, load_external_data=False)
-        self.ops = _operators(self.proto)
-        self.quantized = any(op.startswith(_QUANTIZED) for op in self.ops)
-        given = {name: np.load(file, allow_pickle=False) for name, file in options.inputs.items()}
-        known = {i.name for i in self.proto.graph.input}
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise Refused(f"the model has no input `{unknown[0]}`; it has {', '.join(sorted(known))}")
-        self.maker = InputMaker(self.proto, given, options.seed)
         self.branches: dict[str, set[bool]] = {}
         self.engine: Any = None
-        self.cases: list[Any] = []
+        self.refused_by_runtime = ""
+        self.cases: list[Case] = []
         self.results: list[list[Any]] = []
-        self._open()
-        self._run_original()
 
-    def _open(self) -> None:
-        from onnxopt.verify.run import OnnxRuntime, Reference, reason
-
-        model = self._with_conditions()
+    def open(self, model: str | bytes) -> None:
+        """Load the original; where onnxruntime cannot, the reference evaluator may. Raises Refused."""
         try:
             self.engine = OnnxRuntime(model)
         except Exception as e:
-            why = reason(e)
+            self.refused_by_runtime = reason(e)
             try:
                 self.engine = Reference(self.path)
             except Exception as other:
-                raise Refused(f"onnxruntime cannot load the original: {why}") from other
-            self.refused_by_runtime = why
+                raise Refused(f"onnxruntime cannot load the original: {self.refused_by_runtime}") from other
 
-    def _with_conditions(self) -> str | bytes:
-        """The original's path; where it branches, a copy that also gives out the conditions."""
-        from onnx import ModelProto, TensorProto, helper
-
-        conditions = {n.input[0] for n in self.proto.graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-        outputs = {o.name for o in self.proto.graph.output}
-        produced = {o for n in self.proto.graph.node for o in n.output}
-        wanted = sorted((conditions - outputs) & produced)
-        external = any(t.data_location == TensorProto.EXTERNAL for t in self.proto.graph.initializer)
-        if not wanted or external:
-            return self.path
-        copy = ModelProto()
-        copy.CopyFrom(self.proto)
-        copy.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.BOOL, None) for name in wanted)
-        self.branches = {name: set() for name in wanted}
-        return bytes(copy.SerializeToString())
-
-    def _run_original(self) -> None:
-        from onnxopt.verify.inputs import Unsupported, integer_modes
-        from onnxopt.verify.run import reason
-
-        error: Exception | None = None
-        tried = 0
-        for dims in self.maker.size_choices():
-            if len(self.cases) == 2:
-                break
-            if any(dims == c.dims for c in self.cases) and dims:
-                continue
-            for mode in integer_modes():
-                try:
-                    case = self.maker.make(f"case {len(self.cases) + 1}", dims, len(self.cases), mode)
-                    results = self.engine.run(case.feeds)
-                except Unsupported as e:
-                    raise Refused(str(e)) from e
-                except Exception as e:
-                    error, tried = e, tried + 1
-                    continue
-                self._keep(case, results)
-                break
-            if tried > 60 and not self.cases:
-                break
-        if not self.cases:
-            raise Refused(f"the original fails on every input tried: {reason(error) if error else 'no input'}")
-        if len(self.cases) == 1 and not self.maker.symbols and self.maker.inputs:
-            case = self.maker.make("case 2", {}, 1)
-            try:
+    def run_original(self, plan: Plan) -> None:
+        """Run the original on two sets of inputs, of two sizes where it is dynamic. Raises Refused."""
+        given = {name: np.load(file, allow_pickle=False) for name, file in self.options.inputs.items()}
+        unknown = [name for name in given if name not in plan.names]
+        if unknown:
+            raise Refused(f"the model has no input `{unknown[0]}`; it has {', '.join(plan.names)}")
+        if plan.model is not None and isinstance(self.engine, OnnxRuntime):
+            self.open(plan.model)
+            self.branches = {name: set() for name in plan.conditions}
+        self.plan = plan
+        self.room = slack(plan.quantized, plan.narrowest)
+        maker = InputMaker(plan, given, self.options.seed)
+        self._try_sizes(maker)
+        if len(self.cases) == 1 and plan.inputs:
+            case = maker.make("case 2", self.cases[0].dims, 1)
+            with contextlib.suppress(Exception):  # the first stands, should these values not be to the model's taste
                 self._keep(case, self.engine.run(case.feeds))
-            except Exception:  # the first case stands; this one's values were not to the model's taste
-                pass
-        if self.maker.overridable:
-            case = self.maker.override(self.cases[0])
+        if plan.overridable:
+            case = maker.override(self.cases[0])
             try:
                 self._keep(case, self.engine.run(case.feeds))
             except Exception as e:
                 raise Refused(f"the original fails with other values for its initializers: {reason(e)}") from e
-        if self.ops & _RANDOM:
+        if plan.random:
             again = self.engine.run(self.cases[0].feeds)[: len(self.results[0])]
             if _differ(self.results[0], again):
                 raise Refused("the model is not deterministic: two runs of the original differ")
 
-    def _keep(self, case: Any, results: list[Any]) -> None:
+    def _try_sizes(self, maker: InputMaker) -> None:
+        error: Exception | None = None
+        for dims in self.plan.size_choices():
+            if any(dims[s] == c.dims[s] for c in self.cases for s in dims if not self.plan.is_batch(s)):
+                continue
+            for mode in MODES:
+                try:
+                    case = maker.make(f"case {len(self.cases) + 1}", dims, len(self.cases), mode)
+                    results = self.engine.run(case.feeds)
+                except Unsupported as e:
+                    raise Refused(str(e)) from e
+                except Exception as e:
+                    error = e
+                    continue
+                self._keep(case, results)
+                break
+            if len(self.cases) == 2:
+                return
+        if not self.cases:
+            raise Refused(f"the original fails on every input tried: {reason(error) if error else 'no input'}")
+
+    def _keep(self, case: Case, results: list[Any]) -> None:
         count = len(results) - len(self.branches)
         for name, value in zip(self.branches, results[count:]):
             self.branches[name].add(bool(value.any()))
@@ -151,9 +125,23 @@ class Judge:
         self.results.append(results[:count])
 
     def judge(self, path: str) -> Verification:
-        from onnxopt.verify.compare import compare
-        from onnxopt.verify.run import OnnxRuntime, Reference, reason
+        """Compare the result at `path`. Deployed with optimizations on it must load too, if the original does."""
+        if not isinstance(self.engine, OnnxRuntime):
+            return self._judge(path)
+        with ThreadPoolExecutor(1) as pool:  # the runtime lets go of the lock: this costs no time of ours
+            optimized = pool.submit(OnnxRuntime, path, True)
+            verdict = self._judge(path)
+            error = optimized.exception()
+        if verdict.status in ("equal", "inconclusive") and error is not None:
+            try:
+                OnnxRuntime(self.path, optimize=True)
+            except Exception:  # the runtime's optimizer cannot take the original either
+                return verdict
+            verdict.status = "different"
+            verdict.message = f"onnxruntime's optimizer loads the original but not the result: {reason(error)}"
+        return verdict
 
+    def _judge(self, path: str) -> Verification:
         try:
             engine: Any = (OnnxRuntime if isinstance(self.engine, OnnxRuntime) else Reference)(path)
         except Exception as e:
@@ -169,16 +157,11 @@ class Judge:
                 return Verification("different", f"the result fails where the original runs: {reason(e)}")
             record = CaseRecord(case.name, case.dims)
             for name, a, b in zip(names, originals, results):
-                record.outputs.append(compare(name, a, b, self.options, self.quantized))
+                record.outputs.append(compare(name, a, b, self.options, self.plan.quantized, self.room))
             records.append(record)
-        verdict = self._verdict(records, names)
-        if verdict.status == "equal" and isinstance(engine, OnnxRuntime):
-            self._open_optimized(path, verdict)
-        return verdict
+        return self._verdict(records, names)
 
     def _verdict(self, records: list[CaseRecord], names: list[str]) -> Verification:
-        from onnxopt.verify.compare import proves_nothing
-
         outputs = [(c, o) for c in records for o in c.outputs]
         worst = max(outputs, key=lambda pair: (not pair[1].ok, pair[1].max_rel), default=None)
         exact = all(o.ok and not o.max_abs for _, o in outputs)
@@ -197,7 +180,7 @@ class Judge:
         weak = [
             f"output `{name}` {why}"
             for i, name in enumerate(names)
-            if self.maker.inputs and (why := proves_nothing([r[i] for r in self.results]))
+            if self.plan.inputs and (why := proves_nothing([r[i] for r in self.results]))
         ]
         weak += [
             f"the {'else' if True in seen else 'then'} branch on `{name}` was never taken"
@@ -218,58 +201,31 @@ class Judge:
             verdict.message = text
         return verdict
 
-    def _open_optimized(self, path: str, verdict: Verification) -> None:
-        """Deployed with optimizations on, the result must load there too, if the original does."""
-        from onnxopt.verify.run import OnnxRuntime, reason
-
-        try:
-            OnnxRuntime(path, optimize=True)
-        except Exception as e:
-            try:
-                OnnxRuntime(self.path, optimize=True)
-            except Exception:  # the runtime's optimizer cannot take the original either
-                return
-            verdict.status = "different"
-            verdict.message = f"onnxruntime's optimizer loads the original but not the result: {reason(e)}"
-
-
-def _operators(proto: Any) -> set[str]:
-    found: set[str] = set()
-    graphs = [proto.graph.node, *(f.node for f in proto.functions)]
-    while graphs:
-        for node in graphs.pop():
-            found.add(node.op_type)
-            for a in node.attribute:
-                if a.HasField("g"):
-                    graphs.append(a.g.node)
-                graphs.extend(g.node for g in a.graphs)
-    return found
-
 
 def _differ(a: list[Any], b: list[Any]) -> bool:
-    import numpy as np
-
     return any(
         isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in zip(a, b)
     )
 
 
 def main() -> None:
-    """Serve one parent."""
+    """Serve one parent: the original and options, its plan, then results."""
     source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a runtime prints must not enter the frames
-        path, options = receive(source)
+        judge = Judge(*receive(source))
+        refused = None
         try:
-            judge = Judge(path, options)
+            judge.open(judge.path)
+            judge.run_original(receive(source))
         except Refused as e:
-            send(target, str(e))
+            refused = str(e)
+        except EOFError:
             return
         except Exception as e:
-            send(target, f"{type(e).__name__}: {e}")
-            return
-        send(target, None)
-        while True:
+            refused = f"{type(e).__name__}: {e}"
+        send(target, refused)
+        while refused is None:
             try:
                 result = receive(source)
             except EOFError:

@@ -1,0 +1,198 @@
+"""What the original file says of its inputs: everything a worker needs to make feeds without parsing the model again.
+
+Made from the original's ModelProto by the parent, which has it anyway; plain data, so that the worker imports
+nothing but numpy and a runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+
+_RANDOM: Final = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
+)
+_QUANTIZED: Final = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinear")
+_COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
+_BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
+# Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
+_SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
+# Operators that hand integers on unchanged, as far as bounds are concerned.
+_CARRIES: Final = frozenset(
+    ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat", "Tile")
+)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input. `kind` is a numpy dtype's name, "string", or "" where no values can be made (`why`).
+
+    `shape` holds numbers and symbols. A sequence is fed as a list of two.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int | str, ...] = ()
+    sequence: bool = False
+    bound: int | None = None  # integers stay below: they index a table of that size
+    why: str = ""
+
+
+@dataclass
+class Plan:
+    """`overridable`: initializers that are also inputs, with their defaults. `conditions`: values that decide an If
+    in the main graph; `model` is then a copy of the original that gives them out."""
+
+    inputs: list[InputSpec] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    overridable: dict[str, Any] = field(default_factory=dict)
+    conditions: list[str] = field(default_factory=list)
+    model: bytes | None = None
+    random: bool = False
+    quantized: bool = False
+    narrowest: str = "float32"
+
+    @property
+    def symbols(self) -> list[str]:
+        return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
+
+    def is_batch(self, symbol: str) -> bool:
+        return _BATCH.search(symbol) is not None
+
+    def size_choices(self) -> Iterator[dict[str, int]]:
+        """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
+        symbols = self.symbols
+        if not symbols:
+            yield {}
+            return
+        composite = [s for s in symbols if _COMPOSITE.search(s)]
+        batch = [s for s in symbols if self.is_batch(s)]
+        for size in _SIZES:
+            plain = {s: min(size, 3) if s in batch else size for s in symbols}
+            # total = past + 1 where one token is fed, past + sequence where as many are
+            for total in (size + 1, 2 * size, size) if composite else (size,):
+                yield plain | {s: total for s in composite if s not in batch}
+        for size in _SIZES:
+            yield dict.fromkeys(symbols, size)
+
+
+def make_plan(proto: ModelProto) -> Plan:
+    """Read a plan off the original."""
+    from onnx import numpy_helper
+
+    graph = proto.graph
+    initializers = {t.name: t for t in graph.initializer}
+    bounds = integer_bounds(graph)
+    plan = Plan(names=[i.name for i in graph.input])
+    plan.inputs = [_spec(i.name, i.type, bounds) for i in graph.input if i.name not in initializers]
+    if proto.ir_version >= 4:  # before, every initializer is listed as input
+        listed = (initializers[i.name] for i in graph.input if i.name in initializers)
+        plan.overridable = {t.name: numpy_helper.to_array(t) for t in listed if t.data_location == t.DEFAULT}
+    ops = _operators(proto)
+    plan.random = bool(ops & _RANDOM)
+    plan.quantized = any(op.startswith(_QUANTIZED) for op in ops)
+    plan.narrowest = _narrowest(proto)
+    if "If" in ops:
+        _give_out_conditions(proto, plan)
+    return plan
+
+
+def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
+    from onnx import TensorProto, helper
+
+    which = kind.WhichOneof("value")
+    if which == "sequence_type":
+        inner = _spec(name, kind.sequence_type.elem_type, bounds)
+        return InputSpec(name, inner.kind, inner.shape, True, why=inner.why)
+    if which == "optional_type":
+        return _spec(name, kind.optional_type.elem_type, bounds)
+    if which != "tensor_type":
+        return InputSpec(name, "", why=f"input `{name}` is a {which or 'value of unknown type'}")
+    tensor = kind.tensor_type
+    shape: tuple[int | str, ...] = tuple(
+        d.dim_value if d.HasField("dim_value") else d.dim_param or f"{name}[{i}]" for i, d in enumerate(tensor.shape.dim)
+    )
+    if not tensor.HasField("shape"):
+        shape = (f"{name}[0]", f"{name}[1]")
+    if tensor.elem_type == TensorProto.STRING:
+        return InputSpec(name, "string", shape)
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if dtype.kind == "c":
+        return InputSpec(name, "", why=f"input `{name}` is complex")
+    return InputSpec(name, dtype.name, shape, bound=bounds.get(name))
+
+
+def integer_bounds(graph: GraphProto) -> dict[str, int]:
+    """For each graph input that indexes a constant table: the number of rows, the smallest if there are several."""
+    sizes = {t.name: tuple(t.dims) for t in graph.initializer}
+    readers: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            sizes.update((node.output[0], tuple(a.t.dims)) for a in node.attribute if a.name == "value")
+        elif node.op_type in _CARRIES or node.op_type.startswith("Gather"):
+            for name in node.input:
+                readers.setdefault(name, []).append(node)
+    bounds: dict[str, int] = {}
+    for given in graph.input:
+        stack, seen = [given.name], {given.name}
+        while stack:
+            name = stack.pop()
+            for node in readers.get(name, ()):
+                if node.op_type in ("Gather", "GatherElements") and node.input[1] == name and node.input[0] in sizes:
+                    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+                    shape = sizes[node.input[0]]
+                    if -len(shape) <= axis < len(shape):
+                        bounds[given.name] = min(bounds.get(given.name, 1 << 30), shape[axis])
+                elif node.op_type in _CARRIES:
+                    new = [o for o in node.output if o not in seen]
+                    seen.update(new)
+                    stack += new
+    return bounds
+
+
+def _operators(proto: ModelProto) -> set[str]:
+    found: set[str] = set()
+    bodies = [proto.graph.node, *(f.node for f in proto.functions)]
+    while bodies:
+        for node in bodies.pop():
+            found.add(node.op_type)
+            for a in node.attribute:
+                if a.HasField("g"):
+                    bodies.append(a.g.node)
+                bodies.extend(g.node for g in a.graphs)
+    return found
+
+
+def _narrowest(proto: ModelProto) -> str:
+    """The narrowest floating type that the model's inputs, weights or casts bring in."""
+    from onnx import TensorProto
+
+    types = {t.data_type for t in proto.graph.initializer}
+    types |= {i.type.tensor_type.elem_type for i in proto.graph.input}
+    for nodes in (proto.graph.node, *(f.node for f in proto.functions)):
+        for node in nodes:
+            if node.op_type in ("Cast", "Constant"):
+                types |= {a.i if a.name == "to" else a.t.data_type for a in node.attribute}
+    if TensorProto.BFLOAT16 in types:
+        return "bfloat16"
+    return "float16" if TensorProto.FLOAT16 in types else "float32"
+
+
+def _give_out_conditions(proto: ModelProto, plan: Plan) -> None:
+    from onnx import ModelProto, TensorProto, helper
+
+    outputs = {o.name for o in proto.graph.output}
+    produced = {o for n in proto.graph.node for o in n.output}
+    deciding = {n.input[0] for n in proto.graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
+    conditions = sorted((deciding - outputs) & produced)
+    if not conditions or any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
+        return
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    copy.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.BOOL, None) for name in conditions)
+    plan.conditions, plan.model = conditions, copy.SerializeToString()
