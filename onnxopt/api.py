@@ -176,8 +176,9 @@ def optimize_file(
             )
             report.phases = phases
             if verifier is not None and model.version:
+                verifier.submit(staged.path)
                 progress("verifying")
-                report.verification = verifier.finish(staged.path)
+                report.verification = verifier.finish()
                 phase("verify")
             report.seconds = time.perf_counter() - start
             if report.verification is not None and report.verification.status == "different":

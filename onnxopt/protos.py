@@ -104,14 +104,24 @@ def array_to_tensor(array: Array, name: str) -> TensorProto:
     return tensor
 
 
+def is_raw(array: Array) -> bool:
+    """Is the array's memory what `raw_data` holds?"""
+    return element_type(array) in _RAW and array.flags.c_contiguous and array.dtype == _RAW[element_type(array)]
+
+
+def describe_tensor(tensor: TensorProto, array: Array, name: str) -> None:
+    """Give an empty TensorProto the name, type and dims of `array`, without its data."""
+    tensor.name, tensor.data_type = name, element_type(array)
+    tensor.dims.extend(array.shape)
+
+
 def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
     """Make an empty TensorProto hold `array`."""
     data_type = element_type(array)
     if data_type not in _RAW:
         tensor.CopyFrom(numpy_helper.from_array(np.asarray(array), name))
         return
-    tensor.name, tensor.data_type = name, data_type
-    tensor.dims.extend(array.shape)
+    describe_tensor(tensor, array, name)
     tensor.raw_data = np.ascontiguousarray(array).astype(_RAW[data_type], copy=False).tobytes()
 
 

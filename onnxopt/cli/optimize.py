@@ -111,6 +111,11 @@ def optimize(
         max_rewrites=max_rewrites,
         freeze_initializers=freeze_initializers,
     )
+    def show(phase: str) -> None:
+        progress.phase(phase)
+        if phase == "verifying" and not quiet:
+            import onnxopt.report.console  # noqa: F401 - we only wait now: the time to import what prints
+
     failure = None
     with Progress(enabled=not quiet) as progress:
         try:
@@ -120,7 +125,7 @@ def optimize(
                 options,
                 check_result=not no_verify,
                 verifier=verifier,
-                progress=progress.phase,
+                progress=show,
             )
         except DifferentResult as e:
             failure, report = e, e.report

@@ -7,7 +7,7 @@ from onnx import ModelProto, ValueInfoProto
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.protos import fill_tensor, tensor_value_info
+from onnxopt.protos import Array, describe_tensor, fill_tensor, is_raw, tensor_value_info
 
 # Up to here, deleting from a repeated field in place is cheaper than copying what stays.
 _FEW = 64
@@ -15,16 +15,26 @@ _FEW = 64
 
 def write_model(model: Model) -> ModelProto:
     """The model's proto, brought up to date. The model stays usable."""
+    return write_deferred(model, None)[0]
+
+
+def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict[int, Array]]:
+    """Like `write_model`, but new initializers of the main graph of `at_least` bytes get no data.
+
+    Returns the proto and the data left out, by the initializer's index.
+    """
+    deferred: dict[int, Array] = {}
     for scope in model.scopes():
-        _write_scope(scope)
-    return model.proto
+        _write_scope(scope, deferred, at_least if scope is model.graph else None)
+    model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
+    return model.proto, deferred
 
 
 def write_bodies(graph: Graph) -> None:
     """Bring the bodies inside `graph` up to date, so that its nodes' protos are."""
     for scope in inner_scopes(graph):
         if scope is not graph:
-            _write_scope(scope)
+            _write_scope(scope, {}, None)
 
 
 def write_names(node: Node) -> None:
@@ -35,7 +45,7 @@ def write_names(node: Node) -> None:
         node.stale = False
 
 
-def _write_scope(graph: Graph) -> None:
+def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
     proto = graph.proto
     for node in graph:
         write_names(node)
@@ -55,7 +65,7 @@ def _write_scope(graph: Graph) -> None:
             for info, value in zip(proto.output, graph.outputs):
                 info.name = value.name
         if graph.initializers_changed:
-            _write_initializers(graph)
+            _write_initializers(graph, deferred, at_least)
         if graph.nodes_changed or graph.initializers_changed:
             _drop_vanished(graph)
     graph.nodes_changed = graph.initializers_changed = graph.outputs_changed = False
@@ -76,17 +86,17 @@ def _body_proto(node_proto, key: str):  # type: ignore[no-untyped-def]
     raise KeyError(key)
 
 
-def _write_initializers(graph: Graph) -> None:
+def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
     proto, model = graph.proto, graph.model
     kept = {t.name: i for i, t in enumerate(proto.initializer)}
     gone = [i for name, i in kept.items() if name not in graph.initializers]
-    replaced = [
-        name
-        for name, v in graph.initializers.items()
-        if name in kept and (v.tensor is None or v.tensor.name != name)
-    ]
-    gone += [kept[name] for name in replaced]
-    new = [v for name, v in graph.initializers.items() if name not in kept or name in replaced]
+    new = [v for name, v in graph.initializers.items() if name not in kept]
+    for name, i in kept.items():
+        value = graph.initializers.get(name)
+        if value is not None and value.tensor is None:  # deferred by an earlier call
+            value.tensor = proto.initializer[i]
+            value.tensor.Clear()
+            fill_tensor(value.tensor, value.array, name)
     if len(gone) <= _FEW:
         for i in sorted(gone, reverse=True):
             del proto.initializer[i]
@@ -100,18 +110,22 @@ def _write_initializers(graph: Graph) -> None:
         if value.tensor is not None:
             tensor.CopyFrom(value.tensor)
             tensor.name = value.name
+        elif at_least is not None and value.array.nbytes >= at_least and is_raw(value.array):
+            describe_tensor(tensor, value.array, value.name)
+            deferred[len(proto.initializer) - 1] = value.array
+            continue
         else:
             fill_tensor(tensor, value.array, value.name)
-    for tensor in proto.initializer:
-        value = graph.initializers[tensor.name]
         value.tensor = tensor
+    if gone:
+        for i, tensor in enumerate(proto.initializer):
+            if i not in deferred:
+                graph.initializers[tensor.name].tensor = tensor
     if model.ir_version < 4 and graph.owner is None:
         listed = {i.name for i in proto.input}
         for value in new:
             if value.name not in listed:
-                t = value.tensor
-                assert t is not None
-                proto.input.append(tensor_value_info(value.name, t.data_type, t.dims))
+                proto.input.append(tensor_value_info(value.name, *value.constant_type()))
     gone_names = {name for name in kept if name not in graph.initializers}
     inputs = {v.name for v in graph.inputs}
     for i in range(len(proto.input) - 1, -1, -1):

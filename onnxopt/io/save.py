@@ -15,11 +15,13 @@ from onnx import ModelProto, TensorProto
 
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.graph.model import Model
-from onnxopt.graph.writer import write_model
+from onnxopt.graph.writer import write_deferred, write_model
 from onnxopt.io.external import ExternalData, all_tensors, external_tensors, location
+from onnxopt.io.splice import write_spliced
 from onnxopt.protos import is_external, tensor_bytes
 
 INLINE_LIMIT = 1_900_000_000  # protobuf ends at 2 GiB; the rest is room for names and attributes
+_SPLICED = 1 << 16  # new weights from here on go into the file without a copy in the proto
 _SMALL = 1024  # tensors below this stay inline beside external data
 _PAGE = 4096
 
@@ -68,12 +70,14 @@ class Staged:
         return source.resolve().parent == self.destination.parent
 
     def _write_changed(self, model: Model) -> None:
-        proto = write_model(model)
+        proto, deferred = write_deferred(model, _SPLICED)
         tensors = list(all_tensors(proto))
-        external = [t for t in tensors if is_external(t)]
-        inline = sum(tensor_bytes(t.data_type, t.dims) for t in tensors if not is_external(t))
-        if external or inline > INLINE_LIMIT:
-            self._write_external(model, proto, tensors)
+        external = any(is_external(t) for t in tensors)
+        if external or sum(tensor_bytes(t.data_type, t.dims) for t in tensors) > INLINE_LIMIT:
+            self._write_external(model, write_model(model), tensors)
+        elif deferred:
+            with open(self.path, "wb") as f:
+                write_spliced(f, proto.SerializeToString(), deferred)
         else:
             self.path.write_bytes(proto.SerializeToString())
 

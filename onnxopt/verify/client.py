@@ -28,8 +28,8 @@ class _Gone(Exception):
 class Verifier:
     """Compares results with one original, in a process of its own.
 
-    `start` returns at once; the worker loads and runs the original while the caller optimizes. `finish` gives the
-    verdict. Close it, or use it as a context manager: no worker outlives its parent.
+    `start` returns at once; the worker loads and runs the original while the caller optimizes. `submit` hands over the
+    result, `finish` waits for the verdict. Close it, or use it as a context manager: no worker outlives its parent.
     """
 
     def __init__(self, original: str | Path, options: VerifyOptions | None = None, *, start: str = _START) -> None:
@@ -38,6 +38,7 @@ class Verifier:
         self._start = start
         self._process: subprocess.Popen[bytes] | None = None
         self._deadline = 0.0
+        self._began = 0.0
         self._planned = False
 
     def start(self) -> None:
@@ -61,22 +62,24 @@ class Verifier:
         self._planned = True
         self._send(make_plan(original))
 
-    def finish(self, result: str | Path) -> Verification:
-        """The verdict on `result`. Never raises for what a runtime does."""
-        began = time.monotonic()
-        if self._process is None:
-            self.start()
+    def submit(self, result: str | Path) -> None:
+        """Hand over the result; the worker compares it while the caller does something else."""
+        self._began = time.monotonic()
+        self.start()
         if not self._planned:
             from onnx import load
 
             self.describe(load(self.original, load_external_data=False))
+        self._send(str(Path(result).absolute()))
+
+    def finish(self) -> Verification:
+        """The verdict on the submitted result. Never raises for what a runtime does."""
         try:
             refused = self._receive()
         except _Gone as e:
             return Verification("unverified", f"onnxruntime {e} on the original", "try --input with real data")
         if refused is not None:
             return Verification("unverified", str(refused), "the result was not compared with the original")
-        self._send(str(Path(result).absolute()))
         try:
             verdict = self._receive()
         except _Gone as e:
@@ -84,7 +87,7 @@ class Verifier:
                 "different", f"onnxruntime {e} on the result, but not on the original", "nothing was written; report it"
             )
         assert isinstance(verdict, Verification)
-        verdict.seconds = time.monotonic() - began
+        verdict.seconds = time.monotonic() - self._began
         return verdict
 
     def _send(self, message: Any) -> None:
@@ -146,4 +149,5 @@ class Verifier:
 def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
     """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output."""
     with Verifier(original, options) as verifier:
-        return verifier.finish(result)
+        verifier.submit(result)
+        return verifier.finish()
