@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -111,11 +113,6 @@ def optimize(
         max_rewrites=max_rewrites,
         freeze_initializers=freeze_initializers,
     )
-    def show(phase: str) -> None:
-        progress.phase(phase)
-        if phase == "verifying" and not quiet:
-            import onnxopt.report.console  # noqa: F401 - we only wait now: the time to import what prints
-
     failure = None
     with Progress(enabled=not quiet) as progress:
         try:
@@ -125,18 +122,29 @@ def optimize(
                 options,
                 check_result=not no_verify,
                 verifier=verifier,
-                progress=show,
+                progress=progress.phase,
             )
         except DifferentResult as e:
             failure, report = e, e.report
     if report_file is not None:
         _write_report(report_file, json.dumps(report.to_dict(), indent=2) + "\n")
     if not quiet:
-        from onnxopt.report.console import print_report
-
-        print_report(report.to_dict(), verbose)
+        _print(report.to_dict(), verbose)
     if failure is not None:
         raise failure
+
+
+def _print(report: dict[str, Any], verbose: int) -> None:
+    """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
+    if sys.stdout.isatty():
+        from onnxopt.report.console import print_report
+
+        print_report(report, verbose)
+    else:
+        from onnxopt.report.plain import lines
+
+        for line in lines(report, verbose):
+            click.echo(line)
 
 
 def _write_report(path: Path, text: str) -> None:

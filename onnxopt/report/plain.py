@@ -1,0 +1,63 @@
+"""The report of one optimization as plain lines, for pipes and logs: nothing wraps, everything greps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+MARKS: Final = {
+    "equal": ("✓", "verified"),
+    "inconclusive": ("?", "verification is inconclusive"),
+    "unverified": ("!", "not verified"),
+    "different": ("✗", "DIFFERENT"),
+}
+
+
+def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """The report of `api.Report.to_dict()`, line by line."""
+    pipeline = report["pipeline"]
+    for p in pipeline["passes"]:
+        hits = pass_hits(p)
+        if hits or p["nodes"] or verbose:
+            yield f"  {p['name']:24} {hits:>8,} rewrites {-p['nodes']:>+8,} nodes {p['seconds'] * 1e3:>8,.0f} ms"
+        if verbose:
+            for name, rule in p["rules"].items():
+                if rule["hits"]:
+                    yield f"    {name}: {rule['hits']:,}"
+                for reason, (count, example) in rule["declined"].items():
+                    yield f"    {name} declined {count:,} times: {reason}, for example {example}"
+    yield summary(report)
+    yield verdict(report)
+
+
+def pass_hits(p: dict[str, Any]) -> int:
+    return sum(rule["hits"] for rule in p["rules"].values())
+
+
+def summary(report: dict[str, Any]) -> str:
+    """`out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`."""
+    before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
+    nodes = f"{after:,} nodes, unchanged" if before == after else f"{before:,} → {after:,} nodes"
+    share = f" ({(after - before) / before:+.0%})" if before and after != before else ""
+    sizes = f"{size(report['bytes_before'])} → {size(report['bytes_after'])}"
+    return f"{report['destination'] or report['source']}: {nodes}{share}, {sizes}, {report['seconds']:.2f} s"
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """What verification found, in one line and a hint."""
+    found = report.get("verification")
+    if found is None:
+        changed = any(pass_hits(p) for p in report["pipeline"]["passes"])
+        return "! not verified: --no-verify" if changed else "nothing to do: the bytes are the same"
+    mark, word = MARKS[found["status"]]
+    hint = f"\n  {found['hint']}" if found["hint"] and found["status"] != "equal" else ""
+    return f"{mark} {word}: {found['message']}{hint}"
+
+
+def size(n: float) -> str:
+    """Bytes for people: 13.6 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.2f} GiB"
