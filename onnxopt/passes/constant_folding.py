@@ -29,12 +29,14 @@ class ConstantFolding(GraphPass):
 
     Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
     Keeps: QuantizeLinear and DequantizeLinear; what would make the file grow by more than `max_bytes` a tensor
-    (a size-neutral fold of a big weight is always done); nodes that fail when run.
+    (a size-neutral fold of a big weight is always done); large fills, whose value the other passes know all the
+    same; nodes that fail when run.
     Not done: random operators, training Dropout, control flow, sequences and optionals.
     """
 
     info = PassInfo("constant-folding", opt_level=1)
     max_bytes: int = option(1 << 20, "a fold may add this many bytes to the file")
+    max_fill: int = option(1 << 14, "one value repeated to more bytes than this stays ConstantOfShape or Expand")
     max_work: int = option(1 << 28, "no intermediate result may take more bytes than this")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
@@ -81,7 +83,8 @@ class _Cone:
         if v.only_user is not node:
             return 0
         if v.constant:
-            return tensor_bytes(*v.constant_type())
+            stored = v.producer is None or v.producer.op == "Constant"
+            return tensor_bytes(*v.constant_type()) if stored else 0
         return self.freed[v.producer] if v.producer is not None else 0
 
     def evaluate(self) -> None:
@@ -178,6 +181,12 @@ class _Cone:
             if any(v not in self.arrays for v in wanted):
                 kept.add(node)
                 continue
+            if any(self._stays_filled(self.arrays[v]) for v in wanted):
+                for v in wanted:
+                    v.constant, v.array = True, self.arrays[v]  # known to every rule, stored by none
+                self.ctx.decline(_RULE, "a fill stays a node: written out it would take the bytes", repr(node))
+                kept.add(node)
+                continue
             made = sum(self.arrays[v].nbytes for v in wanted)
             growth = made - self.freed[node]
             if growth > self.options.max_bytes:
@@ -191,6 +200,11 @@ class _Cone:
             if node.graph is not None and not node.used_outputs():
                 self.graph.remove(node)
                 self.ctx.count(_RULE)
+
+    def _stays_filled(self, array: Array) -> bool:
+        """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""
+        distinct = math.prod(n for n, stride in zip(array.shape, array.strides) if stride)
+        return array.nbytes > self.options.max_fill and distinct * array.itemsize * 4 <= array.nbytes
 
     def _wanted(self, v: Value, kept: set[Node]) -> bool:
         return v.is_output or any(user not in self.nodes or user in kept for user in v.users)
