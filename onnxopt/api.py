@@ -13,7 +13,7 @@ from onnxopt.io import Staged, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.constant_folding import ConstantFolding
 from onnxopt.passes.levels import passes_for, passes_named
 from onnxopt.pipeline import Pass, PassContext, PipelineReport, run_fixpoint
-from onnxopt.verify import Verification, Verifier, VerifyOptions, verify
+from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -92,7 +92,7 @@ def optimize(
     onnxopt optimize model.onnx model.opt.onnx -v --report report.json
     onnxopt optimize model.onnx model.opt.onnx --input tokens=tokens.npy
     """
-    from onnxopt.verify import Verifier, VerifyOptions
+    from onnxopt.verification import Verifier, VerifyOptions
 
     if no_verify and (inputs or rtol is not None or atol is not None):
         raise UsageError("--no-verify contradicts --input, --rtol and --atol", "leave one of them out")

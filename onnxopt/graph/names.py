@@ -13,6 +13,10 @@ class Names:
     def add(self, name: str) -> None:
         self._count[name] = self._count.get(name, 0) + 1
 
+    def __contains__(self, name: str) -> bool:
+        """Was it ever defined?"""
+        return name in self._count
+
     def is_unique(self, name: str) -> bool:
         return self._count.get(name, 0) <= 1
 

@@ -141,11 +141,14 @@ def _drop_vanished(graph: Graph) -> None:
     names = {v.name for node in graph for v in node.outputs if v is not None}
     names.update(graph.initializers, (v.name for v in graph.inputs))
     names.update(s.values.name for s in proto.sparse_initializer)
-    infos: list[ValueInfoProto] = [i for i in proto.value_info if i.name in names]
+    # What the file says of names that never were values of ours stays as it is.
+    once = graph.model.names
+    infos: list[ValueInfoProto] = [i for i in proto.value_info if i.name in names or i.name not in once]
     if len(infos) < len(proto.value_info):
         del proto.value_info[:]
         proto.value_info.extend(infos)
     if proto.quantization_annotation:
         for i in range(len(proto.quantization_annotation) - 1, -1, -1):
-            if proto.quantization_annotation[i].tensor_name not in names:
+            name = proto.quantization_annotation[i].tensor_name
+            if name not in names and name in once:
                 del proto.quantization_annotation[i]

@@ -34,6 +34,7 @@ class Staged:
     """
 
     def __init__(self, destination: Path) -> None:
+        self.asked = destination  # as the user calls it
         self.destination = Path(os.path.realpath(destination))
         if self.destination.is_dir():
             raise WriteError(f"{destination} is a directory", "name the file to write")
@@ -48,7 +49,7 @@ class Staged:
 
     def write(self, model: Model) -> None:
         """Write `model` into the staging folder. Raises WriteError (disk full, …), ModelError (bad external data)."""
-        with _explained(self.destination):
+        with _explained(self.asked):
             if model.version == 0 and model.path is not None:
                 self._copy(model, model.path)
             else:
@@ -109,7 +110,7 @@ class Staged:
 
     def commit(self) -> None:
         """Rename the staged files into place, the model last."""
-        with _explained(self.destination):
+        with _explained(self.asked):
             for file in sorted(self.folder.rglob("*"), key=lambda p: p == self.path):
                 if file.is_dir() or file.is_symlink():
                     continue

@@ -183,13 +183,33 @@ def _narrowest(proto: ModelProto) -> str:
     return "float16" if TensorProto.FLOAT16 in types else "float32"
 
 
+def _depending_on_inputs(graph: GraphProto) -> set[str]:
+    """Values that feeds can change; a condition that is constant takes one branch by right."""
+    found = {i.name for i in graph.input}
+    for node in graph.node:
+        reads = {*node.input, *(n for a in node.attribute for n in _captured(a.g))}
+        if not found.isdisjoint(reads):
+            found.update(node.output)
+    return found
+
+
+def _captured(body: GraphProto) -> set[str]:
+    """Every name that a body reads, its own included: an estimate from above."""
+    found: set[str] = {o.name for o in body.output}
+    for node in body.node:
+        found.update(node.input)
+        for a in node.attribute:
+            found |= _captured(a.g)
+    return found
+
+
 def _give_out_conditions(proto: ModelProto, plan: Plan) -> None:
     from onnx import ModelProto, TensorProto, helper
 
     outputs = {o.name for o in proto.graph.output}
     produced = {o for n in proto.graph.node for o in n.output}
     deciding = {n.input[0] for n in proto.graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    conditions = sorted((deciding - outputs) & produced)
+    conditions = sorted((deciding - outputs) & produced & _depending_on_inputs(proto.graph))
     if not conditions or any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
         return
     copy = ModelProto()

@@ -17,11 +17,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from onnxopt.verify.compare import compare, proves_nothing, slack
-from onnxopt.verify.inputs import MODES, Case, InputMaker, Unsupported
-from onnxopt.verify.plan import Plan
-from onnxopt.verify.records import CaseRecord, Verification, VerifyOptions
-from onnxopt.verify.run import OnnxRuntime, Reference, reason
+from onnxopt.verification.compare import compare, proves_nothing, slack
+from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
+from onnxopt.verification.plan import Plan
+from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
+from onnxopt.verification.run import OnnxRuntime, Reference, reason
 
 def send(stream: IO[bytes], message: Any) -> None:
     data = pickle.dumps(message)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verify.records import OutputRecord, VerifyOptions
+from onnxopt.verification.records import OutputRecord, VerifyOptions
 
 RTOL: Final = {"float64": 1e-7, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 ATOL: Final = 1e-7

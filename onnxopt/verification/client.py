@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.verify.records import Verification, VerifyOptions
+from onnxopt.verification.records import Verification, VerifyOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-_START = "from onnxopt.verify.worker import main; main()"
+_START = "from onnxopt.verification.worker import main; main()"
 
 
 class _Gone(Exception):
@@ -57,7 +57,7 @@ class Verifier:
 
     def describe(self, original: ModelProto) -> None:
         """Tell the worker what the original expects; it runs it then. `finish` does this if nobody did before."""
-        from onnxopt.verify.plan import make_plan
+        from onnxopt.verification.plan import make_plan
 
         self._planned = True
         self._send(make_plan(original))

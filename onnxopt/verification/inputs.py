@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verify.plan import InputSpec, Plan
+from onnxopt.verification.plan import InputSpec, Plan
 
 # What integers may be, tried in this order until the original runs.
 MODES: Final = ("bounded", "binary", "zeros", "ones")

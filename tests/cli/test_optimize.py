@@ -1,0 +1,205 @@
+"""`onnxopt` as people run it: the installed console script, on real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.samples import build
+
+SCRIPT = Path(sys.executable).with_name("onnxopt")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    build.build_all(folder)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def call(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SCRIPT, *map(str, args)], cwd=tmp_path, env=os.environ | env, capture_output=True, text=True, check=False
+        )
+
+    return call
+
+
+def operators(path: Path) -> list[str]:
+    return [n.op_type for n in onnx.load(path).graph.node]
+
+
+def test_it_folds_verifies_and_says_so(run: Run, samples: Path, tmp_path: Path) -> None:
+    before = (samples / "residual_block.onnx").read_bytes()
+    r = run("optimize", samples / "residual_block.onnx", "out.onnx")
+    assert r.returncode == 0, r.stderr
+    assert "9 → 6 nodes (-33%)" in r.stdout
+    assert "✓ verified: largest difference" in r.stdout
+    assert r.stderr == ""
+    assert "BatchNormalization" not in operators(tmp_path / "out.onnx")
+    assert (samples / "residual_block.onnx").read_bytes() == before
+
+
+def test_every_sample_is_optimized_and_verified(run: Run, samples: Path) -> None:
+    for path in sorted(samples.glob("*.onnx")):
+        r = run("optimize", path, path.stem + "_out.onnx")
+        assert r.returncode == 0, f"{path.name}: {r.stdout}{r.stderr}"
+        assert "✓ verified" in r.stdout or "bytes are the same" in r.stdout, f"{path.name}: {r.stdout}"
+        assert run("optimize", path.stem + "_out.onnx", "again.onnx").stdout.endswith("the bytes are the same\n")
+
+
+def test_level_0_copies_the_bytes(run: Run, samples: Path, tmp_path: Path) -> None:
+    r = run("optimize", "-O0", samples / "transformer_block.onnx", "out.onnx")
+    assert r.returncode == 0
+    assert (tmp_path / "out.onnx").read_bytes() == (samples / "transformer_block.onnx").read_bytes()
+
+
+def test_level_1_keeps_batch_normalization(run: Run, samples: Path, tmp_path: Path) -> None:
+    assert run("optimize", "-O", "1", samples / "residual_block.onnx", "out.onnx").returncode == 0
+    assert "BatchNormalization" in operators(tmp_path / "out.onnx")
+
+
+def test_passes_can_be_chosen_and_disabled(run: Run, samples: Path, tmp_path: Path) -> None:
+    source = samples / "residual_block.onnx"
+    run("optimize", source, "out.onnx", "--disable", "conv-bn-folding")
+    assert "BatchNormalization" in operators(tmp_path / "out.onnx")
+    run("optimize", source, "out.onnx", "--passes", "conv-bn-folding")
+    assert "BatchNormalization" not in operators(tmp_path / "out.onnx")
+    r = run("optimize", source, "out.onnx", "--passes", "conv-bn-foldin")
+    assert r.returncode == 2
+    assert "did you mean conv-bn-folding" in r.stderr
+
+
+def test_the_report_holds_everything(run: Run, samples: Path, tmp_path: Path) -> None:
+    run("optimize", samples / "must_stay.onnx", "out.onnx", "--report", "report.json", "-q")
+    report = json.loads((tmp_path / "report.json").read_text())
+    folding = next(p for p in report["pipeline"]["passes"] if p["name"] == "conv-bn-folding")
+    assert "Conv output used elsewhere" in folding["rules"]["fold_conv_bn"]["declined"]
+    assert report["bytes_before"] == (samples / "must_stay.onnx").stat().st_size
+
+
+def test_verbose_says_why_not(run: Run, samples: Path) -> None:
+    r = run("optimize", samples / "must_stay.onnx", "out.onnx", "-v")
+    assert "Conv output used elsewhere" in r.stdout
+
+
+def test_quiet_is_quiet(run: Run, samples: Path) -> None:
+    r = run("optimize", samples / "residual_block.onnx", "out.onnx", "-q")
+    assert (r.stdout, r.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "says", "hint"),
+    [
+        (["missing.onnx", "out.onnx"], "missing.onnx: no such file", "check the path"),
+        (["folder", "out.onnx"], "is a directory", "inside it"),
+        (["empty.onnx", "out.onnx"], "is empty", "did not finish"),
+        (["text.onnx", "out.onnx"], "not an ONNX model", "export or download"),
+        (["good.onnx", "good.onnx"], "is the input itself", "another name"),
+        (["good.onnx", "./link.onnx"], "is the input itself", "another name"),
+        (["good.onnx", "folder"], "is a directory", "name the file"),
+        (["good.onnx", "nowhere/out.onnx"], "cannot write nowhere/out.onnx", "create the folder"),
+        (["good.onnx", "out.onnx", "--report", "nowhere/r.json"], "cannot write nowhere/r.json", "create the folder"),
+        (["good.onnx", "out.onnx", "--no-verify", "--rtol", "1"], "--no-verify contradicts", "leave one"),
+        (["good.onnx", "out.onnx", "--disable", "nothing"], "no pass is called 'nothing'", "onnxopt passes"),
+    ],
+)
+def test_errors_are_one_line_and_a_hint(
+    args: list[str], says: str, hint: str, run: Run, samples: Path, tmp_path: Path
+) -> None:
+    good = (samples / "residual_block.onnx").read_bytes()
+    (tmp_path / "good.onnx").write_bytes(good)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.onnx").touch()
+    (tmp_path / "text.onnx").write_text("hello")
+    os.symlink("good.onnx", tmp_path / "link.onnx")
+    before = sorted(f.name for f in tmp_path.rglob("*"))
+    r = run("optimize", *args)
+    assert r.returncode == 2
+    error, found, *rest = r.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert says in error
+    assert found.startswith("hint: ")
+    assert hint in found
+    assert not rest
+    assert r.stdout == ""
+    assert sorted(f.name for f in tmp_path.rglob("*")) == before
+    assert (tmp_path / "good.onnx").read_bytes() == good
+
+
+def test_a_wrong_result_is_not_written(run: Run, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.onnx").write_bytes(b"before")
+    r = run("optimize", samples / "residual_block.onnx", "out.onnx", "--rtol", "0", "--atol", "0")
+    assert r.returncode == 1
+    assert "DIFFERENT: output `y`" in r.stdout
+    assert "the result differs from the original: output `y`" in r.stderr
+    assert (tmp_path / "out.onnx").read_bytes() == b"before"
+    assert [f.name for f in tmp_path.iterdir()] == ["out.onnx"]
+
+
+def test_no_colour_and_no_escape_codes_in_a_pipe(run: Run, samples: Path) -> None:
+    assert "\x1b" not in run("stats", samples / "residual_block.onnx", NO_COLOR="1").stdout
+    assert "\x1b" not in run("passes").stdout
+    assert "\x1b" not in run("optimize", "nothing.onnx", "out.onnx").stderr
+
+
+def test_given_inputs(run: Run, samples: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((5, 3, 16, 16), np.float32))
+    r = run("optimize", samples / "residual_block.onnx", "out.onnx", "--input", "x=x.npy", "--report", "r.json")
+    assert r.returncode == 0, r.stderr
+    cases = json.loads((tmp_path / "r.json").read_text())["verification"]["cases"]
+    assert cases[0]["outputs"][0]["shape"][0] == 5
+    assert run("optimize", samples / "residual_block.onnx", "out.onnx", "--input", "x=no.npy").returncode == 2
+
+
+def test_stats_counts_and_compares(run: Run, samples: Path) -> None:
+    run("optimize", samples / "residual_block.onnx", "out.onnx")
+    both = json.loads(run("stats", samples / "residual_block.onnx", "out.onnx", "--format", "json").stdout)
+    assert both["before"]["operators"]["BatchNormalization"] == 3
+    assert "BatchNormalization" not in both["after"]["operators"]
+    assert both["before"]["nodes"] - both["after"]["nodes"] == 3
+    weights = 8 * 3 * 9 + 8 * 8 * 9 + 8 + 8 * 3 + 12 * 8
+    assert both["before"]["parameters"] == weights
+    table = run("stats", samples / "residual_block.onnx", "out.onnx").stdout
+    assert "BatchNormalization" in table
+    assert "-100%" in table
+    markdown = run("stats", samples / "residual_block.onnx", "out.onnx", "--format", "markdown").stdout
+    assert "| BatchNormalization | 3 | 0 | -3 |" in markdown
+
+
+def test_passes_lists_them(run: Run) -> None:
+    out = run("passes").stdout
+    for name in ("canonicalize", "elim-identity", "constant-folding", "conv-bn-folding", "conv-add-folding"):
+        assert name in out
+
+
+@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda p: p.stem)
+def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp_path: Path) -> None:
+    """ResNet-50, DenseNet-121, … as shipped with onnx, with the outputs it expects of them."""
+    import onnxruntime as rt
+
+    r = run("optimize", path, "out.onnx", "-v")
+    assert r.returncode == 0, r.stderr
+    assert "inconclusive: bit for bit the same" in r.stdout, "their weights are fills: the output is a constant"
+    options = rt.SessionOptions()
+    options.log_severity_level = 4
+    session = rt.InferenceSession(tmp_path / "out.onnx", options, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    x = (np.arange(np.prod(given.shape)).reshape(given.shape) / np.prod(given.shape)).astype(np.float32)
+    expected = numpy_helper.to_array(onnx.load_tensor(LIGHT / f"{path.stem}_output_0.pb"))
+    assert np.allclose(session.run(None, {given.name: x})[0], expected, rtol=1e-3)
+    assert "a fill stays a node" in r.stdout, "large fills are not written out unless a fold needs them"
+    assert "BatchNormalization" not in operators(tmp_path / "out.onnx") or "densenet" in path.name

@@ -1,0 +1,81 @@
+"""The Python API, and the names it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxopt
+from tests.samples import ROOT, build
+
+
+def residual() -> onnx.ModelProto:
+    proto = build.build(ROOT / "models" / "residual_block.onnxtxt")
+    assert isinstance(proto, onnx.ModelProto)
+    return proto
+
+
+def test_public_names() -> None:
+    assert set(onnxopt.__all__) == {
+        "OnnxOptError",
+        "OptimizeOptions",
+        "Report",
+        "Result",
+        "__version__",
+        "load",
+        "optimize",
+        "optimize_file",
+        "optimize_model",
+        "save",
+        "stats",
+        "verify",
+    }
+    for name in onnxopt.__all__:
+        assert getattr(onnxopt, name) is not None
+    with pytest.raises(AttributeError):
+        _ = onnxopt.nothing  # type: ignore[attr-defined]
+
+
+def test_optimize_a_proto_leaves_it_alone() -> None:
+    proto = residual()
+    data = proto.SerializeToString()
+    result = onnxopt.optimize(proto)
+    assert proto.SerializeToString() == data
+    assert len(result.model.graph.node) == len(proto.graph.node) - 3
+    assert result.report.pipeline.nodes_before - result.report.pipeline.nodes_after == 3
+    onnx.checker.check_model(result.model, full_check=True)
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    first, second = (onnxopt.optimize(residual()).model.SerializeToString() for _ in range(2))
+    assert first == second
+
+
+def test_files(tmp_path: Path) -> None:
+    onnx.save(residual(), tmp_path / "in.onnx")
+    report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert report.verification is not None
+    assert report.verification.status == "equal"
+    assert onnxopt.verify(tmp_path / "in.onnx", tmp_path / "out.onnx").status == "equal"
+    assert onnxopt.stats(tmp_path / "out.onnx").nodes == report.pipeline.nodes_after
+    model = onnxopt.load(tmp_path / "in.onnx")
+    onnxopt.optimize_model(model, onnxopt.OptimizeOptions(level=1))
+    onnxopt.save(model, tmp_path / "level1.onnx")
+    assert onnxopt.stats(tmp_path / "level1.onnx").operators["BatchNormalization"] == 3
+
+
+def test_max_rewrites_is_fuel() -> None:
+    for fuel in range(4):
+        model = onnxopt.optimize(residual(), max_rewrites=fuel).model
+        left = sum(n.op_type == "BatchNormalization" for n in model.graph.node)
+        assert left == 3 - fuel
+
+
+def test_errors_carry_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(onnxopt.OnnxOptError) as e:
+        onnxopt.load(tmp_path / "none.onnx")
+    assert (e.value.exit_code, e.value.hint) == (2, "check the path")
+    with pytest.raises(onnxopt.OnnxOptError, match="no level 7"):
+        onnxopt.optimize(residual(), level=7)

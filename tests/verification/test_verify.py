@@ -1,0 +1,210 @@
+"""The judge on real files in a real onnxruntime: what is equal, what differs, what cannot be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
+
+
+def model(body: str, signature: str = "(float[N, 4] x) => (float[N, 4] y)", header: str = 'opset_import: ["" : 17]') -> str:
+    return f"<ir_version: 8, {header}> g {signature} {body}"
+
+
+def judge(tmp_path: Path, a: str, b: str, **options: object) -> Verification:
+    for name, text in (("a", a), ("b", b)):
+        (tmp_path / f"{name}.onnx").write_bytes(parser.parse_model(text).SerializeToString())
+    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(**options))  # type: ignore[arg-type]
+
+
+RELU = model("{ y = Relu (x) }")
+
+
+def test_the_same_computation_is_equal(tmp_path: Path) -> None:
+    v = judge(tmp_path, RELU, model("{ a = Relu (x) y = Relu (a) }"))
+    assert (v.status, v.exact) == ("equal", True)
+    assert [c.dims for c in v.cases] == [{"N": 2}, {"N": 3}], "dynamic dims are tried at two sizes"
+
+
+def test_within_tolerance_is_equal_but_not_exact(tmp_path: Path) -> None:
+    near = model("<float k = {1.000001}> { r = Relu (x) y = Mul (r, k) }")
+    v = judge(tmp_path, RELU, near)
+    assert (v.status, v.exact) == ("equal", False)
+    assert 0 < v.worst_rel < 1e-5
+    assert judge(tmp_path, RELU, near, rtol=1e-9, atol=0.0).status == "different"
+
+
+def test_the_worst_output_is_named(tmp_path: Path) -> None:
+    outputs = "(float[4] x) => (float[4] fine, float[4] off)"
+    a = model("{ fine = Neg (x) off = Relu (x) }", outputs)
+    b = model("<float k = {1.5}> { fine = Neg (x) r = Relu (x) off = Mul (r, k) }", outputs)
+    v = judge(tmp_path, a, b)
+    assert v.status == "different"
+    assert v.worst == "off"
+    assert "`off`" in v.message
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [
+        ("{ y = Relu (x) }", "{ z = Relu (x) y = Cast <to = 11> (z) }", "type float32 became float64"),
+        ("{ y = Relu (x) }", "{ z = Relu (x) y = Flatten <axis = 0> (z) }", "shape"),
+        ("{ y = Sqrt (x) }", "{ a = Abs (x) y = Sqrt (a) }", "NaN in other places"),
+        ("<float o = {0.0}> { s = Mul (x, o) t = Abs (s) y = Div (x, t) }", "{ y = Neg (x) }", "in other places"),
+        ("{ y = Relu (x) }", "{ y = NoSuchOperator (x) }", "cannot be loaded"),
+        ("{ y = Relu (x) }", "{ z = Relu (x) }", "cannot be loaded"),
+    ],
+    ids=["type", "shape", "nan", "inf", "operator", "invalid"],
+)
+def test_what_is_different(a: str, b: str, says: str, tmp_path: Path) -> None:
+    signature = "(float[N, 4] x) => (y)"
+    v = judge(tmp_path, model(a, signature), model(b, signature))
+    assert v.status == "different"
+    assert says in v.message
+
+
+def test_outputs_keep_their_order(tmp_path: Path) -> None:
+    a = model("{ p = Relu (x) q = Neg (x) }", "(float[4] x) => (float[4] p, float[4] q)")
+    b = model("{ p = Relu (x) q = Neg (x) }", "(float[4] x) => (float[4] q, float[4] p)")
+    assert "outputs are ['q', 'p']" in judge(tmp_path, a, b).message
+
+
+def test_integers_stay_inside_the_table_they_index(tmp_path: Path) -> None:
+    text = model(
+        "<float[3, 2] table = {1, 2, 3, 4, 5, 6}> { e = Gather (table, ids) y = Relu (e) }",
+        "(int64[N, S] ids) => (float[N, S, 2] y)",
+    )
+    v = judge(tmp_path, text, text)
+    assert v.status == "equal"
+    assert len(v.cases) == 2
+
+
+def test_given_inputs_are_used(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((2, 4), -1, np.float32))
+    negative_only = model("{ y = Neg (x) }")
+    absolute = model("{ y = Abs (x) }")
+    assert judge(tmp_path, negative_only, absolute).status == "different"
+    v = judge(tmp_path, negative_only, absolute, inputs={"x": str(tmp_path / "x.npy")})
+    assert v.status in ("equal", "inconclusive"), v.message
+    v = judge(tmp_path, RELU, RELU, inputs={"no": str(tmp_path / "x.npy")})
+    assert v.status == "unverified"
+    assert "has no input `no`; it has x" in v.message
+
+
+def test_overridable_initializers_are_fed_with_other_values(tmp_path: Path) -> None:
+    a = parser.parse_model(model("{ y = Mul (x, w) }", "(float[2] x, float[2] w) => (float[2] y)"))
+    a.graph.initializer.append(numpy_helper.from_array(np.array([2, 3], np.float32), "w"))
+    b = parser.parse_model(
+        model("<float[2] k = {2, 3}> { y = Mul (x, k) }", "(float[2] x, float[2] w) => (float[2] y)")
+    )
+    b.graph.initializer.append(numpy_helper.from_array(np.array([2, 3], np.float32), "w"))
+    for name, proto in (("a", a), ("b", b)):
+        (tmp_path / f"{name}.onnx").write_bytes(proto.SerializeToString())
+    v = verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert v.status == "different", "right for the default of w only"
+    assert v.cases[-1].name == "other values for overridable initializers"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("<float k = {0.0}> { y = Mul (x, k) }", "is all zero"),
+        ("{ a = Sub (x, x) y = Div (a, a) }", "is all NaN"),
+        ("{ a = Sub (x, x) y = Exp (a) }", "does not depend on the inputs"),
+    ],
+)
+def test_outputs_that_prove_nothing_are_inconclusive(body: str, says: str, tmp_path: Path) -> None:
+    text = model(body, "(float[4] x) => (float[4] y)")
+    v = judge(tmp_path, text, text)
+    assert v.status == "inconclusive"
+    assert says in v.message
+
+
+def test_a_branch_never_taken_is_inconclusive(tmp_path: Path) -> None:
+    text = model(
+        """<float limit = {1e9}> { s = ReduceSum <keepdims = 0> (x) c = Greater (s, limit)
+        y = If (c) <then_branch = t () => (float[4] p) { p = Neg (x) },
+                    else_branch = e () => (float[4] q) { q = Relu (x) }> }""",
+        "(float[4] x) => (float[4] y)",
+    )
+    v = judge(tmp_path, text, text)
+    assert v.status == "inconclusive"
+    assert "then branch on `c` was never taken" in v.message
+
+
+def test_a_model_that_is_random_cannot_be_verified(tmp_path: Path) -> None:
+    text = model("{ r = RandomNormalLike (x) y = Add (x, r) }")
+    v = judge(tmp_path, text, text)
+    assert v.status == "unverified"
+    assert "not deterministic" in v.message
+
+
+def test_an_operator_nobody_knows_cannot_be_verified(tmp_path: Path) -> None:
+    text = model("{ y = my.Op (x) }", header='opset_import: ["" : 17, "my" : 1]')
+    v = judge(tmp_path, text, text)
+    assert v.status == "unverified"
+    assert "my" in v.message
+
+
+def test_an_opset_the_runtime_does_not_know_is_run_by_the_reference(tmp_path: Path) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    a = parser.parse_model(RELU)
+    a.opset_import[0].version, a.ir_version = newest, onnx.IR_VERSION
+    path = tmp_path / "a.onnx"
+    path.write_bytes(a.SerializeToString())
+    v = verify(path, path)
+    assert v.status == "equal"
+    a.ir_version = onnx.IR_VERSION + 1  # newer than any runtime
+    path.write_bytes(a.SerializeToString())
+    v = verify(path, path)
+    assert v.status in ("equal", "unverified")
+    assert v.engine == "reference" or "cannot load" in v.message
+
+
+WORKER = "from onnxopt.verification import worker\n"
+CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+@pytest.mark.parametrize(
+    ("when", "status", "says"),
+    [
+        ("run_original", "unverified", "crashed (SIGSEGV) on the original"),
+        ("judge", "different", "crashed (SIGSEGV) on the result, but not on the original"),
+    ],
+)
+def test_a_crash_is_a_verdict(when: str, status: str, says: str, tmp_path: Path) -> None:
+    """A real child that really dies, at the moment where a runtime would."""
+    path = tmp_path / "a.onnx"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    start = WORKER + f"def die(*a):\n    {CRASH}\nworker.Judge.{when} = die\nworker.main()"
+    with Verifier(path, start=start) as verifier:
+        verifier.submit(path)
+        v = verifier.finish()
+    assert v.status == status
+    assert says in v.message
+
+
+def test_a_hang_is_a_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    start = WORKER + "import time\nworker.Judge.run_original = lambda *a: time.sleep(60)\nworker.main()"
+    with Verifier(path, VerifyOptions(timeout=1.0), start=start) as verifier:
+        verifier.submit(path)
+        v = verifier.finish()
+    assert v.status == "unverified"
+    assert "did not finish within 1 s" in v.message
+
+
+def test_external_data_is_found(tmp_path: Path) -> None:
+    proto = parser.parse_model(RELU)
+    proto.graph.node.add(op_type="Add", input=["y", "w"], output=["z"])
+    proto.graph.output[0].name = "z"
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    path = tmp_path / "a.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert verify(path, path).status == "equal"
