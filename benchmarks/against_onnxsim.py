@@ -25,9 +25,7 @@ def main() -> int:
     parser.add_argument("model", type=Path, nargs="?", help="ONNX file (default: a generated MobileNetV2)")
     parser.add_argument("--onnxsim", default=str(ONNXSIM), help="the onnxsim program (default: .venv-peers)")
     parser.add_argument("--runs", type=int, default=7, help="runs of each command (default: %(default)s)")
-    parser.add_argument(
-        "--limit", type=float, default=0.5, help="exit 1 above this ratio (default: %(default)s)"
-    )
+    parser.add_argument("--limit", type=float, default=0.5, help="exit 1 above this ratio (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source = str(input_model(options.model, Path(folder)))

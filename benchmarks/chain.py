@@ -61,13 +61,9 @@ def best(nodes: int, folder: Path, runs: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--nodes", type=int, nargs="+", default=[2_000, 20_000, 200_000], help="chain lengths"
-    )
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2_000, 20_000, 200_000], help="chain lengths")
     parser.add_argument("--runs", type=int, default=5, help="runs up to 20,000 nodes (default: %(default)s)")
-    parser.add_argument(
-        "--max-seconds", type=float, default=15.0, help="for the longest (default: %(default)s)"
-    )
+    parser.add_argument("--max-seconds", type=float, default=15.0, help="for the longest (default: %(default)s)")
     parser.add_argument("--max-growth", type=float, default=1.5, help="per node (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -81,9 +77,7 @@ def main() -> int:
             net = (seconds - startup) / nodes * 1e6
             first = first or net
             growth = max(growth, net / first)
-            print(
-                f"{nodes:>9,} {seconds:>9.3f} {seconds / nodes * 1e6:>9.1f} {net:>14.1f} {net / first:>6.2f}"
-            )
+            print(f"{nodes:>9,} {seconds:>9.3f} {seconds / nodes * 1e6:>9.1f} {net:>14.1f} {net / first:>6.2f}")
     slow, steep = seconds > options.max_seconds, growth > options.max_growth
     print(f"longest {seconds:.1f} s (limit {options.max_seconds:g}): {'TOO SLOW' if slow else 'ok'}")
     print(f"growth per node {growth:.2f} (limit {options.max_growth:g}): {'NOT FLAT' if steep else 'ok'}")

@@ -51,9 +51,7 @@ class _Builder:
         shape = (c_out, c_in // group, kernel, kernel)
         w = self.rng.standard_normal(shape) * math.sqrt(2 / math.prod(shape[1:]))
         pads, strides = [kernel // 2] * 4, [stride] * 2
-        y = self.node(
-            "Conv", x, self.weight(w), kernel_shape=[kernel] * 2, pads=pads, strides=strides, group=group
-        )
+        y = self.node("Conv", x, self.weight(w), kernel_shape=[kernel] * 2, pads=pads, strides=strides, group=group)
         scale, var = self.rng.uniform(0.5, 1.5, (2, c_out))
         shift, mean = self.rng.standard_normal((2, c_out)) * 0.1
         return self.node("BatchNormalization", y, *(self.weight(v) for v in (scale, shift, mean, var)))

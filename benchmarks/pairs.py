@@ -47,9 +47,7 @@ def run(command: Command) -> float:
         raise SystemExit(f"{command[0]}: {error.strerror}") from error
     seconds = time.perf_counter() - start
     if done.returncode:
-        raise SystemExit(
-            f"{' '.join(command)}\nended with exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        )
+        raise SystemExit(f"{' '.join(command)}\nended with exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return seconds
 
 

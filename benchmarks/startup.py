@@ -22,9 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, nargs="?", help="ONNX file (default: a generated MobileNetV2)")
     parser.add_argument("--runs", type=int, default=9, help="runs of each command (default: %(default)s)")
-    parser.add_argument(
-        "--limit", type=float, default=2.0, help="exit 1 above this ratio (default: %(default)s)"
-    )
+    parser.add_argument("--limit", type=float, default=2.0, help="exit 1 above this ratio (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source = str(input_model(options.model, Path(folder)))

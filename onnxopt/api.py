@@ -171,9 +171,7 @@ def optimize_file(
             progress("writing")
             staged.write(model)
             phase("write")
-            report = Report(
-                str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size
-            )
+            report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
             report.phases = phases
             if verifier is not None and model.version:
                 verifier.submit(staged.path)

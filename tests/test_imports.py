@@ -6,7 +6,16 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "onnxopt"
-ORDER = [["errors", "protos"], ["graph"], ["io", "analysis"], ["rewrite"], ["pipeline"], ["passes"], ["api"], ["cli"]]
+ORDER = [
+    ["errors", "protos"],
+    ["graph"],
+    ["io", "analysis"],
+    ["rewrite"],
+    ["pipeline"],
+    ["passes"],
+    ["api"],
+    ["cli"],
+]
 LEVEL = {name: i for i, names in enumerate(ORDER) for name in names}
 
 

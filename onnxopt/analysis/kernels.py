@@ -63,7 +63,7 @@ def _axes(node: Node, inputs: Inputs, since: int, opset: int) -> list[int] | Non
 def _elementwise(function: Callable[..., Any], kinds: str = _NUMBERS) -> Kernel:
     def kernel(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         operands = [x for x in inputs if x is not None]
-        if opset < 7 and len(operands) > 1 or any(x.dtype.kind not in kinds for x in operands):
+        if (opset < 7 and len(operands) > 1) or any(x.dtype.kind not in kinds for x in operands):
             return None
         return [function(*operands)]
 

@@ -55,8 +55,7 @@ def sum_over_inputs(node: Node, w: Array, c: Array) -> Array:
     """What a constant `c` per input channel adds to each output channel of a Conv (group 1) or Gemm; float64."""
     wide = w.astype(np.float64)
     if node.op == "Gemm":
-        result: Array = (wide @ c) if node.attr("transB") else (c @ wide)
-        return result * node.attr("alpha")
+        return np.asarray((wide @ c) if node.attr("transB") else (c @ wide)) * float(node.attr("alpha"))
     return np.tensordot(wide.sum(axis=tuple(range(2, w.ndim))), c, axes=1)
 
 
@@ -68,7 +67,7 @@ def bias_of(node: Node, b: Array | None, channels: int) -> Array | None:
     if node.op == "Gemm":
         if b.ndim > 2 or (b.ndim == 2 and b.shape[0] != 1) or (b.size != 1 and b.shape[-1] != channels):
             return None
-        return np.broadcast_to(wide.reshape(-1), (channels,)) * node.attr("beta")
+        return np.broadcast_to(wide.reshape(-1), (channels,)) * float(node.attr("beta"))
     return wide if b.shape == (channels,) else None
 
 
@@ -94,7 +93,9 @@ def unpadded(node: Node) -> bool:
     return auto == "VALID" or (auto == "NOTSET" and not any(node.attr("pads") or ()))
 
 
-def batch_norm_affine(scale: Array, shift: Array, mean: Array, var: Array, epsilon: float) -> tuple[Array, Array] | None:
+def batch_norm_affine(
+    scale: Array, shift: Array, mean: Array, var: Array, epsilon: float
+) -> tuple[Array, Array] | None:
     """BatchNormalization in inference as y = a x + c, per channel, float64; None where var + eps is not positive."""
     variance = var.astype(np.float64) + epsilon
     if not (variance > 0).all():

@@ -33,10 +33,10 @@ def _ranked(model: Model) -> set[Value]:
         if value in found or value.constant:
             continue
         found.add(value)
-        node = value.producer
-        if node is not None:
-            stack += [v for v in node.inputs if v is not None]
-            for body in node.bodies.values():
+        producer = value.producer
+        if producer is not None:
+            stack += [v for v in producer.inputs if v is not None]
+            for body in producer.bodies.values():
                 stack += body.outputs
         elif value.is_input:
             stack += _given_to(value.graph)

@@ -68,7 +68,9 @@ def _model(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wa
     return model
 
 
-def _run_onnxruntime(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]) -> Arrays:
+def _run_onnxruntime(
+    graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]
+) -> Arrays:
     import onnxruntime as rt
 
     options = rt.SessionOptions()
@@ -81,7 +83,9 @@ def _run_onnxruntime(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, 
     return {v: np.asarray(r) for v, r in zip(wanted, results) if r is not None}
 
 
-def _run_reference(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]) -> Arrays:
+def _run_reference(
+    graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]
+) -> Arrays:
     from onnx.reference import ReferenceEvaluator
 
     with np.errstate(all="ignore"):

@@ -106,7 +106,7 @@ def _skeleton(model: Model) -> ModelProto:
             copy.name = value.name
         else:
             target.initializer.add(name=value.name, data_type=data_type, dims=dims)
-    opaque = set()
+    opaque: set[str] = set()
     write_bodies(graph)
     for node in graph:
         write_names(node)

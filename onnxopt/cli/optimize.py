@@ -14,7 +14,7 @@ from onnxopt.errors import UsageError, WriteError
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-class _Bytes(click.ParamType):
+class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
     name = "bytes"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -48,20 +48,48 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 )
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("-O", "--level", type=click.IntRange(0, 3), default=2, show_default=True, help="0: copy; 1: exact; "
-              "2: may re-associate floating point; 3: structural algebra.")
-@click.option("--passes", callback=_names, multiple=True, metavar="NAMES", help="Run these passes instead of a level's.")
+@click.option(
+    "-O",
+    "--level",
+    type=click.IntRange(0, 3),
+    default=2,
+    show_default=True,
+    help="0: copy; 1: exact; 2: may re-associate floating point; 3: structural algebra.",
+)
+@click.option(
+    "--passes", callback=_names, multiple=True, metavar="NAMES", help="Run these passes instead of a level's."
+)
 @click.option("--disable", callback=_names, multiple=True, metavar="NAMES", help="Do not run these passes.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
-@click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help="Verify with this input.")
+@click.option(
+    "--input",
+    "inputs",
+    callback=_feeds,
+    multiple=True,
+    metavar="NAME=FILE.npy",
+    help="Verify with this input.",
+)
 @click.option("--rtol", type=float, help="Largest difference, relative to an output's range. [default: by type]")
 @click.option("--atol", type=float, help="Largest absolute difference. [default: by type]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds verification may take.")
-@click.option("--max-constant-bytes", type=_Bytes(), help="How much one constant fold may add to the file. [default: 1M]")
-@click.option("--freeze-initializers", is_flag=True, help="Initializers that are also inputs are constants: nobody overrides them.")
+@click.option(
+    "--max-constant-bytes",
+    type=_Bytes(),
+    help="How much one constant fold may add to the file. [default: 1M]",
+)
+@click.option(
+    "--freeze-initializers",
+    is_flag=True,
+    help="Initializers that are also inputs are constants: nobody overrides them.",
+)
 @click.option("--max-rewrites", type=click.IntRange(0), help="Stop after so many rewrites.")
-@click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), help="Write what was done as JSON.")
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write what was done as JSON.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("-v", "--verbose", count=True, help="Show rules, and why others declined.")
 def optimize(

@@ -23,5 +23,10 @@ def passes() -> None:
     for name, cls in all_passes().items():
         table.add_row(f"[bold]{name}[/]", f"O{cls.info.opt_level}", cls.kind, cls.summary())
         for field in dataclasses.fields(cls):
-            table.add_row("", "", "", f"[dim]{field.name.replace('_', '-')}={field.default}: {field.metadata['help']}[/]")
+            table.add_row(
+                "",
+                "",
+                "",
+                f"[dim]{field.name.replace('_', '-')}={field.default}: {field.metadata['help']}[/]",
+            )
     Console().print(table)

@@ -24,9 +24,7 @@ class Graph:
     index and version right and tells the model's watcher which nodes to look at again.
     """
 
-    def __init__(
-        self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str
-    ) -> None:
+    def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
         self.model = model
         self.proto = proto
         self.owner = owner  # the node whose body this is
@@ -139,8 +137,8 @@ class Graph:
         for i, v in enumerate(node.outputs):
             if v is not None:
                 v.producer, v.index, v.graph = node, i, self
-                v.constant = node.op == "Constant" and not node.has_references and "sparse_value" not in (
-                    node.attributes
+                v.constant = (
+                    node.op == "Constant" and not node.has_references and "sparse_value" not in (node.attributes)
                 )
         if node.bodies:
             self.owners[node] = None

@@ -33,9 +33,7 @@ class Model:
         self.version = 0
         self.watch: Callable[[Node], None] | None = None
         self.read_external: Decoder | None = None
-        self.opsets: dict[str, int] = {
-            "" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import
-        }
+        self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
         self.graph: Graph
         self.functions: dict[str, Graph] = {}

@@ -115,8 +115,7 @@ class _Reader:
         table = self.scopes[-1]
         for tensor in proto.initializer:
             name = tensor.name
-            value = table.get(name) if name in table else self.define(graph, name)
-            assert value is not None
+            value = table[name] if name in table else self.define(graph, name)
             if name in graph.initializers:
                 raise self.error(graph, f"initializer `{name}` is there twice")
             value.tensor = tensor

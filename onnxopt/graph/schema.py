@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 import onnx
@@ -23,7 +23,7 @@ NONDETERMINISTIC: Final = frozenset(
 CONTROL_FLOW: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
-@lru_cache(maxsize=None)
+@cache
 def find_schema(op: str, opset: int) -> onnx.defs.OpSchema | None:
     """The schema of a qualified operator at an opset version; None when the standard does not know it."""
     domain, _, op_type = op.rpartition("::")
@@ -35,7 +35,7 @@ def find_schema(op: str, opset: int) -> onnx.defs.OpSchema | None:
         return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _defaults(op: str, opset: int) -> dict[str, Any]:
     schema = find_schema(op, opset)
     if schema is None:

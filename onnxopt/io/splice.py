@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO, Final
 
+import numpy as np
+
 from onnxopt.protos import Array
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # field numbers in ModelProto, GraphProto, TensorProto
@@ -28,7 +30,7 @@ def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array]) -> Non
             continue
         index += 1
         if index in arrays:
-            raw = memoryview(arrays[index].reshape(-1)).cast("B")
+            raw = arrays[index].reshape(-1).view(np.uint8).data
             head = bytes([_key(_RAW_DATA)]) + _varint(len(raw))
             length = _varint(e - b + len(head) + len(raw))
             pieces += [view[mark:s], bytes([_key(_INITIALIZER)]), length, view[b:e], head, raw]

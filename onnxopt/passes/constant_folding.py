@@ -128,8 +128,10 @@ class _Cone:
 
     def _affordable(self, node: Node) -> bool:
         """Decide before running: the result's size must be known, or small because all it is made of is."""
-        if any(v is not None and v.producer is not None and v.producer not in self.nodes and not v.constant
-               for v in node.inputs):
+        if any(
+            v is not None and v.producer is not None and v.producer not in self.nodes and not v.constant
+            for v in node.inputs
+        ):
             del self.nodes[node]
             return False
         for v in node.outputs:
@@ -190,7 +192,11 @@ class _Cone:
             made = sum(self.arrays[v].nbytes for v in wanted)
             growth = made - self.freed[node]
             if growth > self.options.max_bytes:
-                self.ctx.decline(_RULE, "the file would grow beyond the limit (--max-constant-bytes)", f"{node!r} (+{growth:,} bytes)")
+                self.ctx.decline(
+                    _RULE,
+                    "the file would grow beyond the limit (--max-constant-bytes)",
+                    f"{node!r} (+{growth:,} bytes)",
+                )
                 kept.add(node)
                 continue
             replaced += [(node, v) for v in wanted]

@@ -81,9 +81,7 @@ def fold_divide(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Valu
     return affine_of(m, w, b, 1.0 / a, None)
 
 
-@rewrite(
-    op.Conv(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("w"), const("b").opt(), name="conv")
-)
+@rewrite(op.Conv(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("w"), const("b").opt(), name="conv"))
 def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -> Value:
     """Conv(x * z; W, b) = Conv(x; Wz, b), whatever the padding: zero stays zero."""
     dims, group = m.shape(x), m.conv.attr("group")
@@ -118,5 +116,3 @@ class ConvAddFolding(RewritePass):
     info = PassInfo("conv-add-folding", opt_level=2)
     ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
     rules = (fold_add, fold_subtract, fold_subtract_from, fold_multiply, fold_divide, fold_scaled_input)
-
-

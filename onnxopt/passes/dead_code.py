@@ -54,7 +54,7 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     if value is not None and value.is_used:
         return
     schema = find_schema(node.op, graph.opset(node.domain))
-    if schema is None:
+    if schema is None or node.attr("training_mode", 0):  # BatchNormalization in training must give its statistics
         return
     while last >= 1:
         value = node.outputs[last]

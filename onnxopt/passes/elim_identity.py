@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
 from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewrite import Match, const, one_of, op, rewrite, var
-
 
 
 def same_shape(m: Match, x: Value) -> None:
@@ -75,7 +73,7 @@ def reshape_to_same_shape(m: Match, x: Value, shape: Array) -> Value:
 def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
     """Is Reshape of `dims` to `target` (with its 0 = copy and -1 = infer) the identity?"""
     unknown = 0
-    for i, (d, t) in enumerate(zip(dims, target)):
+    for d, t in zip(dims, target):
         if t == 0 and not allowzero:
             continue
         if isinstance(d, int) and d == t:
@@ -89,7 +87,13 @@ def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
     return unknown == 1 and not any(d == 0 for d in dims) and not (allowzero and 0 in target)
 
 
-@rewrite(op.Reshape(one_of("Reshape", "Flatten", "Squeeze", "Unsqueeze")(var("x"), ..., name="inner"), const("shape"), name="outer"))
+@rewrite(
+    op.Reshape(
+        one_of("Reshape", "Flatten", "Squeeze", "Unsqueeze")(var("x"), ..., name="inner"),
+        const("shape"),
+        name="outer",
+    )
+)
 def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
     """Reshape(Reshape(x, s), t) = Reshape(x, t), when t does not copy dims of the inner shape."""
     m.require(m.outer.attr("allowzero", 0) or not (shape == 0).any(), "the outer shape copies dims")
@@ -124,9 +128,7 @@ def expand_to_same_shape(m: Match, x: Value, shape: Value) -> Value:
     return x
 
 
-@rewrite(
-    op.Slice(var("x"), const("starts"), const("ends"), const("axes").opt(), const("steps").opt(), name="slice")
-)
+@rewrite(op.Slice(var("x"), const("starts"), const("ends"), const("axes").opt(), const("steps").opt(), name="slice"))
 def slice_of_everything(
     m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> Value:
@@ -258,7 +260,8 @@ def or_false(m: Match, x: Value) -> Value:
 
 @rewrite(
     one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(
-        one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(var("x"), name="inner", shared=True), name="outer"
+        one_of("Relu", "Abs", "Ceil", "Floor", "Round", "Sign")(var("x"), name="inner", shared=True),
+        name="outer",
     )
 )
 def idempotent(m: Match, x: Value) -> Value:
@@ -284,7 +287,10 @@ def squeeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     rank = m.rank(x)
     m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
     n = (rank or 0) + a.size
-    m.require(sorted(i % n if i < 0 else i for i in a.tolist()) == sorted(i % n if i < 0 else i for i in b.tolist()), "other axes")
+    m.require(
+        sorted(i % n if i < 0 else i for i in a.tolist()) == sorted(i % n if i < 0 else i for i in b.tolist()),
+        "other axes",
+    )
     return x
 
 
@@ -328,6 +334,3 @@ class ElimIdentity(RewritePass):
         unsqueeze_of_squeeze,
         squeeze_of_unsqueeze,
     )
-
-
-

@@ -174,5 +174,3 @@ class Driver:
             seen.add(node)
             decline = self.records[rule.name].declined.setdefault(reason, Decline(repr(node)))
             decline.count += 1
-
-

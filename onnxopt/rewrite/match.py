@@ -103,7 +103,7 @@ class Match:
     def _hint(self, like: Array | Value | None) -> str:
         if isinstance(like, Value):
             return like.name
-        for name, value in self.bindings.values.items():
+        for value in self.bindings.values.values():
             if value is not None and value.constant and like is not None and value._array is like:
                 return value.name
         output = next((v for v in self.anchor.outputs if v is not None), None)

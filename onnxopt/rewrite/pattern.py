@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Final, Union
+from typing import Any, Final
 
-COMMUTATIVE: Final = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "BitwiseAnd", "BitwiseOr"})
+COMMUTATIVE: Final = frozenset(
+    {"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "BitwiseAnd", "BitwiseOr"}
+)
 _MAX_VARIANTS: Final = 256
 
 
@@ -69,7 +71,7 @@ class Call:
         return replace(self, output=output)
 
 
-Pattern = Union[Var, Const, Call, Either, int, float, bool]
+Pattern = Var | Const | Call | Either | int | float | bool
 
 
 def var(name: str) -> Var:
@@ -88,9 +90,7 @@ def either(*choices: Pattern) -> Either:
 
 
 def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
-    def call(
-        *inputs: Any, name: str | None = None, shared: bool = False, output: int = 0, **attributes: Any
-    ) -> Call:
+    def call(*inputs: Any, name: str | None = None, shared: bool = False, output: int = 0, **attributes: Any) -> Call:
         variadic = bool(inputs) and inputs[-1] is ...
         patterns = inputs[:-1] if variadic else inputs
         return Call(ops, patterns, name, tuple(attributes.items()), shared, variadic, output)

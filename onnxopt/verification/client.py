@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import selectors
 import signal
@@ -84,7 +85,9 @@ class Verifier:
             verdict = self._receive()
         except _Gone as e:
             return Verification(
-                "different", f"onnxruntime {e} on the result, but not on the original", "nothing was written; report it"
+                "different",
+                f"onnxruntime {e} on the result, but not on the original",
+                "nothing was written; report it",
             )
         assert isinstance(verdict, Verification)
         verdict.seconds = time.monotonic() - self._began
@@ -133,10 +136,8 @@ class Verifier:
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
 
     def __enter__(self) -> Verifier:
         self.start()

@@ -56,15 +56,16 @@ def _fail(record: OutputRecord, note: str) -> OutputRecord:
     return record
 
 
-def _compare_sequences(
-    name: str, a: Any, b: Any, options: VerifyOptions, quantized: bool, room: float
-) -> OutputRecord:
+def _compare_sequences(name: str, a: Any, b: Any, options: VerifyOptions, quantized: bool, room: float) -> OutputRecord:
     record = OutputRecord(name, "sequence", [len(a)] if isinstance(a, list) else [])
     if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
         return _fail(record, "sequences differ in length")
     for i, (x, y) in enumerate(zip(a, b)):
         element = compare(f"{name}[{i}]", x, y, options, quantized, room)
-        record.max_abs, record.max_rel = max(record.max_abs, element.max_abs), max(record.max_rel, element.max_rel)
+        record.max_abs, record.max_rel = (
+            max(record.max_abs, element.max_abs),
+            max(record.max_rel, element.max_rel),
+        )
         if not element.ok:
             record.ok, record.note = False, f"element {i}: {element.note}"
     return record

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 _RANDOM: Final = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
+    (
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "Dropout",
+    )
 )
 _QUANTIZED: Final = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinear")
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
@@ -24,7 +32,19 @@ _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 # Operators that hand integers on unchanged, as far as bounds are concerned.
 _CARRIES: Final = frozenset(
-    ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat", "Tile")
+    (
+        "Identity",
+        "Cast",
+        "Reshape",
+        "Unsqueeze",
+        "Squeeze",
+        "Transpose",
+        "Flatten",
+        "Slice",
+        "Expand",
+        "Concat",
+        "Tile",
+    )
 )
 
 
@@ -54,6 +74,7 @@ class Plan:
     conditions: list[str] = field(default_factory=list)
     model: bytes | None = None
     random: bool = False
+    stateful: bool = False
     quantized: bool = False
     narrowest: str = "float32"
 
@@ -95,6 +116,7 @@ def make_plan(proto: ModelProto) -> Plan:
         plan.overridable = {t.name: numpy_helper.to_array(t) for t in listed if t.data_location == t.DEFAULT}
     ops = _operators(proto)
     plan.random = bool(ops & _RANDOM)
+    plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.quantized = any(op.startswith(_QUANTIZED) for op in ops)
     plan.narrowest = _narrowest(proto)
     if "If" in ops:
@@ -115,7 +137,8 @@ def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
         return InputSpec(name, "", why=f"input `{name}` is a {which or 'value of unknown type'}")
     tensor = kind.tensor_type
     shape: tuple[int | str, ...] = tuple(
-        d.dim_value if d.HasField("dim_value") else d.dim_param or f"{name}[{i}]" for i, d in enumerate(tensor.shape.dim)
+        d.dim_value if d.HasField("dim_value") else d.dim_param or f"{name}[{i}]"
+        for i, d in enumerate(tensor.shape.dim)
     )
     if not tensor.HasField("shape"):
         shape = (f"{name}[0]", f"{name}[1]")
@@ -166,6 +189,11 @@ def _operators(proto: ModelProto) -> set[str]:
                     bodies.append(a.g.node)
                 bodies.extend(g.node for g in a.graphs)
     return found
+
+
+def _trains(proto: ModelProto) -> bool:
+    nodes = (n for n in proto.graph.node if n.op_type == "BatchNormalization")
+    return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
 
 
 def _narrowest(proto: ModelProto) -> str:

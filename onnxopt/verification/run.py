@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +29,8 @@ class OnnxRuntime:
 
     name = "onnxruntime"
 
-    def __init__(self, model: str | bytes, optimize: bool = False) -> None:
+    def __init__(self, model: str | bytes, optimize: bool = False, stateful: bool = False) -> None:
+        """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each."""
         import onnxruntime as rt
 
         options = rt.SessionOptions()
@@ -40,14 +41,17 @@ class OnnxRuntime:
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
-        self._session = rt.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._open: Callable[[], Any] = lambda: rt.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._session = self._open()
+        self._stateful = stateful
 
     @property
     def outputs(self) -> list[str]:
         return [o.name for o in self._session.get_outputs()]
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
-        return list(self._session.run(None, feeds))
+        session = self._open() if self._stateful else self._session
+        return list(session.run(None, feeds))
 
 
 class Reference:

@@ -23,6 +23,7 @@ from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
 from onnxopt.verification.run import OnnxRuntime, Reference, reason
 
+
 def send(stream: IO[bytes], message: Any) -> None:
     data = pickle.dumps(message)
     stream.write(struct.pack("<I", len(data)) + data)
@@ -57,10 +58,10 @@ class Judge:
         self.cases: list[Case] = []
         self.results: list[list[Any]] = []
 
-    def open(self, model: str | bytes) -> None:
+    def open(self, model: str | bytes, stateful: bool = False) -> None:
         """Load the original; where onnxruntime cannot, the reference evaluator may. Raises Refused."""
         try:
-            self.engine = OnnxRuntime(model)
+            self.engine = OnnxRuntime(model, stateful=stateful)
         except Exception as e:
             self.refused_by_runtime = reason(e)
             try:
@@ -74,8 +75,8 @@ class Judge:
         unknown = [name for name in given if name not in plan.names]
         if unknown:
             raise Refused(f"the model has no input `{unknown[0]}`; it has {', '.join(plan.names)}")
-        if plan.model is not None and isinstance(self.engine, OnnxRuntime):
-            self.open(plan.model)
+        if (plan.model is not None or plan.stateful) and isinstance(self.engine, OnnxRuntime):
+            self.open(plan.model or self.path, plan.stateful)
             self.branches = {name: set() for name in plan.conditions}
         self.plan = plan
         self.room = slack(plan.quantized, plan.narrowest)
@@ -119,7 +120,7 @@ class Judge:
 
     def _keep(self, case: Case, results: list[Any]) -> None:
         count = len(results) - len(self.branches)
-        for name, value in zip(self.branches, results[count:]):
+        for name, value in zip(self.branches, results[count:], strict=True):
             self.branches[name].add(bool(value.any()))
         self.cases.append(case)
         self.results.append(results[:count])
@@ -143,7 +144,11 @@ class Judge:
 
     def _judge(self, path: str) -> Verification:
         try:
-            engine: Any = (OnnxRuntime if isinstance(self.engine, OnnxRuntime) else Reference)(path)
+            engine: Any = (
+                OnnxRuntime(path, stateful=self.plan.stateful)
+                if isinstance(self.engine, OnnxRuntime)
+                else Reference(path)
+            )
         except Exception as e:
             return Verification("different", f"the result cannot be loaded: {reason(e)}")
         names = self.engine.outputs[: len(self.results[0])]
@@ -183,19 +188,25 @@ class Judge:
             if self.plan.inputs and (why := proves_nothing([r[i] for r in self.results]))
         ]
         weak += [
-            f"the {'else' if True in seen else 'then'} branch on `{name}` was never taken"
-            for name, seen in self.branches.items()
-            if len(seen) < 2
+            f"the {'else' if True in taken else 'then'} branch on `{name}` was never taken"
+            for name, taken in self.branches.items()
+            if len(taken) < 2
         ]
-        sizes = [" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in records if c.dims]
-        text = "bit for bit the same" if exact else f"largest difference {verdict.worst_rel:.1e} of the range of `{verdict.worst}`"
+        dims = [" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in records if c.dims]
+        text = (
+            "bit for bit the same"
+            if exact
+            else f"largest difference {verdict.worst_rel:.1e} of the range of `{verdict.worst}`"
+        )
         text += f", {len(records)} case{'s' if len(records) != 1 else ''}"
-        text += f" ({'; '.join(dict.fromkeys(sizes))})" if sizes else ""
+        text += f" ({'; '.join(dict.fromkeys(dims))})" if dims else ""
         if self.engine.name == "reference":
             text += f", by the reference evaluator (onnxruntime: {self.refused_by_runtime})"
         if weak:
             verdict.status = "inconclusive"
-            verdict.message = f"{text}; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")
+            verdict.message = f"{text}; but {'; '.join(weak[:3])}" + (
+                f"; and {len(weak) - 3} more" if len(weak) > 3 else ""
+            )
             verdict.hint = "give real data with --input NAME=FILE.npy"
         else:
             verdict.message = text

@@ -32,7 +32,15 @@ import pytest
 
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.graph import Model, read_model, write_model
-from onnxopt.pipeline import Pass, PassContext, PipelineReport, RewritePass, all_passes, get_pass, run_fixpoint
+from onnxopt.pipeline import (
+    Pass,
+    PassContext,
+    PipelineReport,
+    RewritePass,
+    all_passes,
+    get_pass,
+    run_fixpoint,
+)
 from tests.samples import build_text
 
 HERE = Path(__file__).parent

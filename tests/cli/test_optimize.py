@@ -32,7 +32,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path: Path) -> Run:
     def call(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [SCRIPT, *map(str, args)], cwd=tmp_path, env=os.environ | env, capture_output=True, text=True, check=False
+            [SCRIPT, *map(str, args)],
+            cwd=tmp_path,
+            env=os.environ | env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     return call
@@ -112,7 +117,11 @@ def test_quiet_is_quiet(run: Run, samples: Path) -> None:
         (["good.onnx", "./link.onnx"], "is the input itself", "another name"),
         (["good.onnx", "folder"], "is a directory", "name the file"),
         (["good.onnx", "nowhere/out.onnx"], "cannot write nowhere/out.onnx", "create the folder"),
-        (["good.onnx", "out.onnx", "--report", "nowhere/r.json"], "cannot write nowhere/r.json", "create the folder"),
+        (
+            ["good.onnx", "out.onnx", "--report", "nowhere/r.json"],
+            "cannot write nowhere/r.json",
+            "create the folder",
+        ),
         (["good.onnx", "out.onnx", "--no-verify", "--rtol", "1"], "--no-verify contradicts", "leave one"),
         (["good.onnx", "out.onnx", "--disable", "nothing"], "no pass is called 'nothing'", "onnxopt passes"),
     ],

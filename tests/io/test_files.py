@@ -87,15 +87,13 @@ def test_a_directory_is_not_a_model(tmp_path: Path) -> None:
 def test_a_graph_that_contradicts_itself(body: str, says: str, tmp_path: Path) -> None:
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {{ {body} }}'
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="m.onnx: main: ") as e:
+    with pytest.raises(ModelError, match=r"m\.onnx: main: ") as e:
         load(tmp_path / "m.onnx")
     assert says in e.value.message
 
 
 @pytest.mark.parametrize("location", ["/etc/hostname", "../outside.bin", "link.bin", ""])
-def test_data_outside_the_folder_is_refused(
-    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = with_data(tmp_path / "model")
     (tmp_path / "outside.bin").write_bytes(bytes(10_000))
     os.symlink(tmp_path / "outside.bin", path.parent / "link.bin")
@@ -107,7 +105,9 @@ def test_data_outside_the_folder_is_refused(
             _ = model.graph.initializers["w0"].array
 
 
-@pytest.mark.parametrize(("key", "value"), [("offset", "999999"), ("length", "999999"), ("offset", "-8"), ("length", "4")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("offset", "999999"), ("length", "999999"), ("offset", "-8"), ("length", "4")]
+)
 def test_data_that_is_not_there_is_refused(key: str, value: str, tmp_path: Path) -> None:
     path = with_data(tmp_path)
     relocate(path, key, value)

@@ -80,7 +80,9 @@ def everything() -> onnx.ModelProto:
     sparse.values.CopyFrom(helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0]))
     sparse.indices.CopyFrom(helper.make_tensor("", TensorProto.INT64, [1], [2]))
     graph.sparse_initializer.append(sparse)
-    graph.input.append(helper.make_value_info("m", helper.make_map_type_proto(7, helper.make_tensor_type_proto(1, [2]))))
+    graph.input.append(
+        helper.make_value_info("m", helper.make_map_type_proto(7, helper.make_tensor_type_proto(1, [2])))
+    )
     graph.input.append(
         helper.make_value_info("o", helper.make_optional_type_proto(helper.make_tensor_type_proto(1, [2])))
     )

@@ -12,7 +12,9 @@ from onnx import numpy_helper, parser
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
 
 
-def model(body: str, signature: str = "(float[N, 4] x) => (float[N, 4] y)", header: str = 'opset_import: ["" : 17]') -> str:
+def model(
+    body: str, signature: str = "(float[N, 4] x) => (float[N, 4] y)", header: str = 'opset_import: ["" : 17]'
+) -> str:
     return f"<ir_version: 8, {header}> g {signature} {body}"
 
 
@@ -55,7 +57,11 @@ def test_the_worst_output_is_named(tmp_path: Path) -> None:
         ("{ y = Relu (x) }", "{ z = Relu (x) y = Cast <to = 11> (z) }", "type float32 became float64"),
         ("{ y = Relu (x) }", "{ z = Relu (x) y = Flatten <axis = 0> (z) }", "shape"),
         ("{ y = Sqrt (x) }", "{ a = Abs (x) y = Sqrt (a) }", "NaN in other places"),
-        ("<float o = {0.0}> { s = Mul (x, o) t = Abs (s) y = Div (x, t) }", "{ y = Neg (x) }", "in other places"),
+        (
+            "<float o = {0.0}> { s = Mul (x, o) t = Abs (s) y = Div (x, t) }",
+            "{ y = Neg (x) }",
+            "in other places",
+        ),
         ("{ y = Relu (x) }", "{ y = NoSuchOperator (x) }", "cannot be loaded"),
         ("{ y = Relu (x) }", "{ z = Relu (x) }", "cannot be loaded"),
     ],
