@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from pathlib import Path
 from types import ModuleType
 
 import onnx
+import onnx.parser
+import onnx.shape_inference
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,10 +27,14 @@ build = _load_build()
 
 
 def build_text(text: str) -> onnx.ModelProto:
-    """A model from text in the format of `models/*.onnxtxt`, unchecked: cases may be odd on purpose."""
-    with tempfile.NamedTemporaryFile("w", suffix=".onnxtxt") as f:
-        f.write(text)
-        f.flush()
-        proto = build.build(Path(f.name))
-    assert isinstance(proto, onnx.ModelProto)
-    return proto
+    """A model from text in the format of `models/*.onnxtxt`; outputs may leave out their types."""
+    model: onnx.ModelProto = onnx.parser.parse_model(text)
+    _, fills, _ = build.header(text)
+    for value in [v for v in model.graph.value_info if v.name in fills]:
+        model.graph.value_info.remove(value)
+        model.graph.initializer.append(build._weight(model.graph.name, value, build.FILLS[fills[value.name]]))
+    inferred = {o.name: o for o in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output}
+    for output in model.graph.output:
+        if not output.HasField("type"):
+            output.CopyFrom(inferred[output.name])
+    return model

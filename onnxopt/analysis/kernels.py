@@ -25,8 +25,15 @@ _KERNELS: Final[dict[str, Kernel]] = {}
 _NUMBERS: Final = "iufb"
 
 
+class Invalid(Exception):
+    """These operands are an error at run time; no runtime should be asked (some die of it)."""
+
+
 def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
-    """The node's outputs, or None if there is no kernel for these operands, or the operands are invalid."""
+    """The node's outputs, or None if there is no kernel for these operands.
+
+    Raises Invalid where the node would fail at run time: it stays as it was, and fails where it always did.
+    """
     kernel = _KERNELS.get(node.op)
     if kernel is None or any(x is not None and x.dtype.kind not in _NUMBERS for x in inputs):
         return None
@@ -34,7 +41,7 @@ def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         with np.errstate(all="ignore"):
             results = kernel(node, inputs, opset)
     except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError, OverflowError):
-        return None  # invalid operands: the node stays as it was, and fails where it always did
+        return None  # odd operands: let a runtime decide
     return None if results is None else [np.asarray(r) for r in results]
 
 
@@ -109,7 +116,7 @@ def _div(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     if a.dtype.kind == "f":
         return [np.divide(a, b)]
     if not b.all():
-        return None  # an error at run time, if this node is ever reached
+        raise Invalid("division by zero")
     quotient = np.floor_divide(a, b)  # ONNX truncates, numpy floors
     return [(quotient + ((np.remainder(a, b) != 0) & ((a < 0) != (b < 0)))).astype(a.dtype)]
 
@@ -118,7 +125,9 @@ def _div(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _mod(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     a, b = inputs
     assert a is not None and b is not None
-    if a.dtype.kind not in "iu" or node.attr("fmod", 0) or not b.all():
+    if a.dtype.kind in "iu" and not b.all():
+        raise Invalid("division by zero")
+    if a.dtype.kind not in "iu" or node.attr("fmod", 0):
         return None
     return [np.remainder(a, b)]
 

@@ -183,6 +183,7 @@ class Graph:
             for v in node.inputs:
                 if v is not None and node in v.users:
                     self.drop_use(v, node)
+            node.graph = None  # removed with its owner
         for v in self.outputs:
             v.output_count -= 1
 

@@ -101,7 +101,11 @@ class _Cone:
             if self._expected(node, inputs) > self.options.max_work:
                 self._give_up(node, "takes too much memory to compute")
                 continue
-            results = kernels.evaluate(node, inputs, opset)
+            try:
+                results = kernels.evaluate(node, inputs, opset)
+            except kernels.Invalid as e:
+                self._give_up(node, str(e))
+                continue
             if results is None:
                 rest.append(node)
                 waiting.update(v for v in node.outputs if v is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
@@ -184,6 +185,7 @@ def squeeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
 def reduce_over_ones(m: Match, x: Value) -> Value:
     """Reduce(x) = x, dims kept, when every reduced dim is 1."""
     node = m.reduce
+    sums = node.op in ("ReduceSum", "ReduceMean") and m.dtype(x) not in (TensorProto.INT32, TensorProto.INT64)
     given = node.input(1)
     m.require(given is None or given.constant, "the axes are computed")
     axes = given.array.tolist() if given is not None else node.attr("axes")
@@ -194,6 +196,7 @@ def reduce_over_ones(m: Match, x: Value) -> Value:
     m.require(node.attr("keepdims", 1), "dims are dropped")
     dims = m.shape(x)
     m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
+    m.require(not sums, "a sum starts at +0 and turns -0 into it")
     return x
 
 
