@@ -33,6 +33,7 @@ $(READY): pyproject.toml
 	@echo "Setting up $(VENV), once ..." >&2
 	@$(PYTHON) -m venv $(VENV) || { echo "hint: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(BIN)/python -m compileall -q onnxopt
 	@touch $@
 
 demo: $(READY) ## optimize a real network and show what changed (INPUT=in.onnx OUT=out.onnx)

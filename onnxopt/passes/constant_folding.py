@@ -57,7 +57,8 @@ class _Cone:
         self.nodes: dict[Node, None] = {}  # in topological order
         self.arrays: dict[Value, Array] = {}  # what is computed so far
         self.freed: dict[Node, int] = {}  # bytes that go when nothing but this node's outputs remains
-        self.failed: set[Node] = ctx.memo.setdefault("constant-folding", set())
+        self.failed: set[Node] = ctx.memo.setdefault("constant-folding: failed", set())
+        self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())
 
     def collect(self) -> None:
         for node in self.graph:
@@ -105,6 +106,8 @@ class _Cone:
                 results = kernels.evaluate(node, inputs, opset)
             except kernels.Invalid as e:
                 self._give_up(node, str(e))
+                # As constants they would make a runtime refuse the whole model, taken branch or not.
+                self.dangerous.update(v for v in node.inputs if v is not None)
                 continue
             if results is None:
                 rest.append(node)
@@ -185,6 +188,9 @@ class _Cone:
             if not wanted:
                 continue
             if any(v not in self.arrays for v in wanted):
+                kept.add(node)
+                continue
+            if any(v in self.dangerous for v in wanted):
                 kept.add(node)
                 continue
             if any(self._stays_filled(self.arrays[v]) for v in wanted):
