@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+EXAMPLES ?= 20000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo models test lint types format bench bench-onnxsim clean
+.PHONY: help venv demo models test fuzz lint types format bench bench-onnxsim clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +50,9 @@ models: $(READY) ## build the sample models into models/build/
 
 test: $(READY) ## run the test suite (JOBS=2)
 	@$(BIN)/python -m pytest -n $(JOBS)
+
+fuzz: $(READY) ## optimize many random graphs (EXAMPLES=20000)
+	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py -q
 
 lint: $(READY) ## check style and formatting
 	@$(BIN)/ruff check .

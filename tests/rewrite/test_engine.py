@@ -1,0 +1,260 @@
+"""The rewriting engine: what patterns mean, what rules may do, what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.errors import NoFixpointError, PassError
+from onnxopt.graph import Model, Value, check_model, read_model, write_model
+from onnxopt.passes.conv_bn_folding import fold_conv_bn
+from onnxopt.passes.elim_identity import identity
+from onnxopt.rewrite import Driver, Fuel, Match, Rule, const, either, matcher, one_of, op, rewrite, text, var
+from onnxopt.rewrite import driver as driver_module
+from onnxopt.rewrite.pattern import Call, variants
+
+
+def model(body: str, signature: str = "(float[N, 4] x) => (float[N, 4] y)", weights: str = "") -> Model:
+    source = f'<ir_version: 8, opset_import: ["" : 17]> g {signature} {weights} {{ {body} }}'
+    return read_model(parser.parse_model(source))
+
+
+def run(m: Model, *rules: Rule, fuel: int | None = None) -> Driver:
+    driver = Driver(rules, Fuel(fuel))
+    driver.run(m)
+    check_model(m)
+    onnx.checker.check_model(write_model(m), full_check=True)
+    return driver
+
+
+def operators(m: Model) -> list[str]:
+    return [n.op for n in m.graph]
+
+
+def as_call(pattern: Any) -> Call:
+    assert isinstance(pattern, Call)
+    return pattern
+
+
+@rewrite(op.Neg(op.Relu(var("x")), name="neg"))
+def neg_of_relu(m: Match, x: Value) -> Value:
+    """-max(x, 0) = min(-x, 0)."""
+    result: Value = m.op.Clip(m.op.Neg(x), None, m.const(np.float32(0)))
+    return result
+
+
+def test_commutative_operands_match_in_both_orders() -> None:
+    both = variants(as_call(op.Add(op.Relu(var("x")), var("y"))))
+    assert [text(p) for p in both] == ["Add(Relu(x), y)", "Add(y, Relu(x))"]
+    assert len(variants(as_call(op.Sub(op.Relu(var("x")), var("y"))))) == 1
+    assert len(variants(as_call(op.Add(op.Mul(var("x"), const("a")), const("b"))))) == 4
+
+
+def test_alternatives_expand() -> None:
+    p = as_call(op.Neg(either(op.Relu(var("x")), op.Abs(var("x")))))
+    assert [text(v) for v in variants(p)] == ["Neg(Relu(x))", "Neg(Abs(x))"]
+    assert text(one_of("Add", "Sub")(var("x"), const("k").opt(), ...)) == "Add|Sub(x, const k?, ...)"
+
+
+def test_the_same_name_is_the_same_value() -> None:
+    @rewrite(op.Mul(var("x"), var("x")))
+    def square(m: Match, x: Value) -> Value:
+        """x * x = |x| * |x|."""
+        return m.op.Pow(x, m.const(np.float32(2)))  # type: ignore[no-any-return]
+
+    assert operators_after(square, "y = Mul (x, x)") == ["Pow"]
+    assert operators_after(square, "a = Neg (x) y = Mul (x, a)") == ["Neg", "Mul"]
+
+
+def operators_after(rule: Rule, body: str, **options: Any) -> list[str]:
+    m = model(body, **options)
+    run(m, rule)
+    return operators(m)
+
+
+def test_inner_nodes_have_one_reader_unless_shared() -> None:
+    body = "a = Relu (x) b = Neg (a) y = Add (a, b)"
+    m = model(body)
+    driver = run(m, neg_of_relu)
+    assert operators(m) == ["Relu", "Neg", "Add"]
+    assert driver.records["neg_of_relu"].declined["Relu output used elsewhere"].count == 1
+    assert driver.records["neg_of_relu"].declined["Relu output used elsewhere"].example == "Neg -> b"
+
+
+def test_a_match_may_read_an_inner_value_twice() -> None:
+    @rewrite(op.Mul(var("x"), op.Sigmoid(var("x"))))
+    def swish(m: Match, x: Value) -> Value:
+        """x * sigmoid(x), both of one x."""
+        return m.op.HardSwish(x)  # type: ignore[no-any-return]
+
+    assert operators_after(swish, "a = Relu (x) s = Sigmoid (a) y = Mul (s, a)") == ["Relu", "HardSwish"]
+
+
+def test_a_replacement_takes_over_name_and_readers() -> None:
+    m = model("a = Relu (x) b = Neg (a) y = Abs (b)")
+    before = m.graph.last
+    assert before is not None
+    value = before.inputs[0]
+    run(m, neg_of_relu)
+    assert operators(m) == ["Neg", "Clip", "Abs"]
+    assert before.inputs[0] is value
+    assert value is not None
+    assert value.name == "b"
+    assert value.producer is not None
+    assert value.producer.op == "Clip"
+
+
+def test_a_graph_output_keeps_its_name() -> None:
+    m = model("a = Relu (x) y = Neg (a)")
+    run(m, neg_of_relu)
+    assert [o.name for o in write_model(m).graph.output] == ["y"]
+    assert m.graph.outputs[0].producer is m.graph.last
+
+
+def test_declining_changes_nothing() -> None:
+    @rewrite(op.Relu(var("x")))
+    def never(m: Match, x: Value) -> Value:
+        """Builds a lot, and then declines."""
+        built = m.op.Add(m.op.Neg(x), m.const(np.ones(4, np.float32)))
+        m.require(False, "never")
+        return built  # type: ignore[no-any-return]
+
+    m = model("y = Relu (x)")
+    data = write_model(m).SerializeToString()
+    driver = run(m, never)
+    assert m.version == 0
+    assert write_model(m).SerializeToString() == data
+    assert driver.records["never"].declined["never"].count == 1
+
+
+def test_fuel_stops_after_so_many_rewrites() -> None:
+    body = "a = Identity (x) b = Identity (a) c = Identity (b) y = Relu (c)"
+    for fuel in range(4):
+        m = model(body)
+        run(m, identity, fuel=fuel)
+        assert operators(m).count("Identity") == 3 - fuel
+
+
+def test_a_rule_that_raises_is_a_bug_with_a_place() -> None:
+    @rewrite(op.Relu(var("x"), name="relu"))
+    def broken(m: Match, x: Value) -> Value:
+        """Divides by zero."""
+        return x if 1 // 0 else x
+
+    m = model("[the_relu] y = Relu (x)")
+    with pytest.raises(PassError, match=r'g: main: rule broken failed at Relu "the_relu" -> y: ZeroDivisionError') as e:
+        Driver([broken]).run(m)
+    assert e.value.exit_code == 4
+
+
+def test_rules_that_undo_each_other_are_named() -> None:
+    @rewrite(op.Relu(var("x")))
+    def forth(m: Match, x: Value) -> Value:
+        """Relu to Abs."""
+        return m.op.Abs(x)  # type: ignore[no-any-return]
+
+    @rewrite(op.Abs(var("x")))
+    def back(m: Match, x: Value) -> Value:
+        """Abs to Relu."""
+        return m.op.Relu(x)  # type: ignore[no-any-return]
+
+    with pytest.raises(NoFixpointError, match="the last ones were back, forth"):
+        Driver([forth, back]).run(model("y = Relu (x)"))
+
+
+def test_rules_are_checked_when_they_are_defined() -> None:
+    with pytest.raises(TypeError, match=r"parameters \['y'\] are not the pattern's names \['x'\]"):
+
+        @rewrite(op.Relu(var("x")))
+        def wrong(m: Match, y: Value) -> Value:
+            """Other names."""
+            return y
+
+    with pytest.raises(TypeError, match="states its equation"):
+
+        @rewrite(op.Relu(var("x")))
+        def silent(m: Match, x: Value) -> Value:
+            return x
+
+    with pytest.raises(TypeError, match="starts with an operator"):
+
+        @rewrite(either(var("x"), op.Relu(var("x"))))
+        def rootless(m: Match, x: Value) -> Value:
+            """No anchor."""
+            return x
+
+
+def test_constants_reach_rules_as_read_only_arrays() -> None:
+    seen: list[np.ndarray] = []
+
+    @rewrite(op.Add(var("x"), const("k")))
+    def look(m: Match, x: Value, k: np.ndarray) -> Value:
+        """Looks only."""
+        seen.append(k)
+        m.skip()
+
+    run(model("y = Add (k, x)", weights="<float[4] k = {1, 2, 3, 4}>"), look)
+    assert seen[0].tolist() == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="read-only"):
+        seen[0][0] = 7
+
+
+def test_like_keeps_attributes_names_and_metadata() -> None:
+    @rewrite(op.Softmax(var("x"), name="node"))
+    def to_log(m: Match, x: Value) -> Value:
+        """Not an equation: it shows what `like` keeps."""
+        return m.op.LogSoftmax(x, like=m.node)  # type: ignore[no-any-return]
+
+    m = model("[name] y = Softmax <axis = 0> (x)")
+    assert m.graph.first is not None
+    m.graph.first.proto.metadata_props.add(key="k", value="v")
+    run(m, to_log)
+    (node,) = write_model(m).graph.node
+    assert (node.op_type, node.name, node.attribute[0].i, node.metadata_props[0].value) == (
+        "LogSoftmax",
+        "name",
+        0,
+        "v",
+    )
+
+
+def test_the_cost_of_the_driver_per_node_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in matches tried, which do not depend on the machine."""
+    calls = 0
+
+    def counting(pattern: Call, anchor: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return matcher.match(pattern, anchor)
+
+    monkeypatch.setattr(driver_module, "match", counting)
+    per_node = []
+    for units in (50, 500, 5000):
+        m = read_model(chain(units))
+        calls = 0
+        Driver([identity, fold_conv_bn]).run(m)
+        assert m.node_count() == 2 * units
+        per_node.append(calls / (4 * units))
+    assert max(per_node) <= 1.1 * min(per_node)
+
+
+def chain(units: int) -> onnx.ModelProto:
+    """Conv, BatchNormalization, Identity, Relu, again and again."""
+    names = [f"p{i}" for i in range(4)]
+    g = onnx.GraphProto(name="chain")
+    g.initializer.append(onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32).reshape(2, 2, 1, 1), "w"))
+    g.initializer.extend(onnx.numpy_helper.from_array(np.ones(2, np.float32), n) for n in names)
+    value = "x"
+    for i in range(units):
+        g.node.add(op_type="Conv", input=[value, "w"], output=[f"c{i}"])
+        g.node.add(op_type="BatchNormalization", input=[f"c{i}", *names], output=[f"b{i}"])
+        g.node.add(op_type="Identity", input=[f"b{i}"], output=[f"i{i}"])
+        value = f"r{i}"
+        g.node.add(op_type="Relu", input=[f"i{i}"], output=[value])
+    for field, name in ((g.input, "x"), (g.output, value)):
+        field.append(onnx.helper.make_tensor_value_info(name, 1, [1, 2, 2, 2]))
+    return onnx.helper.make_model(g, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
