@@ -109,6 +109,24 @@ def fold_bn_before(
     return result
 
 
+@rewrite(one_of("Mul", "Add")(batch_norm(var("x")), const("z"), name="node"))
+def fold_after_bn(m: Match, x: Value, scale: Array, shift: Array, mean: Array, var: Array, z: Array) -> Value:
+    """BatchNormalization(x; scale, shift) * z + t = BatchNormalization(x; scale z, shift z + t), per channel."""
+    affine(m, m.bn, scale, shift, mean, var)
+    rank = m.rank(x)
+    m.require(rank is not None, "the rank of the input is unknown")
+    assert rank is not None
+    factor = linear.per_channel(z, rank, scale.size)
+    m.require(factor is not None, "the constant is not one per channel")
+    assert factor is not None
+    m.require(np.isfinite(factor).all(), "the constant is not finite")
+    product = m.node.op == "Mul"
+    new_scale = m.const(scale * factor, like=scale) if product else m.value("scale")
+    new_shift = m.const(shift * factor if product else shift + factor, like=shift)
+    result: Value = m.op.BatchNormalization(x, new_scale, new_shift, m.value("mean"), m.value("var"), like=m.bn)
+    return result
+
+
 @register
 @dataclass(frozen=True)
 class ConvBnFolding(RewritePass):
@@ -116,11 +134,11 @@ class ConvBnFolding(RewritePass):
 
     Applies when: the normalisation is in inference, all parameters are constant, nobody else reads the value in
     between. Conv and ConvTranspose with groups, Gemm, MatMul; also a BatchNormalization in front of a Conv without
-    padding or a Gemm. One that is written out as Sub, Mul, Div, Add folds by `conv-add-folding`.
+    padding or a Gemm, and constants after a BatchNormalization that stays. One that is written out as Sub, Mul, Div, Add folds by `conv-add-folding`.
     Keeps: shared weights (the fold makes a copy); the type of the weights: computed in float64, rounded once.
     Not done: training mode, spatial = 0, quantized convolutions, weights that overflow their type.
     """
 
     info = PassInfo("conv-bn-folding", opt_level=2)
     ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
-    rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before)
+    rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before, fold_after_bn)
