@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as rt
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -208,7 +208,7 @@ def models(draw: Any) -> onnx.ModelProto:
 def results(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.enable_mem_reuse = False  # with it, onnxruntime frees outer values that a branch still reads
+    options.enable_mem_reuse = False
     options.log_severity_level = 4
     session = rt.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds))
@@ -228,6 +228,10 @@ def feeds_for(model: onnx.ModelProto, seed: int, condition: bool) -> dict[str, n
 @given(models())
 def test_random_graphs(proto: onnx.ModelProto) -> None:
     onnx.checker.check_model(proto, full_check=True)
+    try:
+        expected = {c: results(proto, feeds_for(proto, 0, c)) for c in (True, False)}
+    except rt.capi.onnxruntime_pybind11_state.Fail:
+        reject()  # the original itself: without optimizations some outer values never reach a branch
     for level in (1, 2):
         model = from_proto(proto)
         optimize_model(model, OptimizeOptions(level=level, check=True))
@@ -236,7 +240,7 @@ def test_random_graphs(proto: onnx.ModelProto) -> None:
         onnx.checker.check_model(result, full_check=True)
         for condition in (True, False):
             feeds = feeds_for(proto, 0, condition)
-            for a, b in zip(results(proto, feeds), results(result, feeds), strict=True):
+            for a, b in zip(expected[condition], results(result, feeds), strict=True):
                 assert a.shape == b.shape
                 if level == 1:
                     same = (a == b) & (np.signbit(a) == np.signbit(b)) | (np.isnan(a) & np.isnan(b))

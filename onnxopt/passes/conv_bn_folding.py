@@ -134,7 +134,8 @@ class ConvBnFolding(RewritePass):
 
     Applies when: the normalisation is in inference, all parameters are constant, nobody else reads the value in
     between. Conv and ConvTranspose with groups, Gemm, MatMul; also a BatchNormalization in front of a Conv without
-    padding or a Gemm, and constants after a BatchNormalization that stays. One that is written out as Sub, Mul, Div, Add folds by `conv-add-folding`.
+    padding or a Gemm, and constants after a BatchNormalization that stays. One that is written out as Sub, Mul, Div,
+    Add folds by `conv-add-folding`.
     Keeps: shared weights (the fold makes a copy); the type of the weights: computed in float64, rounded once.
     Not done: training mode, spatial = 0, quantized convolutions, weights that overflow their type.
     """
