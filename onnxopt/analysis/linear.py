@@ -38,7 +38,7 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:
     """Operands whose product, rounded once, is that of float64: two float32 multiply exactly in 48 bits."""
     narrow = a.astype(np.float32)
-    if w.dtype == np.float32 and np.array_equal(narrow, a):
+    if w.dtype == np.float32 and (narrow == a).all():
         return w, narrow
     return w.astype(np.float64), a
 
@@ -98,7 +98,7 @@ def batch_norm_affine(
 ) -> tuple[Array, Array] | None:
     """BatchNormalization in inference as y = a x + c, per channel, float64; None where var + eps is not positive."""
     variance = var.astype(np.float64) + epsilon
-    if not (variance > 0).all():
+    if not variance.min() > 0:
         return None
-    a = scale.astype(np.float64) / np.sqrt(variance)
-    return a, shift.astype(np.float64) - a * mean.astype(np.float64)
+    a = scale / np.sqrt(variance)
+    return a, shift - a * mean

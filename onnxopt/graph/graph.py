@@ -78,7 +78,8 @@ class Graph:
 
     def opset(self, domain: str = "") -> int:
         """The version of `domain` in force here; 0 when it is not imported."""
-        opsets = self.root.opsets or self.model.opsets
+        graph = self if self.owner is None else self.root
+        opsets = graph.opsets or self.model.opsets
         return opsets.get("" if domain == "ai.onnx" else domain, 0)
 
     def is_pure(self, node: Node) -> bool:
@@ -156,6 +157,11 @@ class Graph:
             body._release()
         self._unlink(node)
         self.touch(node)
+        # No cycle is left behind: what only this node kept goes now, not when a collector finds it.
+        for v in node.outputs:
+            if v is not None and v.producer is node:
+                v.producer = None
+        node.inputs, node.outputs = [], []
 
     def _unlink(self, node: Node) -> None:
         if node.prev is None:

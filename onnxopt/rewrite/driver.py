@@ -147,7 +147,7 @@ class Driver:
 
     def _apply(self, rule: Rule, m: Match) -> str | None:
         """Fire the rule; None when it did, else the reason it did not."""
-        node, label = m.anchor, repr(m.anchor)
+        node = m.anchor
         try:
             result = rule(m, **m.arguments())
             if self.fuel.left == 0:
@@ -158,9 +158,8 @@ class Driver:
         except OnnxOptError:
             raise
         except Exception as e:
-            scope = node.graph.path if node.graph is not None else m.graph.path
             raise PassError(
-                f"{m.graph.model.name}: {scope}: rule {rule.name} failed at {label}: {type(e).__name__}: {e}",
+                f"{m.graph.model.name}: {m.graph.path}: rule {rule.name} failed at {node!r}: {type(e).__name__}: {e}",
                 "this is a bug in the rule; go on without it by --disable, and report it",
             ) from e
         self.fuel.take()

@@ -31,7 +31,7 @@ class Match:
         self.graph: Graph = anchor.graph
         self.new_nodes: list[Node] = []
         self.new_constants: list[tuple[Value, str]] = []
-        self.op = Builder(self)
+        self.borrowed: list[Node] = []  # nodes whose proto a new one takes over, unchanged
 
     def __getattr__(self, name: str) -> Node:
         try:
@@ -43,6 +43,17 @@ class Match:
         """The rule function's keyword arguments: values, and arrays for constants."""
         b = self.bindings
         return {k: v.array if v is not None and k in b.constants else v for k, v in b.values.items()}
+
+    @property
+    def op(self) -> Builder:
+        """Makes new nodes; not kept, because a match in a cycle would outlive its rewrite."""
+        return Builder(self)
+
+    def replaces(self, node: Node) -> bool:
+        """Will the rewrite leave `node` without readers? Its proto can then pass to a new node."""
+        if node in self.borrowed:
+            return False
+        return any(node is n and (not p.shared or n is self.anchor) for n, p in self.bindings.covered)
 
     # -- guards ------------------------------------------------------------------------------------------
 
@@ -129,7 +140,11 @@ class Builder:
             **attributes: Any,
         ) -> Any:
             m = self._m
-            if like is not None:
+            same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
+            if like is not None and same and not attributes and m.replaces(like):
+                proto = like.proto
+                m.borrowed.append(like)
+            elif like is not None:
                 proto = NodeProto()
                 proto.CopyFrom(like.proto)
                 proto.op_type, proto.domain = op_type, domain

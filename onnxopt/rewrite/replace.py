@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from onnx import NodeProto
+
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import make_node
@@ -63,6 +65,11 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
                 remove_dead(value.producer)
     for node in m.new_nodes:
         remove_dead(node)
+    for lender in m.borrowed:
+        if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
+            copy = NodeProto()
+            copy.CopyFrom(lender.proto)
+            lender.proto, lender._attributes = copy, None
 
 
 def _keep_type(old: Value, new: Value) -> None:
