@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 Command = Sequence[str]
@@ -34,8 +35,8 @@ class Timing:
 
 
 def onnxopt(*arguments: str) -> list[str]:
-    """The command line of onnxopt in the running interpreter's environment."""
-    return [sys.executable, "-m", "onnxopt", *arguments]
+    """The console script of the running interpreter's environment: what users call."""
+    return [str(Path(sys.executable).with_name("onnxopt")), *arguments]
 
 
 def run(command: Command) -> float:

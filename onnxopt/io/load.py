@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -35,17 +37,13 @@ def from_proto(proto: ModelProto, *, freeze_initializers: bool = False) -> Model
 def read_proto(path: Path) -> ModelProto:
     """The ModelProto in a file, with external data left where it is."""
     try:
-        data = path.read_bytes()
+        proto = _parse(path)
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file", "check the path") from None
     except IsADirectoryError:
         raise ModelError(f"{path} is a directory", "name the .onnx file inside it") from None
     except OSError as e:
         raise ModelError(f"{path}: {e.strerror or e}", "check that the file can be read") from None
-    if not data:
-        raise ModelError(f"{path} is empty", "the export or the download did not finish")
-    try:
-        proto = ModelProto.FromString(data)
     except DecodeError:
         raise ModelError(
             f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed",
@@ -57,3 +55,16 @@ def read_proto(path: Path) -> ModelProto:
             "a ModelProto has a graph and an IR version; was this a tensor (.pb) or another format?",
         )
     return proto
+
+
+def _parse(path: Path) -> ModelProto:
+    """Parse straight from the file's pages: reading it first would copy every weight once more."""
+    with open(path, "rb") as f:
+        if os.fstat(f.fileno()).st_size == 0 and path.is_file():
+            raise ModelError(f"{path} is empty", "the export or the download did not finish")
+        try:
+            mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # a pipe or another file that has no pages
+            return ModelProto.FromString(f.read())
+        with mapped, memoryview(mapped) as view:
+            return ModelProto.FromString(view)
