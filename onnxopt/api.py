@@ -161,7 +161,7 @@ def optimize_file(
         progress("loading")
         model = load(source, freeze_initializers=options.freeze_initializers)
         if verifier is not None:
-            verifier.describe(model.proto)
+            verifier.describe(model.proto, override=not options.freeze_initializers)
         refuse_overwriting_input(source, destination)
         with Staged(destination) as staged:
             phase("load")

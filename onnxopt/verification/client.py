@@ -56,12 +56,18 @@ class Verifier:
         )
         self._send((str(self.original.absolute()), self.options))
 
-    def describe(self, original: ModelProto) -> None:
-        """Tell the worker what the original expects; it runs it then. `finish` does this if nobody did before."""
+    def describe(self, original: ModelProto, *, override: bool = True) -> None:
+        """Tell the worker what the original expects; it runs it then. `submit` does this if nobody did before.
+
+        `override`: initializers that are also inputs may be given other values (False: nobody does so).
+        """
         from onnxopt.verification.plan import make_plan
 
         self._planned = True
-        self._send(make_plan(original))
+        plan = make_plan(original)
+        if not override:
+            plan.overridable = {}
+        self._send(plan)
 
     def submit(self, result: str | Path) -> None:
         """Hand over the result; the worker compares it while the caller does something else."""

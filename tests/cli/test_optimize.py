@@ -174,6 +174,13 @@ def test_given_inputs(run: Run, samples: Path, tmp_path: Path) -> None:
     assert run("optimize", samples / "residual_block.onnx", "out.onnx", "--input", "x=no.npy").returncode == 2
 
 
+def test_frozen_initializers_are_constants_and_no_longer_inputs(run: Run, samples: Path, tmp_path: Path) -> None:
+    r = run("optimize", samples / "must_stay.onnx", "out.onnx", "--freeze-initializers")
+    assert r.returncode == 0, r.stderr
+    assert [i.name for i in onnx.load(tmp_path / "out.onnx").graph.input] == ["x"]
+    assert operators(tmp_path / "out.onnx").count("BatchNormalization") == 3, "one folds more than without"
+
+
 def test_stats_counts_and_compares(run: Run, samples: Path) -> None:
     run("optimize", samples / "residual_block.onnx", "out.onnx")
     both = json.loads(run("stats", samples / "residual_block.onnx", "out.onnx", "--format", "json").stdout)

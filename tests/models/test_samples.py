@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
-SAMPLES = Path(__file__).resolve().parents[2] / "models"
+from tests.samples import ROOT, build
+
+SAMPLES = ROOT / "models"
 NAMES = sorted(path.stem for path in SAMPLES.glob("*.onnxtxt"))
 DIMENSIONS = {"batch": 2, "sequence": 5}
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
-
-
-def _load_build() -> ModuleType:
-    """By file: `models` is a folder of data, not a package on the path."""
-    spec = importlib.util.spec_from_file_location("sample_models_build", SAMPLES / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-build = _load_build()
 
 
 @pytest.fixture(scope="module")
