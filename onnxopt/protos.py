@@ -38,7 +38,6 @@ _BITS: Final[dict[int, int]] = {
     TensorProto.FLOAT4E2M1: 4,
     **{getattr(TensorProto, name): 2 for name in ("UINT2", "INT2") if hasattr(TensorProto, name)},
 }
-FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
 def qualified(op_type: str, domain: str) -> str:

@@ -45,10 +45,6 @@ def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     return None if results is None else [np.asarray(r) for r in results]
 
 
-def has_kernel(op: str) -> bool:
-    return op in _KERNELS
-
-
 def _kernel(*ops: str) -> Callable[[Kernel], Kernel]:
     def add(function: Kernel) -> Kernel:
         for op in ops:

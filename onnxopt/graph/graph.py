@@ -193,13 +193,6 @@ class Graph:
         for v in self.outputs:
             v.output_count -= 1
 
-    def move_to(self, node: Node, target: Graph, before: Node | None) -> None:
-        """Move a node into another scope (inlining a body)."""
-        bodies = node.bodies
-        self._unlink(node)
-        node.bodies = bodies
-        target.insert(node, before)
-
     def take_over(self, value: Value, node: Node, index: int = 0) -> None:
         """`node` produces `value` (object, name, users, graph output) in place of its producer.
 

@@ -17,9 +17,6 @@ class Names:
         """Was it ever defined?"""
         return name in self._count
 
-    def is_unique(self, name: str) -> bool:
-        return self._count.get(name, 0) <= 1
-
     def fresh(self, hint: str) -> str:
         """`hint` itself if free, else `hint_1`, `hint_2`, …; amortised constant time."""
         name, i = hint, self._next.get(hint, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxopt.protos import Array, element_type, tensor_to_array
+from onnxopt.protos import Array, element_type
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -106,6 +106,3 @@ class Value:
 
     def __repr__(self) -> str:
         return f"%{self.name}"
-
-
-__all__ = ["Dim", "Shape", "Value", "tensor_to_array"]
