@@ -215,9 +215,6 @@ class Graph:
             for user in value.users:
                 watch(user)
 
-    def new_value(self, hint: str) -> Value:
-        return Value(self.model.names.fresh(hint), self)
-
     def add_constant(self, array: Array, hint: str, before: Node | None = None) -> Value:
         """A new constant of this scope holding `array`."""
         value = Value("", self)

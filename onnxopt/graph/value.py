@@ -63,11 +63,6 @@ class Value:
         return bool(self.users) or self.output_count > 0
 
     @property
-    def use_count(self) -> int:
-        """Number of inputs that read this value, plus the times it is a graph output."""
-        return sum(self.users.values()) + self.output_count
-
-    @property
     def only_user(self) -> Node | None:
         """The one node that reads this value, or None if it is read more than once or is a graph output."""
         if len(self.users) != 1 or self.output_count:

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-
-
-class Engine(Protocol):
-    """Something that runs one model."""
-
-    name: str
-
-    def run(self, feeds: dict[str, Any]) -> list[Any]: ...
-
-    @property
-    def outputs(self) -> list[str]: ...
 
 
 class OnnxRuntime:
