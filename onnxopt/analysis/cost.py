@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, element_type, is_external, tensor_bytes, tensor_type, type_name
+from onnxopt.protos import element_type, is_external, tensor_bytes, tensor_type, type_name
+
+Held = tuple[int, tuple[int, ...]]  # element type and dims of a constant
 
 
 @dataclass(frozen=True)
 class ModelStats:
-    """`nodes` and `operators` count all scopes: main, bodies, functions. `parameters` are elements of initializers
-    and of the tensors in Constant nodes; `bytes_by_type` is their size in memory. `file_bytes` includes data files."""
+    """Counts over all scopes: main, bodies, and functions, each function once however often it is called.
+
+    `parameters` are the elements of initializers and of the tensors in Constant nodes, integers too; a sparse tensor
+    counts with the values it stores. `bytes_by_type` is their size in memory (a string as 8 bytes). `file_bytes` is
+    the model file and its data files. `inputs` are those a caller must give: without those that have a default.
+    """
 
     path: str
     file_bytes: int
@@ -42,15 +50,17 @@ def model_stats(model: Model) -> ModelStats:
     """Count a model as it is in memory; sizes on disk from the file it was read from (0 without one)."""
     operators: Counter[str] = Counter()
     scopes: dict[str, int] = {}
+    paths: Counter[str] = Counter()
     bytes_by_type: Counter[str] = Counter()
     initializers = parameters = 0
     for graph in model.scopes():
-        scopes[_unique(graph.path, scopes)] = len(graph)
-        for node in graph:
-            operators[node.op] += 1
-        initializers += len(graph.initializers)
+        paths[graph.path] += 1
+        again = f" ({paths[graph.path]})" if paths[graph.path] > 1 else ""  # nodes without names make equal paths
+        scopes[graph.path + again] = len(graph)
+        operators.update(node.op for node in graph)
+        initializers += len(graph.initializers) + len(_sparse(graph))
         for data_type, dims in _constants(graph):
-            parameters += _elements(dims)
+            parameters += prod(dims)
             bytes_by_type[type_name(data_type).lower()] += tensor_bytes(data_type, dims)
     proto = model.proto
     weights = set(model.graph.initializers)
@@ -71,61 +81,75 @@ def model_stats(model: Model) -> ModelStats:
     )
 
 
-def _unique(path: str, taken: dict[str, int]) -> str:
-    """Nodes without names make equal paths."""
-    name, i = path, 2
-    while name in taken:
-        name, i = f"{path} ({i})", i + 1
-    return name
+def _sparse(graph: Graph) -> list[TensorProto]:
+    """The values of a scope's sparse initializers."""
+    return [] if graph.is_function else [sparse.values for sparse in graph.proto.sparse_initializer]
 
 
-def _constants(graph: Graph) -> list[tuple[int, tuple[int, ...]]]:
-    found: list[tuple[int, tuple[int, ...]]] = []
+def _constants(graph: Graph) -> Iterator[Held]:
     for value in graph.initializers.values():
-        if value.tensor is not None:
-            found.append((value.tensor.data_type, tuple(value.tensor.dims)))
-        else:
-            found.append(value.constant_type())
-    found += [t for node in graph.by_op.get("Constant", ()) if (t := _held(node)) is not None]
-    return found
+        yield value.constant_type()
+    for tensor in _sparse(graph):
+        yield tensor.data_type, tuple(tensor.dims)
+    for node in graph.by_op.get("Constant", ()):
+        if (held := _held(node)) is not None:
+            yield held
 
 
-def _held(node: Node) -> tuple[int, tuple[int, ...]] | None:
-    """What a Constant node holds; a tensor's data is not decoded."""
-    value = node.attributes.get("value")
-    if value is not None:
-        return value.t.data_type, tuple(value.t.dims)
-    if node.has_references or "sparse_value" in node.attributes:
+def _held(node: Node) -> Held | None:
+    """What a Constant node holds, without decoding a tensor; None if a function's caller decides."""
+    if node.has_references or not node.attributes:
         return None
-    array: Array = node.constant_array()
+    for key in ("value", "sparse_value"):
+        if (found := node.attributes.get(key)) is not None:
+            tensor = found.t if key == "value" else found.sparse_tensor.values
+            return tensor.data_type, tuple(tensor.dims)
+    array = node.constant_array()
     return element_type(array), array.shape
 
 
-def _elements(dims: tuple[int, ...]) -> int:
-    count = 1
-    for d in dims:
-        count *= d
-    return count
-
-
 def _file_bytes(model: Model) -> int:
-    """The model file, and each data file it refers to, once."""
+    """The model file, and each data file that a tensor of its graphs refers to, once."""
     if model.path is None or not model.path.is_file():
         return 0
-    files: set[Path] = {model.path}
-    for graph in model.scopes():
-        tensors: list[TensorProto] = [v.tensor for v in graph.initializers.values() if v.tensor is not None]
-        tensors += [n.attributes["value"].t for n in graph.by_op.get("Constant", ()) if "value" in n.attributes]
-        for tensor in tensors:
-            if is_external(tensor):
-                files.update(model.path.parent / e.value for e in tensor.external_data if e.key == "location")
+    folder = model.path.absolute().parent
+    names = {
+        e.value
+        for graph in model.scopes()
+        for tensor in _tensors(graph)
+        if is_external(tensor)
+        for e in tensor.external_data
+        if e.key == "location"
+    }
+    files: set[Path] = {model.path.resolve(), *((folder / name).resolve() for name in names)}
     return sum(f.stat().st_size for f in files if f.is_file())
 
 
+def _tensors(graph: Graph) -> Iterator[TensorProto]:
+    """Every tensor of one scope that may hold data."""
+    for value in graph.initializers.values():
+        if value.tensor is not None:
+            yield value.tensor
+    if not graph.is_function:
+        for sparse in graph.proto.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for node in graph:
+        for a in node.proto.attribute:
+            if a.type == AttributeProto.TENSOR:
+                yield a.t
+            elif a.type == AttributeProto.TENSORS:
+                yield from a.tensors
+            elif a.type == AttributeProto.SPARSE_TENSOR:
+                yield from (a.sparse_tensor.values, a.sparse_tensor.indices)
+
+
 def _type_text(value_type: Any) -> str:
-    """`float[batch, 3, 224, 224]`."""
+    """`float[batch, 3, 224, 224]`; `sequence(float[2])`."""
     data_type, dims = tensor_type(value_type)
-    if not data_type:
-        return str(value_type.WhichOneof("value") or "?").removesuffix("_type")
-    shape = "[...]" if dims is None else f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
-    return type_name(data_type).lower() + (shape if dims != () else "")
+    if data_type:
+        shape = "[...]" if dims is None else f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
+        return type_name(data_type).lower() + (shape if dims != () else "")
+    kind = value_type.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return f"{kind.removesuffix('_type')}({_type_text(getattr(value_type, kind).elem_type)})"
+    return str(kind or "?").removesuffix("_type")

@@ -1,12 +1,14 @@
-"""`onnxopt stats` in a terminal: one model, or two side by side with what changed."""
+"""`onnxopt stats` in a terminal or as Markdown: one model, or two side by side with what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -15,84 +17,191 @@ from onnxopt.report.plain import size
 if TYPE_CHECKING:
     from onnxopt.analysis.cost import ModelStats
 
-Row = tuple[str, float, float]
+Row = tuple[str, int, int]
+Show = Callable[[int], str]
+
+_NAME_WIDTH: Final = 16  # of the names, before a column of figures goes
+_LISTED: Final = 6  # inputs and outputs shown
+_WIDE: Final = 10_000
 
 
-def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, float, float, bool]]:
-    """(what, before, after, whether it is in bytes)."""
-    yield "nodes", a.nodes, b.nodes, False
-    yield "operator types", len(a.operators), len(b.operators), False
-    yield "initializers", a.initializers, b.initializers, False
-    yield "functions", a.functions, b.functions, False
-    yield "parameters", a.parameters, b.parameters, False
-    yield "bytes in memory", sum(a.bytes_by_type.values()), sum(b.bytes_by_type.values()), True
-    yield "bytes on disk", a.file_bytes, b.file_bytes, True
+def exact(n: int) -> str:
+    return f"{n:,}"
+
+
+def count(n: int) -> str:
+    """Elements for people: 2,194 or 25.6 M."""
+    if n < 100_000:
+        return f"{n:,}"
+    return f"{n / 1e9:.2f} G" if n >= 999_950_000 else f"{n / 1e6:.2f} M" if n < 9_995_000 else f"{n / 1e6:.1f} M"
+
+
+def share(before: int, after: int) -> str:
+    """`-70%`, `×42`; never rounded to no change or to nothing left."""
+    if before == after:
+        return ""
+    if not before:
+        return "new"
+    ratio = after / before
+    if ratio >= 9.95:
+        return f"×{ratio:,.0f}"
+    percent = (ratio - 1) * 100
+    if abs(percent) < 0.1:
+        return "-<0.1%" if percent < 0 else "+<0.1%"
+    if after and percent < -99.5:
+        return f"{max(percent, -99.9):.1f}%"
+    return f"{percent:+.0f}%" if abs(percent) >= 9.5 else f"{percent:+.1f}%"
+
+
+def change(before: int, after: int, show: Show = exact) -> str:
+    """`-238`, `+36.1 MiB`, nothing when equal."""
+    return "" if before == after else ("-" if after < before else "+") + show(abs(after - before))
+
+
+def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]:
+    """(what, before, after, how to show it); parts of the row before start with two spaces."""
+    yield "nodes", a.nodes, b.nodes, exact
+    inner = [sum(n for scope, n in s.nodes_by_scope.items() if scope != "main") for s in (a, b)]
+    if any(inner):
+        yield "  in bodies and functions", inner[0], inner[1], exact
+    yield "operator types", len(a.operators), len(b.operators), exact
+    yield "initializers", a.initializers, b.initializers, exact
+    if a.functions or b.functions:
+        yield "functions", a.functions, b.functions, exact
+    yield "parameters", a.parameters, b.parameters, count
+    yield "bytes in memory", sum(a.bytes_by_type.values()), sum(b.bytes_by_type.values()), size
+    types = list(dict.fromkeys((*a.bytes_by_type, *b.bytes_by_type)))
+    for name in types if len(types) > 1 else ():
+        yield f"  {name}", a.bytes_by_type.get(name, 0), b.bytes_by_type.get(name, 0), size
+    yield "bytes on disk", a.file_bytes, b.file_bytes, size
 
 
 def operators(a: ModelStats, b: ModelStats) -> list[Row]:
     """Operator counts, the largest decrease first, then those that stayed, by count."""
     names = sorted({*a.operators, *b.operators})
     rows = [(name, a.operators.get(name, 0), b.operators.get(name, 0)) for name in names]
-    return sorted(rows, key=lambda r: (r[2] - r[1] == 0, r[2] - r[1] if r[2] != r[1] else -r[2]))
+    return sorted(rows, key=lambda r: (r[2] == r[1], r[2] - r[1] or -r[2]))
+
+
+# -- in a terminal ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """The first of several tables whose figures fit the terminal; names fold, figures are never cut."""
+
+    tables: Sequence[Table]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in self.tables[:-1]:
+            natural = Measurement.get(console, options.update(width=_WIDE), table).maximum
+            names = Measurement.get(console, options.update(width=_WIDE), Group(*table.columns[0].cells)).maximum
+            if natural - max(names - _NAME_WIDTH, 0) <= options.max_width:
+                yield table
+                return
+        yield self.tables[-1]
 
 
 def one(stats: ModelStats) -> RenderableType:
     """Table of one model."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("operator")
-    table.add_column("nodes", justify="right")
-    for name, count in stats.operators.items():
-        table.add_row(name, f"{count:,}")
-    table.add_section()
-    for what, value, _, in_bytes in totals(stats, stats):
-        if value or what != "functions":
-            table.add_row(what, size(value) if in_bytes else f"{value:,.0f}", style="bold" if what == "nodes" else "")
-    return Group(_head(stats), table)
+    rows = [_row(name, (exact(n),)) for name, n in stats.operators.items()]
+    sums = [_row(what, (show(n),), _total_style(what)) for what, n, _, show in totals(stats, stats)]
+    interface = Table.grid(padding=(0, 2, 0, 0))
+    for kind, values in (("inputs", stats.inputs), ("outputs", stats.outputs)):
+        for i, (name, kind_of_value) in enumerate(list(values.items())[:_LISTED]):
+            interface.add_row(Text(kind if not i else "", "dim"), Text(name, overflow="fold"), Text(kind_of_value))
+        if len(values) > _LISTED:
+            interface.add_row("", Text(f"and {len(values) - _LISTED} more", "dim"))
+    return Group(_heads(("", stats)), interface, _table(("nodes",), rows, sums))
 
 
 def diff(a: ModelStats, b: ModelStats) -> RenderableType:
-    """Table of what changed from `a` to `b`."""
+    """Table of what changed from `a` to `b`: without the relative, then the absolute change where it is narrow."""
+    rows = [_changed(name, x, y, exact) for name, x, y in operators(a, b)]
+    sums = [_changed(what, x, y, show) for what, x, y, show in totals(a, b)]
+    headings = ("before", "after", "change", "%")
+    tables = [_table(headings[:n], [r[: n + 1] for r in rows], [r[: n + 1] for r in sums]) for n in (4, 3, 2)]
+    return Group(_heads(("before", a), ("after", b)), *_interface_changes(a, b), _Fitting(tables))
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[Text]], sums: Sequence[Sequence[Text]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("operator")
-    for heading in ("before", "after", "change", ""):
+    table.add_column("operator", overflow="fold")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, before, after in operators(a, b):
-        _add(table, name, before, after, False)
+    for row in rows:
+        table.add_row(*row)
     table.add_section()
-    for what, before, after, in_bytes in totals(a, b):
-        if before or after or what != "functions":
-            _add(table, what, before, after, in_bytes)
-    return Group(_head(a), _head(b), table)
+    for row in sums:
+        table.add_row(*row)
+    return table
 
 
-def _head(stats: ModelStats) -> Text:
-    opsets = ", ".join(f"{d} {v}" for d, v in stats.opsets.items())
-    return Text.assemble((stats.path, "bold"), (f"  IR {stats.ir_version}, {opsets}", "dim"))
+def _row(name: str, figures: Sequence[str], style: str = "") -> list[Text]:
+    """Names come from files: Text, so that nothing in them is markup."""
+    return [Text(name, style, overflow="fold"), *(Text(f, style) for f in figures)]
 
 
-def _add(table: Table, name: str, before: float, after: float, in_bytes: bool) -> None:
-    def show(n: float) -> str:
-        return size(n) if in_bytes else f"{n:,.0f}"
+def _changed(name: str, before: int, after: int, show: Show) -> list[Text]:
+    style = _total_style(name) if before != after else "dim"
+    row = _row(name, (show(before), show(after)), style)
+    colour = "green" if after < before else "red"
+    return [*row, Text(change(before, after, show), colour), Text(share(before, after), colour)]
 
-    change = after - before
-    if not change:
-        table.add_row(name, show(before), show(after), "", "", style="dim")
-        return
-    colour = "green" if change < 0 else "red"
-    sign = "-" if change < 0 else "+"
-    share = f"{change / before:+.0%}" if before else "new"
-    table.add_row(name, show(before), show(after), f"[{colour}]{sign}{show(abs(change))}[/]", f"[{colour}]{share}[/]")
+
+def _total_style(what: str) -> str:
+    return "bold" if what == "nodes" else "dim" if what.startswith("  ") else ""
+
+
+def _heads(*models: tuple[str, ModelStats]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for label, stats in models:
+        cells = [Text(label, "dim")] if label else []
+        opsets = ", ".join(f"{d} {v}" for d, v in stats.opsets.items())
+        details = Text(f"IR {stats.ir_version}, {opsets}", "dim")
+        grid.add_row(*cells, Text(stats.path, "bold", overflow="fold"), details)
+    return grid
+
+
+def _interface_changes(a: ModelStats, b: ModelStats) -> Iterator[Text]:
+    """What callers would notice: an optimizer has no business here."""
+    for kind, before, after in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
+        for name in dict.fromkeys((*before, *after)):
+            x, y = before.get(name), after.get(name)
+            if x != y:
+                yield Text(f"{kind} {name}: {x or 'absent'} → {y or 'absent'}", "yellow")
+        if before.keys() == after.keys() and list(before) != list(after):
+            yield Text(f"{kind}s are in another order", "yellow")
+
+
+# -- as Markdown -----------------------------------------------------------------------------------------
 
 
 def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
     """The same as a Markdown table, for a pull request."""
     if b is None:
-        rows = [f"| {name} | {count:,} |" for name, count in a.operators.items()]
-        rows += [f"| **{what}** | {size(n) if bytes_ else f'{n:,.0f}'} |" for what, n, _, bytes_ in totals(a, a)]
-        return "\n".join([f"**{a.path}**", "", "| operator | nodes |", "|---|---:|", *rows])
-    rows = [f"| {n} | {x:,.0f} | {y:,.0f} | {y - x:+,.0f} |" for n, x, y in operators(a, b)]
-    for what, x, y, bytes_ in totals(a, b):
-        sign = "-" if y < x else "+"
-        cells = (size(x), size(y), sign + size(abs(y - x))) if bytes_ else (f"{x:,.0f}", f"{y:,.0f}", f"{y - x:+,.0f}")
-        rows.append(f"| **{what}** | {' | '.join(cells)} |")
-    return "\n".join(["| operator | before | after | change |", "|---|---:|---:|---:|", *rows])
+        lines = [f"**{_escaped(a.path)}**", "", "| operator | nodes |", "|---|---:|"]
+        lines += [_line(name, exact(n)) for name, n in a.operators.items()]
+        lines += [_line(_total(what), show(n)) for what, n, _, show in totals(a, a)]
+        return "\n".join(lines)
+    lines = [f"**{_escaped(a.path)}** → **{_escaped(b.path)}**", ""]
+    for note in _interface_changes(a, b):
+        lines += [_escaped(note.plain), ""]
+    lines += ["| operator | before | after | change | % |", "|---|---:|---:|---:|---:|"]
+    for name, x, y in operators(a, b):
+        lines.append(_line(name, exact(x), exact(y), change(x, y), share(x, y)))
+    for what, x, y, show in totals(a, b):
+        lines.append(_line(_total(what), show(x), show(y), change(x, y, show), share(x, y), escape=False))
+    return "\n".join(lines)
+
+
+def _total(what: str) -> str:
+    return what.strip() if what.startswith("  ") else f"**{what}**"
+
+
+def _line(name: str, *figures: str, escape: bool = True) -> str:
+    return f"| {' | '.join((_escaped(name) if escape else name, *figures))} |"
+
+
+def _escaped(text: str) -> str:
+    return "".join("\\" + c if c in "\\|*_`<[" else c for c in text)

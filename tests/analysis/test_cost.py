@@ -1,0 +1,124 @@
+"""What `onnxopt stats` counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, TensorProto, helper, numpy_helper, parser
+from rich.console import Console
+
+import onnxopt
+from onnxopt.analysis.cost import ModelStats, model_stats
+from onnxopt.graph import read_model
+from onnxopt.report import stats_table
+
+
+def stats(source: str) -> ModelStats:
+    return model_stats(read_model(parser.parse_model(source)))
+
+
+def shown(found: ModelStats, width: int = 100) -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(stats_table.one(found))
+    return capture.get()
+
+
+def test_bytes_and_parameters_by_hand() -> None:
+    found = stats(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y)'
+        "<float[2] w = {1, 2}, int64[3] k = {1, 2, 3}>"
+        "{ c = Constant <value = float[2] {1, 2}> () a = Add (x, w) b = Add (a, c) y = Identity (b) }"
+    )
+    assert (found.nodes, found.initializers, found.parameters) == (4, 2, 2 + 3 + 2)
+    assert found.bytes_by_type == {"int64": 24, "float": 16}
+
+
+def test_a_constant_that_the_caller_of_a_function_decides_has_no_parameters() -> None:
+    found = stats(
+        '<ir_version: 8, opset_import: ["" : 17, "l" : 1]> g (float[2] x) => (float[2] y) { y = l.f <v = 3.0> (x) }'
+        '<domain: "l", opset_import: ["" : 17]> f <v> (x) => (y) { c = Constant <value_float: float = @v> () '
+        "y = Add (x, c) }"
+    )
+    assert (found.nodes, found.parameters) == (3, 0)
+
+
+def test_a_constant_without_a_value_is_no_reason_to_fail() -> None:
+    assert stats('<ir_version: 8, opset_import: ["" : 17]> g () => (float[2] y) { y = Constant () }').parameters == 0
+
+
+def test_sparse_initializers_count_with_what_they_store() -> None:
+    proto = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Add", ["x", "s"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+            sparse_initializer=[
+                helper.make_sparse_tensor(
+                    numpy_helper.from_array(np.ones(2, np.float32), "s"),
+                    numpy_helper.from_array(np.array([0, 4], np.int64), "s_indices"),
+                    [2, 3],
+                )
+            ],
+        )
+    )
+    found = model_stats(read_model(proto))
+    assert (found.initializers, found.parameters) == (1, 2)
+
+
+def test_data_files_of_any_attribute_are_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "more.bin").write_bytes(b"\0" * 400)
+    tensor = TensorProto(name="t", data_type=TensorProto.FLOAT, dims=[100], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="more.bin")
+    node = helper.make_node("Opaque", ["x"], ["y"], domain="local")
+    node.attribute.append(AttributeProto(name="table", type=AttributeProto.TENSOR, t=tensor))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets), tmp_path / "m.onnx")
+    assert onnxopt.stats(tmp_path / "m.onnx").file_bytes == (tmp_path / "m.onnx").stat().st_size + 400
+
+
+def test_scopes_of_unnamed_owners_are_told_apart() -> None:
+    branch = "then_branch = t () => (float[2] r) { r = Relu (x) }, else_branch = e () => (float[2] s) { s = Neg (x) }"
+    found = stats(
+        '<ir_version: 8, opset_import: ["" : 17]> g (bool b, float[2] x) => (float[2] y, float[2] z)'
+        f"{{ y = If <{branch}> (b) z = If <{branch}> (b) }}"
+    )
+    assert sorted(found.nodes_by_scope) == [
+        "main",
+        "main / If / else_branch",
+        "main / If / else_branch (2)",
+        "main / If / then_branch",
+        "main / If / then_branch (2)",
+    ]
+
+
+def test_names_are_not_markup() -> None:
+    node = helper.make_node("Q", ["x"], ["y"], domain="[red]a")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+    proto = helper.make_model(
+        helper.make_graph([node], "g", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("[red]a", 1)],
+    )
+    found = model_stats(read_model(proto))
+    assert "[red]a::Q" in shown(found)
+    assert "\\[red]a::Q" in stats_table.markdown(found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (10, 10, ""),
+        (0, 3, "new"),
+        (100, 30, "-70%"),
+        (1, 42, "×42"),
+        (100_000, 1, "-99.9%"),
+        (100_000, 99_999, "-<0.1%"),
+    ],
+)
+def test_shares_are_never_rounded_to_nothing(before: int, after: int, text: str) -> None:
+    assert stats_table.share(before, after) == text
