@@ -29,6 +29,10 @@ class Invalid(Exception):
     """These operands are an error at run time; no runtime should be asked (some die of it)."""
 
 
+def exists(op: str) -> bool:
+    return op in _KERNELS
+
+
 def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     """The node's outputs, or None if there is no kernel for these operands.
 
@@ -40,7 +44,7 @@ def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     try:
         with np.errstate(all="ignore"):
             results = kernel(node, inputs, opset)
-    except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError, OverflowError):
+    except (ValueError, IndexError, TypeError, KeyError, AssertionError, ZeroDivisionError, OverflowError):
         return None  # odd operands: let a runtime decide
     return None if results is None else [np.asarray(r) for r in results]
 
@@ -150,7 +154,7 @@ def _cast(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     (x,) = inputs
     assert x is not None
     to = node.attr("to")
-    if to in (TensorProto.STRING, TensorProto.BFLOAT16) or to >= TensorProto.COMPLEX64 != TensorProto.BFLOAT16:
+    if to == TensorProto.STRING or to >= TensorProto.COMPLEX64:
         return None
     dtype = numpy_dtype(to)
     if x.dtype.kind == "f" and dtype.kind in "iu":

@@ -77,7 +77,7 @@ def per_channel(z: Array, rank: int, channels: int) -> Array | None:
     None where it has more axes, varies along another axis, or would widen the result: [C] against rank 4 is along
     the last axis, not the channels.
     """
-    if z.ndim > rank:
+    if z.ndim > rank or rank < 2:
         return None
     shape = (1,) * (rank - z.ndim) + z.shape
     if any(d != 1 for i, d in enumerate(shape) if i != 1) or shape[1] not in (1, channels):
@@ -98,7 +98,7 @@ def batch_norm_affine(
 ) -> tuple[Array, Array] | None:
     """BatchNormalization in inference as y = a x + c, per channel, float64; None where var + eps is not positive."""
     variance = var.astype(np.float64) + epsilon
-    if not variance.min() > 0:
+    if not (variance > 0).all():
         return None
     a = scale / np.sqrt(variance)
     return a, shift - a * mean

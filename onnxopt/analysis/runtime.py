@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
-from onnxopt.protos import Array, array_to_tensor
+from onnxopt.protos import Array, array_to_tensor, numpy_dtype
 
 Arrays = dict[Value, Array]
 
@@ -80,7 +80,16 @@ def _run_onnxruntime(
     data = _model(graph, nodes, known, wanted).SerializeToString()
     session = rt.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     results: list[Any] = session.run([v.name for v in wanted], {})
-    return {v: np.asarray(r) for v, r in zip(wanted, results) if r is not None}
+    made = zip(wanted, session.get_outputs(), results)
+    return {v: _typed(np.asarray(r), o.type) for v, o, r in made if r is not None}
+
+
+def _typed(array: Array, kind: str) -> Array:
+    """onnxruntime hands out the bytes of the 8-bit floats, which numpy does not have, as uint8."""
+    if array.dtype != np.uint8 or kind == "tensor(uint8)":
+        return array
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    return array.view(numpy_dtype(TensorProto.DataType.Value(name.upper())))
 
 
 def _run_reference(

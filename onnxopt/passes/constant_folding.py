@@ -19,6 +19,12 @@ from onnxopt.protos import Array, make_node, tensor_bytes
 _KEPT = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW
 )
+# Their kernels return views.
+_VIEWS = frozenset(
+    {"Expand", "ConstantOfShape", "Shape", "Size", "Identity", "Transpose", "Slice", "Squeeze", "Unsqueeze"}
+)
+# Small operands may make a large result.
+_GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
 
 
@@ -59,6 +65,8 @@ class _Cone:
         self.freed: dict[Node, int] = {}  # bytes that go when nothing but this node's outputs remains
         self.failed: set[Node] = ctx.memo.setdefault("constant-folding: failed", set())
         self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())
+        self.told: set[tuple[Node, str]] = ctx.memo.setdefault("constant-folding: told", set())
+        self.work = 0  # bytes made so far, beyond those that go
 
     def collect(self) -> None:
         for node in self.graph:
@@ -72,7 +80,9 @@ class _Cone:
                 return False
         if node.op in _KEPT or node.bodies or node in self.failed or not node.inputs:
             return False
-        if "Sequence" in node.op or "Optional" in node.op or not is_deterministic(node.op):
+        if ("Sequence" in node.op and node.op != "ReverseSequence") or "Optional" in node.op:
+            return False
+        if not is_deterministic(node.op):
             return False
         if node.op == "Identity" and node.output.is_output:
             return False
@@ -94,13 +104,15 @@ class _Cone:
         waiting: set[Value] = set()
         opset = self.graph.opset()
         for node in list(self.nodes):
-            if node.graph is None or any(v in waiting for v in node.inputs if v is not None):
+            if self._is_cut_off(node):
+                del self.nodes[node]
+                continue
+            if any(v in waiting for v in node.inputs if v is not None):
                 rest.append(node)
                 waiting.update(v for v in node.outputs if v is not None)
                 continue
             inputs = [None if v is None else self.arrays[v] if v in self.arrays else v.array for v in node.inputs]
-            if self._expected(node, inputs) > self.options.max_work:
-                self._give_up(node, "takes too much memory to compute")
+            if not self._pays(node, self._expected(node, inputs)):
                 continue
             try:
                 results = kernels.evaluate(node, inputs, opset)
@@ -118,9 +130,22 @@ class _Cone:
         if rest:
             self._run(rest)
 
+    def _is_cut_off(self, node: Node) -> bool:
+        """Does it read what was given up on?"""
+        return any(v is not None and not v.constant and v.producer not in self.nodes for v in node.inputs)
+
+    def _pays(self, node: Node, made: int) -> bool:
+        """May so many bytes be made? Those that the fold frees are free, so big weights are always reshuffled."""
+        extra = max(0, made - self.freed[node])
+        if self.work + extra <= self.options.max_work:
+            self.work += extra
+            return True
+        self._give_up(node, "takes too much memory to compute", retry=extra <= self.options.max_work)
+        return False
+
     def _expected(self, node: Node, inputs: list[Array | None]) -> int:
-        """Bytes that a kernel will make; views cost nothing."""
-        if node.op in ("Expand", "ConstantOfShape", "Shape", "Identity", "Transpose", "Slice"):
+        """Bytes that a kernel will make; views cost nothing, and what has no kernel is measured by its shape."""
+        if node.op in _VIEWS or not kernels.exists(node.op):
             return 0
         arrays = [x for x in inputs if x is not None]
         if node.op == "Gather" and len(arrays) == 2:
@@ -131,14 +156,13 @@ class _Cone:
             shape = np.broadcast_shapes(*(x.shape for x in arrays))
         except ValueError:
             return sum(x.nbytes for x in arrays)
-        return max(math.prod(shape) * 8, sum(x.nbytes for x in arrays)) if arrays else 0
+        if node.op == "Cast":
+            return tensor_bytes(node.attr("to"), shape)
+        return max(math.prod(shape) * max(x.itemsize for x in arrays), sum(x.nbytes for x in arrays)) if arrays else 0
 
     def _affordable(self, node: Node) -> bool:
         """Decide before running: the result's size must be known, or small because all it is made of is."""
-        if any(
-            v is not None and v.producer is not None and v.producer not in self.nodes and not v.constant
-            for v in node.inputs
-        ):
+        if self._is_cut_off(node):
             del self.nodes[node]
             return False
         for v in node.outputs:
@@ -146,19 +170,31 @@ class _Cone:
                 continue
             shape, data_type = types.static_shape(v), types.dtype(v)
             if shape is None or not data_type:
-                inputs = sum(tensor_bytes(*i.constant_type()) for i in node.inputs if i is not None and i.constant)
-                if inputs > 1 << 16 or node.op in ("Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"):
-                    self._give_up(node, "the size of the result is unknown")
+                if sum(self._bytes(i) for i in node.inputs if i is not None) > 1 << 16 or node.op in _GROWING:
+                    computed = any(i is not None and not i.constant for i in node.inputs)
+                    self._give_up(node, "the size of the result is unknown", retry=computed)
                     return False
-            elif tensor_bytes(data_type, shape) > self.options.max_work:
-                self._give_up(node, "takes too much memory to compute")
+            elif not self._pays(node, tensor_bytes(data_type, shape)):
                 return False
         return True
 
-    def _give_up(self, node: Node, reason: str) -> None:
-        self.failed.add(node)
+    def _bytes(self, v: Value) -> int:
+        if v in self.arrays:
+            return self.arrays[v].nbytes
+        return tensor_bytes(*v.constant_type()) if v.constant else 0
+
+    def _give_up(self, node: Node, reason: str, retry: bool = False) -> None:
+        """Leave the node alone: for this round if `retry`, because the next may know or afford more."""
+        if not retry:
+            self.failed.add(node)
         self.nodes.pop(node, None)
-        self.ctx.decline(_RULE, reason, repr(node))
+        self._decline(node, reason)
+
+    def _decline(self, node: Node, reason: str, detail: str = "") -> None:
+        """Count a node once for each reason, however many rounds there are."""
+        if (node, reason) not in self.told:
+            self.told.add((node, reason))
+            self.ctx.decline(_RULE, reason, repr(node) + detail)
 
     def _run(self, rest: list[Node]) -> None:
         inside = set(rest)
@@ -196,17 +232,14 @@ class _Cone:
             if any(self._stays_filled(self.arrays[v]) for v in wanted):
                 for v in wanted:
                     v.constant, v.array = True, self.arrays[v]  # known to every rule, stored by none
-                self.ctx.decline(_RULE, "a fill stays a node: written out it would take the bytes", repr(node))
+                self._decline(node, "a fill stays a node: written out it would take the bytes")
                 kept.add(node)
                 continue
             made = sum(self.arrays[v].nbytes for v in wanted)
             growth = made - self.freed[node]
             if growth > self.options.max_bytes:
-                self.ctx.decline(
-                    _RULE,
-                    "the file would grow beyond the limit (--max-constant-bytes)",
-                    f"{node!r} (+{growth:,} bytes)",
-                )
+                reason = "the file would grow beyond the limit (--max-constant-bytes)"
+                self._decline(node, reason, f" (+{growth:,} bytes)")
                 kept.add(node)
                 continue
             replaced += [(node, v) for v in wanted]
