@@ -199,5 +199,5 @@ def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None
     return tensor.elem_type, tuple(dims)
 
 
-def tensor_value_info(name: str, data_type: int, shape: Iterable[int | str | None]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, data_type, list(shape))
+def tensor_value_info(name: str, data_type: int, shape: Iterable[int | str | None] | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, data_type, None if shape is None else list(shape))
