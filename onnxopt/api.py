@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import UsageError, VerificationError
+from onnxopt.errors import OnnxOptError, UsageError, VerificationError
 from onnxopt.io import Staged, from_proto, load, refuse_overwriting_input, save
-from onnxopt.passes.constant_folding import ConstantFolding
-from onnxopt.passes.levels import passes_for, passes_named
-from onnxopt.pipeline import Pass, PassContext, PipelineReport, run_fixpoint
+from onnxopt.passes.levels import pipeline_for
+from onnxopt.pipeline import (
+    Instrument,
+    Pass,
+    PassContext,
+    PipelineReport,
+    Sequential,
+    execute,
+    get_pass,
+    parse_pipeline,
+)
+from onnxopt.pipeline.context import Trace
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
 
 if TYPE_CHECKING:
@@ -26,20 +35,48 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class OptimizeOptions:
-    """`level` 0 to 3; `passes` (names) replaces the level's; `disable` takes passes out.
+    """What to run, and how.
 
-    `max_constant_bytes`: how much a constant fold may add to the file. `max_rewrites`: stop after so many.
+    `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
+    the level's; `disable` takes passes out. `config`: values of config keys, such as `constant-folding.max-bytes`.
+    `target`: what the result is for. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
-    `check`: verify the graph's invariants after every pass.
     """
 
     level: int = 2
-    passes: tuple[str, ...] | None = None
+    pipeline: str | None = None
+    extra: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
-    max_constant_bytes: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    target: str = "any"
     max_rewrites: int | None = None
     freeze_initializers: bool = False
-    check: bool = False
+
+    def passes(self) -> Sequential:
+        """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
+        if not 0 <= self.level <= 3:
+            raise UsageError(f"there is no level {self.level}", "levels are 0 to 3")
+        return pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
+
+    def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
+        """Settings to run it in. Raises UsageError for unknown names and keys."""
+        required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
+        return PassContext(
+            opt_level=self.level,
+            required_pass=required,
+            disabled_pass=[get_pass(name).info.name for name in self.disable],
+            config=self.config,
+            target=self.target,
+            instruments=instruments,
+            trace=trace,
+            max_rewrites=self.max_rewrites,
+        )
+
+
+def _names(p: Pass) -> Iterator[str]:
+    yield p.name
+    for child in p.children:
+        yield from _names(child)
 
 
 @dataclass
@@ -67,38 +104,41 @@ class Result:
     report: Report
 
 
-def select_passes(options: OptimizeOptions) -> list[Pass]:
-    """The passes that `options` ask for, with their options set. Raises UsageError for unknown names."""
-    if not 0 <= options.level <= 3:
-        raise UsageError(f"there is no level {options.level}", "levels are 0 to 3")
-    chosen = passes_for(options.level) if options.passes is None else passes_named(options.passes)
-    disabled = {p.name for p in passes_named(options.disable)}
-    passes = [p for p in chosen if p.name not in disabled]
-    if options.max_constant_bytes is not None:
-        passes = [
-            replace(p, max_bytes=options.max_constant_bytes) if isinstance(p, ConstantFolding) else p for p in passes
-        ]
-    return passes
+class _Tell(Instrument):
+    """Passes on the name of each pass before it runs."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def before(self, model: Model, p: Pass) -> None:
+        if not p.children:
+            self.progress(p.name)
 
 
 def optimize_model(
-    model: Model, options: OptimizeOptions | None = None, progress: Progress = lambda name: None
+    model: Model,
+    options: OptimizeOptions | None = None,
+    instruments: Sequence[Instrument] = (),
+    trace: Trace | None = None,
 ) -> PipelineReport:
     """Optimize an in-memory model in place."""
     options = options or OptimizeOptions()
-    ctx = PassContext(opt_level=options.level, max_rewrites=options.max_rewrites, check=options.check)
-    return run_fixpoint(model, select_passes(options), ctx, progress)
+    return execute(options.passes(), model, options.context(instruments, trace))
 
 
 def optimize(
     model: str | Path | ModelProto,
     level: int = 2,
     *,
-    passes: Sequence[str] | None = None,
+    pipeline: str | None = None,
+    extra: Sequence[str] = (),
     disable: Sequence[str] = (),
-    max_constant_bytes: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    target: str = "any",
     max_rewrites: int | None = None,
     freeze_initializers: bool = False,
+    instruments: Sequence[Instrument] = (),
+    trace: Trace | None = None,
 ) -> Result:
     """Optimize a model file or a ModelProto and return the result; neither is changed.
 
@@ -109,9 +149,11 @@ def optimize(
 
     options = OptimizeOptions(
         level=level,
-        passes=tuple(passes) if passes is not None else None,
+        pipeline=pipeline,
+        extra=tuple(extra),
         disable=tuple(disable),
-        max_constant_bytes=max_constant_bytes,
+        config=config or {},
+        target=target,
         max_rewrites=max_rewrites,
         freeze_initializers=freeze_initializers,
     )
@@ -120,8 +162,8 @@ def optimize(
         loaded, source = load(model, freeze_initializers=freeze_initializers), str(model)
     else:
         loaded, source = from_proto(model, freeze_initializers=freeze_initializers), ""
-    pipeline = optimize_model(loaded, options)
-    report = Report(source, "", pipeline, seconds=time.perf_counter() - start)
+    done = optimize_model(loaded, options, instruments, trace)
+    report = Report(source, "", done, seconds=time.perf_counter() - start)
     return Result(write_model(loaded), report)
 
 
@@ -134,16 +176,20 @@ def optimize_file(
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     progress: Progress = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    trace: Trace | None = None,
+    reproducer: str | Path | None = None,
 ) -> Report:
     """Optimize one file into another. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
     the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`: one that was
-    started before, to have it load while this module was imported.
+    started before, to have it load while this module was imported. A pass that fails leaves in the folder
+    `reproducer` what is needed to run it again (see `write_reproducer`).
     """
     options = options or OptimizeOptions()
     source, destination = Path(source), Path(destination)
-    passes = select_passes(options)
+    passes, ctx = options.passes(), options.context((*instruments, _Tell(progress)), trace)
     phases: dict[str, float] = {}
     clock = start = time.perf_counter()
 
@@ -153,7 +199,7 @@ def optimize_file(
         phases[name] = now - clock
         clock = now
 
-    if check_result and passes and verifier is None:
+    if check_result and passes.passes and verifier is None:
         verifier = Verifier(source, verify_options or VerifyOptions())
     try:
         if verifier is not None:
@@ -165,8 +211,11 @@ def optimize_file(
         refuse_overwriting_input(source, destination)
         with Staged(destination) as staged:
             phase("load")
-            ctx = PassContext(opt_level=options.level, max_rewrites=options.max_rewrites, check=options.check)
-            pipeline = run_fixpoint(model, passes, ctx, progress)
+            try:
+                pipeline = execute(passes, model, ctx)
+            except OnnxOptError as e:
+                _keep(reproducer, source, passes, ctx, e, options)
+                raise
             phase("passes")
             progress("writing")
             staged.write(model)
@@ -186,6 +235,24 @@ def optimize_file(
     finally:
         if verifier is not None:
             verifier.close()
+
+
+def _keep(
+    reproducer: str | Path | None,
+    source: Path,
+    passes: Sequential,
+    ctx: PassContext,
+    error: OnnxOptError,
+    options: OptimizeOptions,
+) -> None:
+    if error.failed is None:
+        return
+    if reproducer is None:
+        error.hint += "; --reproducer DIR keeps what is needed to report it"
+        return
+    from onnxopt.pipeline.reproducer import keep_reproducer
+
+    keep_reproducer(reproducer, source, passes, ctx, error, options.freeze_initializers)
 
 
 class DifferentResult(VerificationError):

@@ -12,6 +12,7 @@ class OnnxOptError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.failed: tuple[int, str] | None = None  # which pass of a run raised it: how many ran before, its text
 
     def __str__(self) -> str:
         return self.message

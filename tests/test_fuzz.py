@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxopt import OptimizeOptions, optimize_model
 from onnxopt.graph import write_model
 from onnxopt.io import from_proto
+from onnxopt.pipeline import CheckEach
 
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "150"))
 SHAPES = [(2, 3, 4, 4), (2, 3), (4,), (1, 3, 1, 1), (2, 1, 4, 4)]
@@ -234,7 +235,7 @@ def test_random_graphs(proto: onnx.ModelProto) -> None:
         reject()  # the original itself: without optimizations some outer values never reach a branch
     for level in (1, 2):
         model = from_proto(proto)
-        optimize_model(model, OptimizeOptions(level=level, check=True))
+        optimize_model(model, OptimizeOptions(level=level), [CheckEach()])
         result = onnx.ModelProto()
         result.CopyFrom(write_model(model))
         onnx.checker.check_model(result, full_check=True)

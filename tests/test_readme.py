@@ -12,7 +12,7 @@ import onnx
 import onnxopt
 from onnxopt.graph import read_model
 from onnxopt.rewrite import Driver, Rule, const, op, rewrite, var
-from tests.cli.test_optimize import SCRIPT
+from tests.cli.conftest import SCRIPT
 from tests.samples import ROOT, build
 
 README = (ROOT / "README.md").read_text()

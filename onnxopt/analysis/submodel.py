@@ -31,11 +31,9 @@ def boundary(nodes: Sequence[Node]) -> Boundary:
             if value.producer in inside:
                 continue
             (constants if value.constant else inputs)[value] = None
-        for value in node.outputs:
-            if value is not None and (
-                value.is_output or any(_scope_user(u, node.graph) not in inside for u in value.users)
-            ):
-                outputs.append(value)
+        for v in node.outputs:
+            if v is not None and (v.is_output or any(_scope_user(u, node.graph) not in inside for u in v.users)):
+                outputs.append(v)
     return list(inputs), list(constants), outputs
 
 

@@ -18,6 +18,8 @@ _COMMANDS: Final = {
     "optimize": ("onnxopt.cli.optimize", "Optimize a model and verify the result."),
     "stats": ("onnxopt.cli.stats", "Count what is in a model, or compare two."),
     "passes": ("onnxopt.cli.passes", "List the passes."),
+    "explain": ("onnxopt.cli.explain", "Print the manual page of a pass."),
+    "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
 }
 
 

@@ -9,25 +9,9 @@ from typing import Any
 
 import click
 
+from onnxopt.cli.options import Watch, instrument_options, make_options, pipeline_options, write_text
+from onnxopt.cli.project import ProjectCommand
 from onnxopt.errors import UsageError, WriteError
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
-    name = "bytes"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).lower().removesuffix("b").removesuffix("i")
-        number, unit = (text[:-1], text[-1]) if text[-1:] in ("k", "m", "g") else (text, "")
-        try:
-            return int(float(number) * _UNITS[unit])
-        except ValueError:
-            self.fail(f"{value!r} is not a number of bytes, like 65536 or 4M", param, ctx)
-
-
-def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name.strip() for text in value for name in text.split(",") if name.strip())
 
 
 def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -43,23 +27,13 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 
 @click.command(
+    cls=ProjectCommand,
     epilog="Exit codes: 0 done, 1 the result differs from the original (nothing is written), 2 wrong usage or "
-    "unreadable input, 4 a bug in a pass."
+    "unreadable input, 4 a bug in a pass.",
 )
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
-@click.option(
-    "-O",
-    "--level",
-    type=click.IntRange(0, 3),
-    default=2,
-    show_default=True,
-    help="0: copy; 1: exact; 2: may re-associate floating point; 3: structural algebra.",
-)
-@click.option(
-    "--passes", callback=_names, multiple=True, metavar="NAMES", help="Run these passes instead of a level's."
-)
-@click.option("--disable", callback=_names, multiple=True, metavar="NAMES", help="Do not run these passes.")
+@pipeline_options
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @click.option(
     "--input",
@@ -73,16 +47,6 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 @click.option("--atol", type=float, help="Largest absolute difference. [default: by type]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds verification may take.")
-@click.option(
-    "--max-constant-bytes",
-    type=_Bytes(),
-    help="How much one constant fold may add to the file. [default: 1M]",
-)
-@click.option(
-    "--freeze-initializers",
-    is_flag=True,
-    help="Initializers that are also inputs are constants: nobody overrides them.",
-)
 @click.option("--max-rewrites", type=click.IntRange(0), help="Stop after so many rewrites.")
 @click.option(
     "--report",
@@ -90,26 +54,29 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write what was done as JSON.",
 )
+@instrument_options
+@click.option(
+    "--reproducer",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="If a pass fails, leave in this folder what `onnxopt reproduce` needs.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("-v", "--verbose", count=True, help="Show rules, and why others declined.")
 def optimize(
     source: Path,
     destination: Path,
-    level: int,
-    passes: tuple[str, ...],
-    disable: tuple[str, ...],
     no_verify: bool,
     inputs: dict[str, str],
     rtol: float | None,
     atol: float | None,
     seed: int,
     timeout: float,
-    max_constant_bytes: int | None,
-    freeze_initializers: bool,
     max_rewrites: int | None,
     report_file: Path | None,
+    reproducer: Path | None,
     quiet: bool,
     verbose: int,
+    **given: Any,
 ) -> None:
     """Optimize the model IN, verify the result against it, and write OUT.
 
@@ -119,6 +86,10 @@ def optimize(
     onnxopt optimize model.onnx model.opt.onnx
     onnxopt optimize model.onnx model.opt.onnx -v --report report.json
     onnxopt optimize model.onnx model.opt.onnx --input tokens=tokens.npy
+    onnxopt optimize model.onnx model.opt.onnx --pipeline "canonicalize,fixpoint(elim-identity,dead-code)"
+    onnxopt optimize model.onnx model.opt.onnx --time-passes --print-ir-after=conv-bn-folding
+
+    Options may have defaults in onnxopt.toml, or in [tool.onnxopt] of pyproject.toml: level = 1.
     """
     from onnxopt.verification import Verifier, VerifyOptions
 
@@ -127,20 +98,13 @@ def optimize(
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise WriteError(f"cannot write {report_file}: no such folder", "create the folder first")
     verifier = None
-    if not no_verify and level:
+    if not no_verify and (given["level"] or given["pipeline"]):
         verifier = Verifier(source, VerifyOptions(rtol, atol, seed, inputs, timeout))
         verifier.start()  # it imports while we import
-    from onnxopt.api import DifferentResult, OptimizeOptions, optimize_file
+    from onnxopt.api import DifferentResult, optimize_file
     from onnxopt.report.progress import Progress
 
-    options = OptimizeOptions(
-        level=level,
-        passes=passes or None,
-        disable=disable,
-        max_constant_bytes=max_constant_bytes,
-        max_rewrites=max_rewrites,
-        freeze_initializers=freeze_initializers,
-    )
+    options, watch = make_options(given, max_rewrites), Watch(source, given)
     failure = None
     with Progress(enabled=not quiet) as progress:
         try:
@@ -151,13 +115,16 @@ def optimize(
                 check_result=not no_verify,
                 verifier=verifier,
                 progress=progress.phase,
+                instruments=watch.instruments,
+                reproducer=reproducer,
             )
         except DifferentResult as e:
             failure, report = e, e.report
     if report_file is not None:
-        _write_report(report_file, json.dumps(report.to_dict(), indent=2) + "\n")
+        write_text(report_file, json.dumps(report.to_dict(), indent=2) + "\n")
     if not quiet:
         _print(report.to_dict(), verbose)
+    watch.report()
     if failure is not None:
         raise failure
 
@@ -173,10 +140,3 @@ def _print(report: dict[str, Any], verbose: int) -> None:
 
         for line in lines(report, verbose):
             click.echo(line)
-
-
-def _write_report(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as e:
-        raise WriteError(f"cannot write {path}: {e.strerror or e}", "the model itself was written") from None

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
+
+from onnxopt.cli.options import load_plugins, plugin_option
 
 
 @click.command()
-def passes() -> None:
-    """List the passes: name, lowest level that runs them, kind, what they do, and their options."""
+@plugin_option
+def passes(plugins: tuple[str, ...]) -> None:
+    """List the passes: name, lowest level that runs them, kind, what they require, where they come from.
+
+    \b
+    onnxopt passes
+    onnxopt explain conv-bn-folding
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import all_passes
+    from onnxopt.pipeline import all_passes, origin
 
+    load_plugins(plugins)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("pass", "level", "kind", "what it does"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "what it does")
+    for heading in ("pass", "level", "kind", "requires", "from"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what it does", overflow="fold")
     for name, cls in all_passes().items():
-        table.add_row(f"[bold]{name}[/]", f"O{cls.info.opt_level}", cls.kind, cls.summary())
-        for field in dataclasses.fields(cls):
-            table.add_row(
-                "",
-                "",
-                "",
-                f"[dim]{field.name.replace('_', '-')}={field.default}: {field.metadata['help']}[/]",
-            )
+        cells = (name, f"O{cls.info.opt_level}", cls.kind, ", ".join(cls.info.required), origin(cls), cls.summary())
+        table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(cells)))
     Console().print(table)

@@ -39,6 +39,7 @@ class Graph:
         self.last: Node | None = None
         self.size = 0
         self.opsets: dict[str, int] | None = None  # a function has its own
+        self.skipped = False  # marked `onnxopt.skip` in its metadata, or inside a scope that is: passes leave it alone
         self.nodes_changed = False
         self.initializers_changed = False
         self.outputs_changed = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ class Model:
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
+        self.left_by: dict[Hashable, int] = {}  # the version at which each pass last left the model
+        self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
         self.inferred_version = -1
 
@@ -58,6 +60,10 @@ class Model:
         for function in self.functions.values():
             yield from inner_scopes(function)
         yield from inner_scopes(self.graph)
+
+    def open_scopes(self) -> Iterator[Graph]:
+        """The scopes that passes may change: those not marked `onnxopt.skip`."""
+        return (scope for scope in self.scopes() if not scope.skipped)
 
     def nodes(self) -> Iterator[Node]:
         for scope in self.scopes():

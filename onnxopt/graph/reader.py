@@ -14,6 +14,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs
 
+SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
 
 
@@ -95,8 +96,14 @@ class _Reader:
                 return value
         raise self.error(graph, f"{reader!r} reads `{name}`, which nothing defines")
 
-    def read_function(self, graph: Graph, proto: FunctionProto) -> None:
+    def open_scope(self, graph: Graph, proto: GraphProto | FunctionProto) -> None:
         self.scopes.append({})
+        marked = any(p.key == SKIP and p.value.lower() not in ("", "0", "false") for p in proto.metadata_props)
+        graph.skipped = marked or (graph.parent is not None and graph.parent.skipped)
+        self.model.has_skipped = self.model.has_skipped or marked
+
+    def read_function(self, graph: Graph, proto: FunctionProto) -> None:
+        self.open_scope(graph, proto)
         for name in proto.input:
             value = self.define(graph, name)
             value.is_input = True
@@ -106,7 +113,7 @@ class _Reader:
         self.finish(graph)
 
     def read_graph(self, graph: Graph, proto: GraphProto) -> None:
-        self.scopes.append({})
+        self.open_scope(graph, proto)
         for info in proto.input:
             value = self.define(graph, info.name)
             value.is_input = True

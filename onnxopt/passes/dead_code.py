@@ -27,7 +27,7 @@ class DeadCode(ModelPass):
     info = PassInfo("dead-code", opt_level=1)
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        for graph in list(model.scopes()):
+        for graph in list(model.open_scopes()):
             if graph.owner is not None and graph.owner.graph is None:
                 continue  # removed with its owner
             node = graph.last
@@ -40,7 +40,7 @@ class DeadCode(ModelPass):
                         continue
                 _drop_optional_outputs(node, graph, ctx)
                 node = previous
-        for graph in model.scopes():
+        for graph in model.open_scopes():
             _drop_initializers(graph, ctx)
         _drop_functions(model, ctx)
 
@@ -84,7 +84,7 @@ def _drop_functions(model: Model, ctx: PassContext) -> None:
     proto = model.proto
     for label, graph in list(model.functions.items()):
         f = graph.proto
-        if f"{f.domain}::{f.name}" in called or (f.domain in ("", "ai.onnx") and f.name in called):
+        if graph.skipped or f"{f.domain}::{f.name}" in called or (f.domain in ("", "ai.onnx") and f.name in called):
             continue
         del model.functions[label]
         for i in range(len(proto.functions) - 1, -1, -1):

@@ -1,42 +1,28 @@
-"""What -O0 to -O3 run: passes, iterated in this order to a fixed point."""
+"""What -O0 to -O3 run, as pipeline text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from onnxopt.passes.canonicalize import Canonicalize
-from onnxopt.passes.common_subexpressions import CommonSubexpressions
-from onnxopt.passes.constant_folding import ConstantFolding
-from onnxopt.passes.conv_add_folding import ConvAddFolding
-from onnxopt.passes.conv_bn_folding import ConvBnFolding
-from onnxopt.passes.dead_code import DeadCode
-from onnxopt.passes.deduplicate_constants import DeduplicateConstants
-from onnxopt.passes.elim_identity import ElimIdentity
-from onnxopt.passes.lift_constants import LiftConstants
-from onnxopt.passes.merge_chains import MergeChains
-from onnxopt.pipeline import Pass, get_pass
+from onnxopt.pipeline import Fixpoint, Sequential, get_pass, in_order, parse_pipeline
 
+_EXACT: Final = "lift-constants,canonicalize,elim-identity,constant-folding,common-subexpressions,merge-chains"
+_CLEAN: Final = "dead-code,deduplicate-constants"
 
-def passes_for(level: int) -> list[Pass]:
-    """The passes of a level. O0 runs none, and writes back the bytes it read."""
-    if level <= 0:
-        return []
-    ranked = level >= 3
-    passes: list[Pass] = [
-        LiftConstants(),
-        Canonicalize(),
-        ElimIdentity(),
-        ConstantFolding(),
-        CommonSubexpressions(),
-        MergeChains(),
-        ConvBnFolding(ranked=ranked),
-        ConvAddFolding(ranked=ranked),
-        DeadCode(),
-        DeduplicateConstants(),
-    ]
-    return [p for p in passes if p.info.opt_level <= level]
+LEVELS: Final = (
+    "",  # writes back the bytes it read
+    f"fixpoint({_EXACT},{_CLEAN})",
+    f"fixpoint({_EXACT},conv-bn-folding,conv-add-folding,{_CLEAN})",
+    f"fixpoint({_EXACT},conv-bn-folding{{ranked=true}},conv-add-folding{{ranked=true}},{_CLEAN})",
+)
 
 
-def passes_named(names: Sequence[str]) -> list[Pass]:
-    """The passes of these names, with their default options. Raises UsageError for a name that does not exist."""
-    return [get_pass(n)() for n in names]
+def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
+    """The pipeline of a level, 0 to 3. The passes named in `extra` join its fixed point, placed by their own
+    `after` and `before`, else at the end. Raises UsageError for a name that does not exist."""
+    pipeline = parse_pipeline(LEVELS[level])
+    if not extra:
+        return pipeline
+    inner = pipeline.passes[0].children if pipeline.passes else ()
+    return Sequential((Fixpoint(tuple(in_order([*inner, *(get_pass(name)() for name in extra)]))),))

@@ -1,24 +1,50 @@
-"""The pass framework: what a pass is, how passes are found, ordered, run and recorded."""
+"""The pass framework: what a pass is, how passes are found, ordered, run, watched and recorded."""
 
-from onnxopt.pipeline.base import GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
+from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
+from onnxopt.pipeline.config import ConfigKey, config_keys, declare_config
 from onnxopt.pipeline.context import PassContext
-from onnxopt.pipeline.manager import run_fixpoint
+from onnxopt.pipeline.decorators import graph_pass, model_pass
+from onnxopt.pipeline.execute import execute
+from onnxopt.pipeline.instruments import CheckEach, DumpModels, Instrument, Journal, PrintIR, Timing, VerifyEach
+from onnxopt.pipeline.manager import PassManager, in_order
 from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
-from onnxopt.pipeline.registry import all_passes, get_pass, register
+from onnxopt.pipeline.registry import all_passes, get_pass, origin, register
+from onnxopt.pipeline.sequence import Fixpoint, Sequential
+from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 
 __all__ = [
+    "CheckEach",
+    "ConfigKey",
+    "DebugPass",
+    "DumpModels",
+    "Fixpoint",
     "GraphPass",
+    "Instrument",
+    "Journal",
     "ModelPass",
     "Pass",
     "PassContext",
     "PassInfo",
+    "PassManager",
     "PassReport",
     "PipelineReport",
+    "PrintIR",
     "RewritePass",
     "RuleReport",
+    "Sequential",
+    "Timing",
+    "VerifyEach",
     "all_passes",
+    "config_keys",
+    "declare_config",
+    "execute",
     "get_pass",
+    "graph_pass",
+    "in_order",
+    "model_pass",
     "option",
+    "origin",
+    "parse_pipeline",
+    "pipeline_text",
     "register",
-    "run_fixpoint",
 ]

@@ -4,29 +4,55 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Model
-from onnxopt.pipeline.context import PassContext
 from onnxopt.rewrite import Driver, Rule, RuleRecord
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline.context import PassContext
+    from onnxopt.pipeline.records import PipelineReport
 
 
 @dataclass(frozen=True)
 class PassInfo:
-    """`opt_level`: the lowest level that runs the pass. `name` is kebab-case, unique in the registry."""
+    """What the manager must know of a pass before it runs one (TVM Relay's PassInfo, Paddle Lite's BindTargets).
+
+    `name`: kebab-case, unique in the registry. `opt_level`: the lowest level that runs it. `required`: names of
+    passes that must have run since the model last changed. `after`, `before`: where it goes among others that a
+    manager orders. `targets`: what it is good for, "any" for everything. `ops`: it runs only if the model has one
+    of these operators (qualified names); empty for always.
+    """
 
     name: str
     opt_level: int = 1
+    required: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ("any",)
+    ops: tuple[str, ...] = ()
+
+    def obstacle(self, model: Model, target: str) -> str:
+        """Why `target` or the model's operators speak against the pass; empty if nothing does."""
+        if "any" not in self.targets and target not in self.targets:
+            return f"is for {' or '.join(self.targets)}, the target is {target}"
+        if self.ops and not any(scope.by_op.get(op) for scope in model.scopes() for op in self.ops):
+            return f"the model has no {' or '.join(self.ops)}"
+        return ""
 
 
 def option(default: Any, help: str) -> Any:
-    """A field of a pass that users may set; its help is shown by `onnxopt passes`."""
+    """A field of a pass that users may set; its help is shown by `onnxopt explain`."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One transformation of a model. Subclasses are frozen dataclasses; their fields are their options."""
+    """One transformation of a model. Subclasses are frozen dataclasses; their fields are their options.
+
+    `str(p)` is its text form. Calling it runs it, whatever its level, in the current PassContext.
+    """
 
     info: ClassVar[PassInfo]
     kind: ClassVar[str] = "model"
@@ -35,14 +61,40 @@ class Pass:
     def name(self) -> str:
         return self.info.name
 
+    @property
+    def children(self) -> tuple[Pass, ...]:
+        """The passes it is made of: none for most."""
+        return ()
+
+    def __call__(self, model: Model) -> PipelineReport:
+        """Run on `model`, in place. Raises PassError and what the model's own checks raise."""
+        from onnxopt.pipeline.execute import execute
+
+        return execute(self, model)
+
     def run(self, model: Model, ctx: PassContext) -> None:
         """Change `model` in place. Whether it changed is measured by `model.version`, not reported."""
         raise NotImplementedError
+
+    def should_run(self, model: Model, ctx: PassContext) -> bool:
+        """Does the model have anything for this pass, on the context's target? Not asked of a pass called directly."""
+        return not self.info.obstacle(model, ctx.target)
+
+    def requires(self, model: Model) -> None:
+        """Raise if the model is not one that this pass can work on."""
+
+    def ensures(self, model: Model) -> None:
+        """Raise if the model, which this pass has run on, is not what it promised."""
 
     @classmethod
     def summary(cls) -> str:
         """First line of the manual page, which is the docstring."""
         return (cls.__doc__ or "").strip().partition("\n")[0]
+
+    def __str__(self) -> str:
+        from onnxopt.pipeline.text import text
+
+        return text(self)
 
 
 @dataclass(frozen=True)
@@ -52,14 +104,17 @@ class ModelPass(Pass):
 
 @dataclass(frozen=True)
 class GraphPass(Pass):
-    """Runs once for every scope: bodies before the graph around them, functions, main."""
+    """Runs once for every scope: bodies before the graph around them, functions, main. Not for those marked
+    `onnxopt.skip` in their metadata."""
 
     kind: ClassVar[str] = "graph"
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        for graph in list(model.scopes()):
+        for graph in list(model.open_scopes()):
             if graph.owner is None or graph.owner.graph is not None:  # its owner may be gone by now
+                ctx.scope = graph
                 self.run_graph(graph, ctx)
+        ctx.scope = None
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         raise NotImplementedError
@@ -76,7 +131,26 @@ class RewritePass(Pass):
         self.apply_rules(model, ctx)
 
     def apply_rules(self, model: Model, ctx: PassContext) -> dict[str, RuleRecord]:
-        driver = Driver(self.rules, ctx.fuel, self)
+        driver = Driver(self.rules, ctx.fuel, self, ctx.observer)
         driver.run(model)
         ctx.record_rules(driver.records)
         return driver.records
+
+
+@dataclass(frozen=True)
+class DebugPass(Pass):
+    """Looks and tells; a change to the model is an error, measured by its version (Paddle Lite's debug passes)."""
+
+    kind: ClassVar[str] = "debug"
+
+    def run(self, model: Model, ctx: PassContext) -> None:
+        before = model.version
+        self.inspect(model, ctx)
+        if model.version != before:
+            raise PassError(
+                f"{model.name}: the debug pass {self.name} changed the model",
+                "make it a ModelPass or GraphPass if it is meant to",
+            )
+
+    def inspect(self, model: Model, ctx: PassContext) -> None:
+        raise NotImplementedError

@@ -1,38 +1,119 @@
-"""What a run of passes shares: level, fuel, and the ledger passes write into."""
+"""What a run of passes shares: the settings users give, and the ledger passes write into."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from onnxopt.pipeline.records import RuleReport
+from onnxopt.pipeline.config import ConfigKey, check_config, configured
+from onnxopt.pipeline.records import PipelineReport, RuleReport
 from onnxopt.rewrite import Fuel, RuleRecord
 
+if TYPE_CHECKING:
+    from onnxopt.graph import Graph, Model
+    from onnxopt.pipeline.base import Pass, PassInfo
+    from onnxopt.pipeline.instruments import Instrument
+    from onnxopt.rewrite import Match, Rule
 
-@dataclass
+Trace = Callable[["Model", "PassInfo", bool], None]
+Observer = Callable[["Rule", "Match", bool], None]
+
+
+@dataclass(eq=False)
 class PassContext:
-    """`check` verifies the graph's invariants after every pass. `max_rewrites` stops after so many rewrites."""
+    """Settings for the passes that run inside its `with` block (TVM Relay's PassContext).
+
+    In a Sequential a pass runs when it is not disabled, and is required or its `opt_level` is not above the
+    context's. `config` sets declared keys, options of passes among them (`constant-folding.max-bytes`); raises
+    UsageError for an unknown key or a value of another type. `target` is what the result is for. `trace(model, info,
+    is_before)` is called around every pass. `max_rewrites` stops after so many rewrites.
+
+    Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its
+    own, so a context may be shared.
+    """
 
     opt_level: int = 2
-    disabled_pass: frozenset[str] = frozenset()
+    required_pass: Collection[str] = ()
+    disabled_pass: Collection[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    target: str = "any"
+    instruments: Sequence[Instrument] = ()
+    trace: Trace | None = None
     max_rewrites: int | None = None
-    check: bool = False
-    fuel: Fuel = field(init=False)
-    rules: dict[str, RuleReport] = field(default_factory=dict)  # of the pass that runs now
-    memo: dict[str, Any] = field(default_factory=dict)  # what a pass remembers between its runs
 
     def __post_init__(self) -> None:
+        self.required_pass = frozenset(n.replace("_", "-") for n in self.required_pass)
+        self.disabled_pass = frozenset(n.replace("_", "-") for n in self.disabled_pass)
+        self.config = check_config(self.config)
+        # The state of one run.
         self.fuel = Fuel(self.max_rewrites)
+        self.report: PipelineReport | None = None
+        self.rules: dict[str, RuleReport] = {}  # of the pass that runs now
+        self.memo: dict[str, Any] = {}  # what a pass remembers between its runs
+        self.scope: Graph | None = None  # where a pass is, for errors
+        self.history: list[str] = []  # passes run so far
+        self.rest: list[tuple[Pass, ...]] = []  # what each composite around the current pass will run after it
+        self.requiring: list[str] = []  # passes whose requirements are being met
+        self.in_round = False
+        watching = [i for i in self.instruments if i.watches_rewrites]
+        self.observer: Observer | None = functools.partial(_tell, watching) if watching else None
 
-    def record_rules(self, records: Mapping[str, RuleRecord]) -> None:
-        """Add what a driver counted to the current pass. The last round's declines are those that stand."""
-        for name, record in records.items():
-            report = self.rules.setdefault(name, RuleReport())
-            report.hits += record.hits
-            report.declined = {
-                reason: (d.count, d.example) for reason, d in record.declined.items() if d.count
-            } or report.declined
+    # -- the block ---------------------------------------------------------------------------------------
+
+    @staticmethod
+    def current() -> PassContext:
+        """The innermost context around the caller; the default one outside any."""
+        stack = _STACK.get()
+        return stack[-1] if stack else PassContext()
+
+    def __enter__(self) -> PassContext:
+        _STACK.set((*_STACK.get(), self))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        _STACK.set(_STACK.get()[:-1])
+
+    def fork(self) -> PassContext:
+        """The same settings with a run of its own."""
+        return dataclasses.replace(self)
+
+    # -- asked by the manager ----------------------------------------------------------------------------
+
+    def obstacle(self, p: Pass, model: Model) -> str:
+        """Why `p` does not run as part of a pipeline; empty if it does."""
+        if p.name in self.disabled_pass:
+            return "disabled"
+        if p.info.opt_level > self.opt_level and p.name not in self.required_pass:
+            return f"runs from -O{p.info.opt_level} on"
+        if not p.should_run(model, self):
+            return p.info.obstacle(model, self.target) or "finds nothing for it in the model"
+        missing = [n for n in p.info.required if n in self.disabled_pass]
+        if missing:
+            return f"requires {missing[0]}, which is disabled"
+        veto = next((i for i in self.instruments if not i.should_run(model, p)), None)
+        return f"{type(veto).__name__} says no" if veto is not None else ""
+
+    def configured(self, p: Pass) -> Pass:
+        """`p` with the options that the context's config sets and `p` itself leaves at their defaults."""
+        return configured(p, self.config) if self.config else p
+
+    # -- asked by passes ---------------------------------------------------------------------------------
+
+    def __getitem__(self, key: ConfigKey) -> Any:
+        """The value of a declared config key."""
+        return self.config.get(key.name, key.default)
+
+    def spend(self, what: str, by: int = 1) -> bool:
+        """Take fuel for one rewrite of a pass without rules and count it; False when there is none: do nothing."""
+        if not self.fuel.take():
+            return False
+        self.count(what, by)
+        return True
 
     def count(self, what: str, by: int = 1) -> None:
         """A pass that has no rules reports its hits under a name."""
@@ -43,3 +124,20 @@ class PassContext:
         report = self.rules.setdefault(what, RuleReport())
         count, first = report.declined.get(reason, (0, example))
         report.declined[reason] = (count + 1, first)
+
+    def record_rules(self, records: Mapping[str, RuleRecord]) -> None:
+        """Add what a driver counted to the current pass. The last round's declines are those that stand."""
+        for name, record in records.items():
+            report = self.rules.setdefault(name, RuleReport())
+            report.hits += record.hits
+            report.declined = {
+                reason: (d.count, d.example) for reason, d in record.declined.items() if d.count
+            } or report.declined
+
+
+def _tell(watching: list[Instrument], rule: Rule, m: Match, done: bool) -> None:
+    for instrument in watching:
+        instrument.rewriting(rule, m, done)
+
+
+_STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("onnxopt_pass_context", default=())

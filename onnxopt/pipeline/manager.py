@@ -1,73 +1,106 @@
-"""Run passes to a fixed point, checking and recording around each."""
+"""A list of passes put in order by their own constraints, with checks after each."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 
-from onnxopt.analysis import types
-from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
-from onnxopt.graph import Model, check_model
+from onnxopt.errors import UsageError
+from onnxopt.graph import Model
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.context import PassContext
-from onnxopt.pipeline.records import PassReport, PipelineReport
+from onnxopt.pipeline.execute import execute
+from onnxopt.pipeline.instruments import CheckEach
+from onnxopt.pipeline.records import PipelineReport
+from onnxopt.pipeline.sequence import Sequential
 
-_MAX_ROUNDS = 100
+Check = Callable[[Model], None]
 
 
-def run_fixpoint(
-    model: Model,
-    passes: Sequence[Pass],
-    ctx: PassContext,
-    progress: Callable[[str], None] = lambda name: None,
-) -> PipelineReport:
-    """Run `passes` in order, again and again, until a whole round changes nothing.
+def in_order(passes: Sequence[Pass]) -> list[Pass]:
+    """`passes` so that each comes after those it names in `after`, and before those in `before`; else as given.
 
-    A pass is skipped while the model is as that pass left it. Raises PassError (with the pass named) and
-    NoFixpointError.
+    Stable topological sort. Raises UsageError that names the cycle.
     """
-    report = PipelineReport(nodes_before=model.node_count())
-    reports = {p.name: PassReport(p.name) for p in passes}
-    clean: dict[str, int] = {}
-    start = time.perf_counter()
-    while True:
-        before = model.version
-        types.refresh_allowed(model)
-        for p in passes:
-            if clean.get(p.name) == model.version:
-                continue
-            progress(p.name)
-            _run_pass(model, p, ctx, reports[p.name])
-            clean[p.name] = model.version
-        report.rounds += 1
-        if model.version == before or ctx.fuel.left == 0:
-            break
-        if report.rounds >= _MAX_ROUNDS:
-            raise NoFixpointError(
-                f"{model.name}: the passes undo each other's work: still changing after {report.rounds} rounds",
-                "disable one of them with --disable, and report it",
+    index: dict[str, list[int]] = {}
+    for i, p in enumerate(passes):
+        index.setdefault(p.name, []).append(i)
+    following: list[set[int]] = [set() for _ in passes]
+    for i, p in enumerate(passes):
+        for name in p.info.after:
+            for j in index.get(name, ()):
+                following[j].add(i)
+        for name in p.info.before:
+            following[i].update(index.get(name, ()))
+    waiting = [0] * len(passes)
+    for later in following:
+        for j in later:
+            waiting[j] += 1
+    ready = [i for i, n in enumerate(waiting) if not n]
+    order: list[Pass] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(passes[i])
+        for j in following[i]:
+            waiting[j] -= 1
+            if not waiting[j]:
+                heapq.heappush(ready, j)
+    if len(order) < len(passes):
+        raise UsageError(
+            f"the passes cannot be put in order: {' before '.join(_cycle(passes, following, waiting))}",
+            "change one of their `after` and `before`",
+        )
+    return order
+
+
+def _cycle(passes: Sequence[Pass], following: list[set[int]], waiting: list[int]) -> list[str]:
+    """Walk backwards among those that still wait until one comes again."""
+    stuck = {i for i, n in enumerate(waiting) if n}
+    i, walk = min(stuck), []
+    while i not in walk:
+        walk.append(i)
+        i = next(j for j in sorted(stuck) if i in following[j])
+    cycle = [*walk[walk.index(i) :], i]
+    return [passes[j].name for j in reversed(cycle)]
+
+
+class PassManager:
+    """Passes that run in the order of their constraints, each followed by checks (ExecuTorch's PassManager).
+
+    `run_checks_after_each_pass` adds the graph's own invariants to the checks. With `suppress_check_failures` a
+    check that fails becomes a warning of the report.
+    """
+
+    def __init__(
+        self,
+        passes: Iterable[Pass] = (),
+        *,
+        run_checks_after_each_pass: bool = False,
+        suppress_check_failures: bool = False,
+    ) -> None:
+        self._passes = list(passes)
+        self._checks: list[Check] = []
+        self.run_checks_after_each_pass = run_checks_after_each_pass
+        self.suppress_check_failures = suppress_check_failures
+
+    def add_pass(self, p: Pass) -> None:
+        self._passes.append(p)
+
+    def add_checks(self, check: Check) -> None:
+        """Call `check(model)` after each pass; it raises if something is wrong."""
+        self._checks.append(check)
+
+    @property
+    def passes(self) -> list[Pass]:
+        """In the order they run in. Raises UsageError for a cycle."""
+        return in_order(self._passes)
+
+    def __call__(self, model: Model, ctx: PassContext | None = None) -> PipelineReport:
+        """Run the passes on `model`, in place, in `ctx` or the current context."""
+        ctx = (ctx or PassContext.current()).fork()
+        if self._checks or self.run_checks_after_each_pass:
+            each = CheckEach(
+                self._checks, invariants=self.run_checks_after_each_pass, suppress=self.suppress_check_failures
             )
-    report.seconds = time.perf_counter() - start
-    report.nodes_after = model.node_count()
-    report.passes = [r for r in reports.values() if r.runs]
-    return report
-
-
-def _run_pass(model: Model, p: Pass, ctx: PassContext, report: PassReport) -> None:
-    ctx.rules = report.rules
-    nodes, start = model.node_count(), time.perf_counter()
-    try:
-        p.run(model, ctx)
-        if ctx.check:
-            check_model(model)
-    except OnnxOptError as e:
-        e.message = f"pass {p.name}: {e.message}"
-        raise
-    except Exception as e:
-        raise PassError(
-            f"pass {p.name} failed on {model.name}: {type(e).__name__}: {e}",
-            f"this is a bug in the pass; go on without it by --disable {p.name}, and report it",
-        ) from e
-    report.runs += 1
-    report.seconds += time.perf_counter() - start
-    report.nodes += nodes - model.node_count()
+            ctx.instruments = (*ctx.instruments, each)
+        return execute(Sequential(tuple(self.passes)), model, ctx)

@@ -16,7 +16,7 @@ class RuleReport:
 
 @dataclass
 class PassReport:
-    """One pass over all rounds. `nodes` is how many nodes it removed (negative: added)."""
+    """One pass over all its runs. `nodes` is how many nodes it removed (negative: added)."""
 
     name: str
     runs: int = 0
@@ -31,13 +31,26 @@ class PassReport:
 
 @dataclass
 class PipelineReport:
-    """All passes of a run, in order of first execution."""
+    """All passes of a run, in order of first execution; those that did not run, with the reason.
+
+    `rounds`: how often a Fixpoint went through its passes. `warnings`: failures of checks that were suppressed.
+    """
 
     rounds: int = 0
     nodes_before: int = 0
     nodes_after: int = 0
     seconds: float = 0.0
     passes: list[PassReport] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def of(self, name: str) -> PassReport:
+        """The report of the pass called `name`, made on first use."""
+        for report in self.passes:
+            if report.name == name:
+                return report
+        self.passes.append(PassReport(name))
+        return self.passes[-1]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

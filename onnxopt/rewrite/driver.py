@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
@@ -37,13 +37,14 @@ class Fuel:
     """Rewrites left to do; None is unlimited. Shared by all passes of a run."""
 
     left: int | None = None
+    taken: int = 0
 
     def take(self) -> bool:
-        if self.left is None:
-            return True
-        if self.left <= 0:
-            return False
-        self.left -= 1
+        if self.left is not None:
+            if self.left <= 0:
+                return False
+            self.left -= 1
+        self.taken += 1
         return True
 
 
@@ -54,12 +55,22 @@ class Driver:
     is linear in nodes and rewrites.
     """
 
-    def __init__(self, rules: Iterable[Rule], fuel: Fuel | None = None, options: object = None) -> None:
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        fuel: Fuel | None = None,
+        options: object = None,
+        observer: Callable[[Rule, Match, bool], None] | None = None,
+    ) -> None:
+        """`options` is the pass whose rules these are. `observer(rule, match, done)` is called before and after each
+        rewrite; one that is declined at the last moment is seen only before.
+        """
         self.by_anchor: dict[str, list[tuple[Rule, Sequence[Call]]]] = {}
         self.depth = 1
         self.records: dict[str, RuleRecord] = {}
         self.fuel = fuel or Fuel()
         self.options = options
+        self.observer = observer
         for rule in rules:
             self.depth = max(self.depth, rule.depth)
             self.records[rule.name] = RuleRecord()
@@ -74,7 +85,7 @@ class Driver:
 
     def run(self, model: Model) -> int:
         """Rewrite `model`; returns the number of rewrites. Raises NoFixpointError, PassError."""
-        for scope in model.scopes():
+        for scope in model.open_scopes():
             for anchor in self.by_anchor:
                 self._queue.extend(scope.by_op.get(anchor, ()))
         if not self._queue:
@@ -87,7 +98,7 @@ class Driver:
             while self._queue:
                 node = self._queue.popleft()
                 self._queued.discard(node)
-                if node.graph is None:
+                if node.graph is None or node.graph.skipped:
                     continue
                 if self._visit(node):
                     done += 1
@@ -152,6 +163,8 @@ class Driver:
             result = rule(m, **m.arguments())
             if self.fuel.left == 0:
                 raise Declined("out of fuel")
+            if self.observer is not None:
+                self.observer(rule, m, False)
             commit(m, result)
         except Declined as e:
             return str(e)
@@ -163,6 +176,8 @@ class Driver:
                 "this is a bug in the rule; go on without it by --disable, and report it",
             ) from e
         self.fuel.take()
+        if self.observer is not None:
+            self.observer(rule, m, True)
         self.records[rule.name].hits += 1
         self._recent.append(rule.name)
         return None

@@ -33,13 +33,15 @@ import pytest
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.graph import Model, read_model, write_model
 from onnxopt.pipeline import (
+    CheckEach,
+    Fixpoint,
     Pass,
     PassContext,
     PipelineReport,
     RewritePass,
     all_passes,
+    execute,
     get_pass,
-    run_fixpoint,
 )
 from tests.samples import build_text
 
@@ -111,7 +113,7 @@ def run(proto: onnx.ModelProto, passes: list[Pass]) -> tuple[Model, PipelineRepo
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     model = read_model(copy)
-    return model, run_fixpoint(model, passes, PassContext(opt_level=3, check=True))
+    return model, execute(Fixpoint(tuple(passes)), model, PassContext(opt_level=3, instruments=[CheckEach()]))
 
 
 def session(proto: onnx.ModelProto) -> rt.InferenceSession:

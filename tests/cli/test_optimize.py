@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,33 +11,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.samples import build
+from tests.cli.conftest import Run
 
-SCRIPT = Path(sys.executable).with_name("onnxopt")
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-
-
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("samples")
-    build.build_all(folder)
-    return folder
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    def call(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [SCRIPT, *map(str, args)],
-            cwd=tmp_path,
-            env=os.environ | env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    return call
 
 
 def operators(path: Path) -> list[str]:
@@ -81,9 +54,9 @@ def test_passes_can_be_chosen_and_disabled(run: Run, samples: Path, tmp_path: Pa
     source = samples / "residual_block.onnx"
     run("optimize", source, "out.onnx", "--disable", "conv-bn-folding")
     assert "BatchNormalization" in operators(tmp_path / "out.onnx")
-    run("optimize", source, "out.onnx", "--passes", "conv-bn-folding")
+    run("optimize", source, "out.onnx", "--pipeline", "conv-bn-folding")
     assert "BatchNormalization" not in operators(tmp_path / "out.onnx")
-    r = run("optimize", source, "out.onnx", "--passes", "conv-bn-foldin")
+    r = run("optimize", source, "out.onnx", "--pipeline", "conv-bn-foldin")
     assert r.returncode == 2
     assert "did you mean conv-bn-folding" in r.stderr
 

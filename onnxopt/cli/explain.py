@@ -1,0 +1,78 @@
+"""`onnxopt explain PASS`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from onnxopt.cli.options import load_plugins, plugin_option
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline import Pass
+
+
+@click.command()
+@click.argument("name", metavar="PASS")
+@plugin_option
+def explain(name: str, plugins: tuple[str, ...]) -> None:
+    """Print the manual page of a pass: what it does, its options, its rules with their equations and patterns.
+
+    \b
+    onnxopt explain conv-bn-folding
+    onnxopt explain my-pass --plugin my_passes.py
+    """
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline import get_pass
+
+    load_plugins(plugins)
+    for line in page(get_pass(name)):
+        click.echo(line)
+
+
+def page(cls: type[Pass]) -> Iterator[str]:
+    """The manual page, line by line."""
+    from onnxopt.pipeline import RewritePass, origin
+    from onnxopt.pipeline.config import options_of
+
+    info = cls.info
+    yield f"{info.name}: {cls.kind} pass, from -O{info.opt_level} on, of {origin(cls)}"
+    facts = {
+        "requires": info.required,
+        "after": info.after,
+        "before": info.before,
+        "only for target": () if "any" in info.targets else info.targets,
+        "only with": info.ops,
+    }
+    for label, given in facts.items():
+        if given:
+            yield f"{label}: {', '.join(given)}"
+    yield ""
+    yield from _indented(inspect.cleandoc(cls.__doc__ or ""))
+    options = options_of(cls)
+    if options:
+        yield ""
+        yield "Options"
+        for f in options:
+            yield f"  {f.name.replace('_', '-')}={_shown(f.default)}"
+            if f.metadata.get("help"):
+                yield f"      {f.metadata['help']}"
+    if issubclass(cls, RewritePass):
+        from onnxopt.rewrite import text
+
+        yield ""
+        yield "Rules"
+        for rule in cls.rules:
+            yield f"  {rule.name}"
+            yield f"      {rule.equation}"
+            yield f"      {text(rule.source)}"
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,227 @@
+"""Options that several commands share: what to run, and what to watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from onnxopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxopt.api import OptimizeOptions
+    from onnxopt.pipeline import Instrument
+
+F = TypeVar("F", bound=Callable[..., Any])
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
+    name = "bytes"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).lower().removesuffix("b").removesuffix("i")
+        number, unit = (text[:-1], text[-1]) if text[-1:] in ("k", "m", "g") else (text, "")
+        try:
+            return int(float(number) * _UNITS[unit])
+        except ValueError:
+            self.fail(f"{value!r} is not a number of bytes, like 65536 or 4M", param, ctx)
+
+
+def names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Names given one by one or with commas between them."""
+    return tuple(name.strip() for text in value for name in text.split(",") if name.strip())
+
+
+def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is None or not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text()
+    except OSError as e:
+        raise UsageError(f"{value[1:]}: {e.strerror or e}", "name a file that holds a pipeline") from None
+
+
+def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in value]
+    for key, found, _ in pairs:
+        if not found or not key:
+            raise click.BadParameter(f"{key!r} is not KEY=VALUE")
+    return {key: text for key, _, text in pairs}
+
+
+def _apply(options: list[Callable[[F], F]], function: F) -> F:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+plugin_option = click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="FILE.py|MODULE",
+    help="Load passes from a Python file or module.",
+)
+
+
+def pipeline_options(function: F) -> F:
+    """What to run. The command gets these as `pipeline=...` and so on; `make_options` reads them."""
+    return _apply(
+        [
+            click.option(
+                "-O",
+                "--level",
+                type=click.IntRange(0, 3),
+                default=2,
+                show_default=True,
+                help="0: copy; 1: exact; 2: may re-associate floating point; 3: structural algebra.",
+            ),
+            click.option(
+                "--pipeline", callback=_text, metavar="TEXT|@FILE", help="Run this pipeline instead of a level's."
+            ),
+            click.option(
+                "--with", "extra", callback=names, multiple=True, metavar="NAMES", help="Add passes to the level's."
+            ),
+            click.option("--disable", callback=names, multiple=True, metavar="NAMES", help="Do not run these passes."),
+            click.option(
+                "--config",
+                callback=_config,
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Set a config key, or PASS.OPTION.",
+            ),
+            click.option("--target", default="any", show_default=True, help="What the result is for: cpu, cuda, …"),
+            plugin_option,
+            click.option(
+                "--max-constant-bytes",
+                type=_Bytes(),
+                help="How much one constant fold may add to the file. [default: 1M]",
+            ),
+            click.option(
+                "--freeze-initializers",
+                is_flag=True,
+                help="Initializers that are also inputs are constants: nobody overrides them.",
+            ),
+        ],
+        function,
+    )
+
+
+def make_options(given: dict[str, Any], max_rewrites: int | None = None) -> OptimizeOptions:
+    """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
+    from onnxopt.api import OptimizeOptions
+    from onnxopt.pipeline.text import literal
+
+    load_plugins(given["plugins"])
+    config = {key: literal(text) for key, text in given["config"].items()}
+    if given["max_constant_bytes"] is not None:
+        config["constant-folding.max-bytes"] = given["max_constant_bytes"]
+    return OptimizeOptions(
+        level=given["level"],
+        pipeline=given["pipeline"],
+        extra=given["extra"],
+        disable=given["disable"],
+        config=config,
+        target=given["target"],
+        max_rewrites=max_rewrites,
+        freeze_initializers=given["freeze_initializers"],
+    )
+
+
+def load_plugins(plugins: tuple[str, ...]) -> None:
+    """Import what `--plugin` names."""
+    if plugins:
+        from onnxopt.pipeline.registry import load_module
+
+        for plugin in plugins:
+            load_module(plugin)
+
+
+def instrument_options(function: F) -> F:
+    """What to watch; `Watch` makes instruments of it."""
+    return _apply(
+        [
+            click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
+            click.option(
+                "--print-ir-after",
+                callback=names,
+                multiple=True,
+                metavar="PASS|all|changed",
+                help="Print the model as text after these passes.",
+            ),
+            click.option(
+                "--print-ir-before", callback=names, multiple=True, metavar="PASS|all", help="And before these."
+            ),
+            click.option(
+                "--dump-dir",
+                type=click.Path(path_type=Path, file_okay=False),
+                help="Write the model after each pass that changed it into this folder, numbered.",
+            ),
+            click.option("--check-each", is_flag=True, help="Check the graph's invariants after each pass."),
+            click.option("--verify-each", is_flag=True, help="Compare with the original after each pass."),
+            click.option(
+                "--journal",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Write which rule made which node, as JSON.",
+            ),
+        ],
+        function,
+    )
+
+
+class Watch:
+    """The instruments that the command line asks for; `report` shows what they found."""
+
+    def __init__(self, source: Path, given: dict[str, Any]) -> None:
+        self.instruments: list[Instrument] = []
+        self._timing: Any = None
+        self._journal: Any = None
+        self._file: Path | None = given["journal"]
+        if not any(given[k] for k in _WATCHES):
+            return
+        from onnxopt.pipeline import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
+        from onnxopt.pipeline.registry import get_pass
+
+        for name in (*given["print_ir_after"], *given["print_ir_before"]):
+            if name not in ("all", "changed"):
+                get_pass(name)
+        if given["print_ir_after"] or given["print_ir_before"]:
+            self.instruments.append(PrintIR(given["print_ir_after"], given["print_ir_before"]))
+        if given["dump_dir"]:
+            self.instruments.append(DumpModels(given["dump_dir"]))
+        if given["check_each"]:
+            self.instruments.append(CheckEach())
+        if given["verify_each"]:
+            self.instruments.append(VerifyEach(source))
+        if given["journal"]:
+            self._journal = Journal()
+            self.instruments.append(self._journal)
+        if given["time_passes"]:
+            self._timing = Timing()
+            self.instruments.append(self._timing)
+
+    def report(self) -> None:
+        """Print the times to stderr and write the journal."""
+        if self._timing is not None:
+            for line in self._timing.lines():
+                click.echo(line, err=True)
+        if self._journal is not None and self._file is not None:
+            import json
+
+            write_text(self._file, json.dumps(self._journal.to_list(), indent=2) + "\n")
+
+
+_WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a report. Raises WriteError."""
+    from onnxopt.errors import WriteError
+
+    try:
+        path.write_text(text)
+    except OSError as e:
+        raise WriteError(f"cannot write {path}: {e.strerror or e}", "the model itself was written") from None

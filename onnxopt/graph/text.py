@@ -1,0 +1,94 @@
+"""A graph as text for people: one line a node, types where they are known, no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Shape, Value
+from onnxopt.protos import Array, attribute_value, type_name
+
+_SHOWN: Final = 8  # elements of a constant, and of a list attribute
+_LONG: Final = 60  # characters of a string attribute
+
+
+def model_text(model: Model) -> str:
+    """The main graph, then the functions."""
+    graphs = [model.graph, *model.functions.values()]
+    return "\n\n".join("\n".join(graph_lines(graph)) for graph in graphs) + "\n"
+
+
+def graph_lines(graph: Graph, indent: str = "") -> Iterator[str]:
+    """A header with inputs and outputs, then the nodes in order; bodies below their owners."""
+    inputs = ", ".join(f"{v.name}{type_text(v, ': ')}" for v in graph.inputs)
+    outputs = ", ".join(v.name for v in graph.outputs)
+    yield f"{indent}{graph.label}({inputs}) -> ({outputs}):"
+    for node in graph:
+        yield f"{indent}  {node_text(node)}"
+        for body in node.bodies.values():
+            yield from graph_lines(body, indent + "    ")
+
+
+def node_text(node: Node) -> str:
+    """`y: float[N,4] = Conv "conv1" (x, w: float[4,3,3,3]) {pads=[1,1,1,1]}`."""
+    outputs = ", ".join("_" if v is None else f"{v.name}{type_text(v, ': ')}" for v in node.outputs)
+    inputs = ", ".join("_" if v is None else _operand(v) for v in node.inputs)
+    attributes = ", ".join(
+        f"{a.name}={f'@{a.ref_attr_name}' if a.ref_attr_name else attribute_text(attribute_value(a))}"
+        for a in node.proto.attribute
+        if a.name not in node.bodies and not any(key.startswith(f"{a.name}[") for key in node.bodies)
+    )
+    label = f' "{node.name}"' if node.name else ""
+    return f"{outputs} = {node.op}{label}({inputs})" + (f" {{{attributes}}}" if attributes else "")
+
+
+def _operand(value: Value) -> str:
+    if not value.constant:
+        return value.name
+    data_type, dims = value.constant_type()
+    kind = f"{type_name(data_type).lower()}{list(dims) if dims else ''}".replace(" ", "")
+    size = 1
+    for d in dims:
+        size *= d
+    small = size <= _SHOWN and data_type not in (0, 8)
+    return f"{value.name}: {kind}" + (f" = {_numbers(value.array)}" if small else "")
+
+
+def _numbers(array: Array) -> str:
+    numbers = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in array.reshape(-1).tolist()]
+    return numbers[0] if not array.shape else f"{{{','.join(numbers)}}}"
+
+
+def type_text(value: Value, before: str = "") -> str:
+    """`float[N,3,?]`, preceded by `before`; empty while the type is unknown. Asks nothing of inference."""
+    if value.constant:
+        data_type, dims = value.constant_type()
+        return before + shape_text(type_name(data_type).lower(), dims)
+    if not value.dtype:
+        return ""
+    return before + shape_text(type_name(value.dtype).lower(), value.shape)
+
+
+def shape_text(kind: str, dims: Shape | None) -> str:
+    if dims is None:
+        return f"{kind}[…]"
+    return kind + (f"[{','.join('?' if d is None else str(d) for d in dims)}]" if dims else "")
+
+
+def attribute_text(value: Any) -> str:
+    """An attribute's value, long lists and strings shortened."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONG else value[:_LONG] + "…")
+    if isinstance(value, (list, tuple)):
+        shown = [attribute_text(v) for v in value[:_SHOWN]]
+        return f"[{','.join(shown)}{',…' if len(value) > _SHOWN else ''}]"
+    if isinstance(value, (int, float)):
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"<{value.dtype}{list(value.shape)}>"
+    return f"<{type(value).__name__}>"

@@ -1,0 +1,147 @@
+"""Run one pass: what happens around `Pass.run`, and what an error says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from types import TracebackType
+
+from onnxopt.analysis import types
+from onnxopt.errors import OnnxOptError, PassError
+from onnxopt.graph import Model
+from onnxopt.graph.node import Node
+from onnxopt.pipeline.base import Pass
+from onnxopt.pipeline.context import PassContext
+from onnxopt.pipeline.records import PipelineReport
+from onnxopt.pipeline.registry import get_pass
+
+
+def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineReport:
+    """Run `p` on `model`, whatever its level, in `ctx` (default: the current one).
+
+    A pass that calls another so runs it as part of its own run. Raises PassError with pass, scope and node named.
+    """
+    ctx = ctx or PassContext.current()
+    if ctx.report is not None:
+        run_pass(p, model, ctx, direct=True)
+        return ctx.report
+    with ctx.fork() as ctx:
+        report = ctx.report = PipelineReport(nodes_before=model.node_count())
+        start = time.perf_counter()
+        for instrument in ctx.instruments:
+            instrument.begin(model)
+        try:
+            run_pass(p, model, ctx, direct=True)
+        finally:
+            for instrument in ctx.instruments:
+                instrument.end(model)
+        report.seconds = time.perf_counter() - start
+        report.nodes_after = model.node_count()
+    return report
+
+
+def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -> None:
+    """One pass of a run, with its requirements, checks and hooks. Skipped, with a reason, unless `direct`."""
+    assert ctx.report is not None
+    p = ctx.configured(p)
+    if not direct and (obstacle := ctx.obstacle(p, model)):
+        ctx.report.skipped[p.name] = obstacle
+        return
+    ctx.report.skipped.pop(p.name, None)
+    _meet_requirements(p, model, ctx)
+    composite = bool(p.children)
+    if not composite and not ctx.in_round:
+        types.refresh_allowed(model)
+    for instrument in ctx.instruments:
+        instrument.before(model, p)
+    if ctx.trace is not None:
+        ctx.trace(model, p.info, True)
+    if composite:
+        p.run(model, ctx)
+        for instrument in ctx.instruments:
+            instrument.after(model, p)
+    else:
+        _run_leaf(p, model, ctx)
+    if ctx.fuel.left != 0:
+        model.left_by[_key(p, ctx)] = model.version
+    if ctx.trace is not None:
+        ctx.trace(model, p.info, False)
+
+
+def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
+    """Is the model as `p`, with these options and settings, left it?"""
+    return model.left_by.get(_key(ctx.configured(p), ctx)) == model.version
+
+
+def remaining(p: Pass, ctx: PassContext) -> list[Pass]:
+    """What a run still has to do when it stands before `p`."""
+    return [p, *(q for rest in reversed(ctx.rest) for q in rest)]
+
+
+def _key(p: Pass, ctx: PassContext) -> Hashable:
+    return (p, ctx.target, repr(ctx.config)) if ctx.config else (p, ctx.target)
+
+
+def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
+    if not p.info.required:
+        return
+    if p.name in ctx.requiring:
+        cycle = [*ctx.requiring[ctx.requiring.index(p.name) :], p.name]
+        raise PassError(f"passes require each other: {' → '.join(cycle)}", "take one of the requirements out")
+    ctx.requiring.append(p.name)
+    for name in p.info.required:
+        needed = get_pass(name)()
+        if not is_current(needed, model, ctx):
+            run_pass(needed, model, ctx, direct=True)
+    ctx.requiring.pop()
+
+
+def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
+    assert ctx.report is not None
+    record = ctx.report.of(p.name)
+    outer, ctx.rules, ctx.scope = ctx.rules, record.rules, None
+    nodes, start = model.node_count(), time.perf_counter()
+    try:
+        p.requires(model)
+        p.run(model, ctx)
+        p.ensures(model)
+        record.runs += 1
+        record.seconds += time.perf_counter() - start
+        record.nodes += nodes - model.node_count()
+        for instrument in ctx.instruments:
+            instrument.after(model, p)
+    except OnnxOptError as e:
+        if e.failed is None:
+            e.message = f"pass {p.name}: {e.message}{_after(ctx)}"
+            e.failed = (len(ctx.history), str(p))
+        raise
+    except Exception as e:
+        where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
+        node = _node_in(e.__traceback__)
+        error = PassError(
+            f"pass {p.name} failed on {where}{f': {node!r}' if node is not None else ''}: "
+            f"{type(e).__name__}: {' '.join(str(e).split())}{_after(ctx)}",
+            f"this is a bug in the pass; go on without it by --disable {p.name}, and report it",
+        )
+        error.failed = (len(ctx.history), str(p))
+        raise error from e
+    finally:
+        ctx.rules = outer
+    ctx.history.append(p.name)
+
+
+def _after(ctx: PassContext) -> str:
+    """The passes before, each once, in the order of their last runs."""
+    names = list(dict.fromkeys(reversed(ctx.history)))[::-1]
+    return f" (after {', '.join(names)})" if names else ""
+
+
+def _node_in(tb: TracebackType | None) -> Node | None:
+    """The node that the failing code was looking at: the innermost frame's variable that holds one."""
+    found = None
+    while tb is not None:
+        frame = tb.tb_frame
+        if "/onnxopt/graph/" not in frame.f_code.co_filename:
+            found = next((v for v in frame.f_locals.values() if isinstance(v, Node)), found)
+        tb = tb.tb_next
+    return found

@@ -1,0 +1,19 @@
+"""What watches passes run: time, text and files between passes, checks, a journal of every rewrite."""
+
+from onnxopt.pipeline.instruments.base import Instrument
+from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
+from onnxopt.pipeline.instruments.journal import Entry, Journal
+from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR
+from onnxopt.pipeline.instruments.timing import Span, Timing
+
+__all__ = [
+    "CheckEach",
+    "DumpModels",
+    "Entry",
+    "Instrument",
+    "Journal",
+    "PrintIR",
+    "Span",
+    "Timing",
+    "VerifyEach",
+]

@@ -1,0 +1,149 @@
+"""A failing pass, kept to be run again: the model before it, what was still to run, the settings, the error.
+
+Nothing is kept while passes run. Runs are deterministic: after a failure the same run is repeated up to the pass
+that failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.errors import OnnxOptError, UsageError, WriteError
+from onnxopt.graph import Model
+from onnxopt.io import load, save
+from onnxopt.pipeline.context import PassContext
+from onnxopt.pipeline.execute import execute, remaining
+from onnxopt.pipeline.instruments import CheckEach, Instrument, VerifyEach
+from onnxopt.pipeline.registry import load_module, loaded_modules
+from onnxopt.pipeline.text import parse_pipeline, pipeline_text
+from onnxopt.protos import is_external
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline.base import Pass
+
+_PACKAGES: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
+_ZEROED_FROM: Final = 64  # bytes; smaller tensors may be shapes or axes
+
+
+class _Stop(Exception):
+    """The run stands before the pass that will fail."""
+
+
+class _StopBefore(Instrument):
+    def __init__(self, runs: int) -> None:
+        self.runs = runs
+        self.text = ""
+        self.fuel: int | None = None
+
+    def before(self, model: Model, p: Pass) -> None:
+        ctx = PassContext.current()
+        if not p.children and len(ctx.history) == self.runs:
+            self.text = pipeline_text(remaining(p, ctx))
+            self.fuel = ctx.fuel.left
+            raise _Stop
+
+
+def keep_reproducer(
+    folder: str | Path,
+    source: Path,
+    pipeline: Pass,
+    ctx: PassContext,
+    error: OnnxOptError,
+    freeze_initializers: bool = False,
+    *,
+    zero_weights: bool = False,
+) -> None:
+    """Repeat the run of `pipeline` on `source` that ended in `error`, up to the pass that raised it, and write
+    `model.onnx`, `pipeline.txt`, `settings.json`, `environment.json` and `error.txt` into `folder`.
+
+    `zero_weights` writes large tensors as zeros, for models that may not be shown; the failure may depend on them.
+    The error's hint names the folder. Raises WriteError.
+    """
+    assert error.failed is not None
+    folder = Path(folder)
+    model = load(source, freeze_initializers=freeze_initializers)
+    stop = _StopBefore(error.failed[0])
+    again = dataclasses.replace(ctx, instruments=(stop,), trace=None)
+    try:
+        execute(pipeline, model, again)
+    except _Stop:
+        pass
+    except OnnxOptError:
+        return  # it fails elsewhere now: there is nothing to be kept that would help
+    else:
+        return
+    settings = {
+        "opt_level": ctx.opt_level,
+        "required_pass": sorted(ctx.required_pass),
+        "disabled_pass": sorted(ctx.disabled_pass),
+        "config": dict(ctx.config),
+        "target": ctx.target,
+        "max_rewrites": stop.fuel,
+        "freeze_initializers": freeze_initializers,
+        "check_each": any(isinstance(i, CheckEach) for i in ctx.instruments),
+        "verify_each": any(isinstance(i, VerifyEach) for i in ctx.instruments),
+        "plugins": loaded_modules(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if zero_weights:
+            _zero(model)
+        save(model, folder / "model.onnx")
+        _write_json(folder / "settings.json", settings)
+        _write_json(folder / "environment.json", environment())
+        (folder / "pipeline.txt").write_text(stop.text + "\n")
+        (folder / "error.txt").write_text(f"{error.message}\n")
+    except OSError as e:
+        raise WriteError(f"cannot write {folder}: {e.strerror or e}", "name another folder for --reproducer") from None
+    error.hint = f"`onnxopt reproduce {folder}` runs it again; attach the folder to a report"
+
+
+def reproduce(folder: str | Path) -> OnnxOptError | None:
+    """Run what `keep_reproducer` wrote; the error it ends in, None if it ends well. Raises UsageError for a folder
+    that is not one."""
+    folder = Path(folder)
+    try:
+        settings: dict[str, Any] = json.loads((folder / "settings.json").read_text())
+        text = (folder / "pipeline.txt").read_text()
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{folder} is not a reproducer: {e}", "name the folder that --reproducer wrote") from None
+    for plugin in settings.pop("plugins"):
+        load_module(plugin)
+    frozen = settings.pop("freeze_initializers")
+    instruments: list[Instrument] = [CheckEach()] if settings.pop("check_each") else []
+    if settings.pop("verify_each"):
+        instruments.append(VerifyEach(folder / "model.onnx"))
+    ctx = PassContext(**settings, instruments=instruments)
+    try:
+        execute(parse_pipeline(text), load(folder / "model.onnx", freeze_initializers=frozen), ctx)
+    except OnnxOptError as e:
+        if e.failed is None:
+            raise
+        return e
+    return None
+
+
+def environment() -> dict[str, str]:
+    """Versions that matter."""
+    found = {"python": sys.version.split()[0], "platform": platform.platform()}
+    return found | {name: version(name) for name in _PACKAGES}
+
+
+def _zero(model: Model) -> None:
+    for scope in model.scopes():
+        for value in scope.initializers.values():
+            tensor = value.tensor
+            if tensor is None or not value.constant or is_external(tensor) or not tensor.raw_data:
+                continue
+            if len(tensor.raw_data) >= _ZEROED_FROM:
+                tensor.raw_data = b"\0" * len(tensor.raw_data)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

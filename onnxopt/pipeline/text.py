@@ -1,0 +1,184 @@
+"""Pipelines as text: `canonicalize,fixpoint(elim-identity,constant-folding{max-bytes=1048576}),conv-bn-folding`.
+
+    pipeline := [ pass { "," pass } ]
+    pass     := NAME [ "{" OPTION "=" value { "," … } "}" ] [ "(" pipeline ")" ]
+    value    := true | false | none | number | word | "quoted" | "[" value, … "]"
+
+White space, line ends and comments from # to the end of the line mean nothing. Reading and printing are inverse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from typing import Any, Final
+
+from onnxopt.errors import UsageError
+from onnxopt.pipeline.base import Pass
+from onnxopt.pipeline.config import fits, options_of, type_of
+from onnxopt.pipeline.registry import get_pass
+from onnxopt.pipeline.sequence import Sequential
+
+_TOKEN: Final = re.compile(r'\s+|\#[^\n]*|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[\w.:/+-]+)|(?P<mark>[{}()\[\],=])')
+_WORD: Final = re.compile(r"[\w.:/+-]+")
+
+
+def parse_pipeline(text: str) -> Sequential:
+    """The passes that `text` names. Raises UsageError that points at the line and column."""
+    return _Parser(text).everything()
+
+
+def text(p: Pass) -> str:
+    """The text that `parse_pipeline` reads back as `p`; options at their defaults are left out."""
+    options = [
+        f"{f.name.replace('_', '-')}={_value_text(getattr(p, f.name))}"
+        for f in options_of(type(p))
+        if getattr(p, f.name) != f.default
+    ]
+    inner = f"({pipeline_text(p.children)})" if _is_composite(type(p)) else ""
+    return p.name + (f"{{{','.join(options)}}}" if options else "") + inner
+
+
+def pipeline_text(passes: tuple[Pass, ...] | list[Pass]) -> str:
+    """Passes one after the other."""
+    return ",".join(text(p) for p in passes)
+
+
+def _is_composite(cls: type[Pass]) -> bool:
+    return any(f.name == "passes" for f in dataclasses.fields(cls))
+
+
+def _value_text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_value_text, value))}]"
+    if isinstance(value, str):
+        plain = _WORD.fullmatch(value) and isinstance(literal(value), str)
+        return value if plain else json.dumps(value)
+    return repr(value)
+
+
+def literal(word: str) -> Any:
+    """What an unquoted word means."""
+    if word in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[word]
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            pass
+    return word
+
+
+class _Parser:
+    """Recursive descent over tokens (kind, text, offset)."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.tokens: list[tuple[str, str, int]] = []
+        self.next = 0
+        offset = 0
+        while offset < len(source):
+            found = _TOKEN.match(source, offset)
+            if found is None:
+                raise self.error(f"{source[offset]!r} has no meaning here", offset)
+            if found.lastgroup:
+                self.tokens.append((found.lastgroup, found.group(), offset))
+            offset = found.end()
+        self.tokens.append(("end", "the end", len(source)))
+
+    def error(self, message: str, offset: int, hint: str = "") -> UsageError:
+        line = self.source.count("\n", 0, offset) + 1
+        column = offset - (self.source.rfind("\n", 0, offset) + 1) + 1
+        place = f"line {line}, column {column}" if "\n" in self.source else f"column {column}"
+        return UsageError(
+            f"pipeline, {place}: {message}", hint or "a pipeline is like canonicalize,fixpoint(elim-identity,dead-code)"
+        )
+
+    def take(self, mark: str) -> bool:
+        if self.tokens[self.next][:2] == ("mark", mark):
+            self.next += 1
+            return True
+        return False
+
+    def expect(self, mark: str) -> None:
+        if not self.take(mark):
+            _, found, offset = self.tokens[self.next]
+            raise self.error(f"expected {mark!r}, found {found!r}", offset)
+
+    def word(self, what: str) -> tuple[str, int]:
+        kind, found, offset = self.tokens[self.next]
+        if kind != "word":
+            raise self.error(f"expected {what}, found {found!r}", offset)
+        self.next += 1
+        return found, offset
+
+    def everything(self) -> Sequential:
+        passes = self.passes(("end", "the end"))
+        kind, found, offset = self.tokens[self.next]
+        if kind != "end":
+            raise self.error(f"expected ',' or the end, found {found!r}", offset)
+        return Sequential(passes)
+
+    def passes(self, end: tuple[str, str]) -> tuple[Pass, ...]:
+        if self.tokens[self.next][:2] == end:
+            return ()
+        found = [self.one()]
+        while self.take(","):
+            found.append(self.one())
+        return tuple(found)
+
+    def one(self) -> Pass:
+        name, offset = self.word("the name of a pass")
+        try:
+            cls = get_pass(name)
+        except UsageError as e:
+            raise self.error(e.message, offset, e.hint) from None
+        options = self.options(cls) if self.take("{") else {}
+        composite = _is_composite(cls)
+        _, _, offset = self.tokens[self.next]
+        if self.take("("):
+            if not composite:
+                raise self.error(f"{name} is not made of passes", offset)
+            options["passes"] = self.passes(("mark", ")"))
+            self.expect(")")
+        elif composite:
+            raise self.error(f"{name} needs passes, as in {name}(canonicalize)", offset)
+        return cls(**options)
+
+    def options(self, cls: type[Pass]) -> dict[str, Any]:
+        known = {f.name.replace("_", "-"): f for f in options_of(cls)}
+        options: dict[str, Any] = {}
+        while not self.take("}"):
+            if options:
+                self.expect(",")
+            name, offset = self.word("an option")
+            name = name.replace("_", "-")
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=3)
+                hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known) or 'none'}"
+                raise self.error(f"{cls.info.name} has no option {name!r}", offset, hint)
+            self.expect("=")
+            _, _, offset = self.tokens[self.next]
+            value, f = self.value(), known[name]
+            if not fits(value, type_of(f.default)):
+                raise self.error(f"{name} is {value!r}, not of type {type_of(f.default).__name__}", offset)
+            options[f.name] = float(value) if type_of(f.default) is float else value
+        return options
+
+    def value(self) -> Any:
+        kind, found, _ = self.tokens[self.next]
+        if kind == "string":
+            self.next += 1
+            return json.loads(found)
+        if not self.take("["):
+            return literal(self.word("a value")[0])
+        values: list[Any] = []
+        while not self.take("]"):
+            if values:
+                self.expect(",")
+            values.append(self.value())
+        return tuple(values)

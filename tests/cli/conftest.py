@@ -1,0 +1,38 @@
+"""The installed console script, and sample models to run it on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.samples import build
+
+SCRIPT = Path(sys.executable).with_name("onnxopt")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    build.build_all(folder)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def call(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SCRIPT, *map(str, args)],
+            cwd=tmp_path,
+            env=os.environ | env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return call

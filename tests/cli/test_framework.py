@@ -1,0 +1,148 @@
+"""The pass framework from the command line: pipelines, plugins, instruments, reproducers, a project's defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from tests.cli.conftest import Run
+from tests.samples import ROOT
+
+BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    body = "a = Identity (x) n = Neg (a) s = Sigmoid (n) t = Tanh (s) y = Cos (t)"
+    source = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) {{ {body} }}'
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    return tmp_path
+
+
+def operators(path: Path) -> list[str]:
+    return [n.op_type for n in onnx.load(path).graph.node]
+
+
+def test_a_pipeline_replaces_the_level(run: Run, small: Path) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", "--pipeline", "canonicalize,fixpoint(elim-identity)", "-v")
+    assert r.returncode == 0, r.stderr
+    assert "elim-identity" in r.stdout
+    assert "dead-code" not in r.stdout
+    assert operators(small / "out.onnx") == ["Neg", "Sigmoid", "Tanh", "Cos"]
+    (small / "p.txt").write_text("canonicalize, # nothing else\n")
+    r = run("optimize", "m.onnx", "out.onnx", "--pipeline", "@p.txt")
+    assert "error: pipeline, line 2, column 1: expected the name of a pass, found 'the end'" in r.stderr
+    assert run("optimize", "m.onnx", "out.onnx", "--pipeline", "@none.txt").returncode == 2
+
+
+def test_passes_in_a_pipeline_run_whatever_their_level(run: Run, small: Path) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", "-O0", "--pipeline", "elim-identity")
+    assert r.returncode == 0, r.stderr
+    assert operators(small / "out.onnx") == ["Neg", "Sigmoid", "Tanh", "Cos"]
+
+
+def test_a_plugin_file_adds_a_pass(run: Run, small: Path) -> None:
+    r = run("passes", "--plugin", BROKEN)
+    assert "wrong-pass" in r.stdout
+    r = run("optimize", "m.onnx", "out.onnx", "--plugin", BROKEN, "--with", "wrong-pass", "--no-verify")
+    assert r.returncode == 0, r.stderr
+    assert operators(small / "out.onnx") == ["Neg", "Sigmoid", "Cos"]
+    r = run("optimize", "m.onnx", "o.onnx", "--plugin", BROKEN, "--with", "wrong-pass", "--config", "wrong-pass.keep=1")
+    assert r.returncode == 0, r.stderr
+    r = run("optimize", "m.onnx", "o.onnx", "--config", "dead-cod.x=1")
+    assert "no config key is called 'dead-cod.x'" in r.stderr
+    r = run("optimize", "m.onnx", "o.onnx", "--plugin", "nothing.py")
+    assert (r.returncode, "nothing.py cannot be imported" in r.stderr) == (2, True)
+
+
+def test_instruments(run: Run, small: Path) -> None:
+    r = run(
+        "optimize", "m.onnx", "out.onnx", "--time-passes", "--check-each", "--verify-each", "--journal", "j.json",
+        "--dump-dir", "dump", "--print-ir-after=changed", "--print-ir-before=elim-identity",
+    )  # fmt: skip
+    assert r.returncode == 0, r.stderr
+    assert "total ms" in r.stderr
+    assert "-- before elim-identity --\nmain(x) -> (y):\n  a = Identity(x)" in r.stderr.replace(": float[N,4]", "")
+    assert r.stderr.count("-- after ") == 1
+    assert [f.name for f in (small / "dump").iterdir()] == ["003-elim-identity.onnx"]
+    (entry,) = json.loads((small / "j.json").read_text())
+    assert (entry["rule"], entry["removed"]) == ("identity", ["Identity -> a"])
+    r = run("optimize", "m.onnx", "out.onnx", "--print-ir-after=elim-identiti")
+    assert "did you mean elim-identity" in r.stderr
+
+
+def test_verify_each_names_the_pass(run: Run, small: Path) -> None:
+    args = ("optimize", "m.onnx", "out.onnx", "--plugin", BROKEN, "--with", "wrong-pass")
+    r = run(*args, "--verify-each")
+    assert r.returncode == 1
+    assert "pass wrong-pass: m.onnx: the result differs" in r.stderr
+    assert not (small / "out.onnx").exists()
+
+
+def test_a_failing_pass_leaves_a_reproducer(run: Run, small: Path) -> None:
+    args = ("optimize", "m.onnx", "out.onnx", "--plugin", BROKEN, "--with", "crashing-rule")
+    r = run(*args)
+    assert r.returncode == 4
+    assert "--reproducer DIR keeps what is needed to report it" in r.stderr
+    r = run(*args, "--reproducer", "crash")
+    assert r.returncode == 4
+    assert "rule crashes_at_sigmoid failed at Sigmoid -> s: ZeroDivisionError: by design (after" in r.stderr
+    assert "Traceback" not in r.stderr
+    assert not (small / "out.onnx").exists()
+    again = run("reproduce", "crash")
+    assert again.returncode == 4
+    assert "rule crashes_at_sigmoid failed at Sigmoid -> s: ZeroDivisionError: by design" in again.stderr
+    (small / "crash" / "pipeline.txt").write_text("elim-identity\n")
+    assert run("reproduce", "crash").stdout == "crash: does not fail here\n"
+    assert run("reproduce", "nothing").returncode == 2
+
+
+def test_explain_is_a_manual_page(run: Run) -> None:
+    page = run("explain", "conv-bn-folding").stdout
+    assert page.startswith("conv-bn-folding: rewrite pass, from -O2 on, of onnxopt\n")
+    assert "ranked=false" in page
+    assert "fold_conv_bn\n      BatchNormalization(Conv(x; W, b))" in page
+    assert "BatchNormalization(Conv|ConvTranspose(x, const w, const b?)" in page
+    r = run("explain", "conv-bn")
+    assert r.returncode == 2
+    assert "did you mean" in r.stderr
+    assert "crashes_at_sigmoid" in run("explain", "crashing-rule", "--plugin", BROKEN).stdout
+
+
+def test_every_pass_has_a_page(run: Run) -> None:
+    listed = [line.split()[0] for line in run("passes").stdout.splitlines() if " O" in line]
+    assert "fixpoint" in listed
+    for name in listed:
+        page = run("explain", name)
+        assert page.returncode == 0, page.stderr
+        assert len(page.stdout.splitlines()) >= 3
+
+
+def test_a_project_has_defaults(run: Run, small: Path) -> None:
+    (small / "pyproject.toml").write_text('[tool.onnxopt]\npipeline = "canonicalize"\nno-verify = true\n')
+    r = run("optimize", "m.onnx", "out.onnx", "-v")
+    assert "elim-identity" not in r.stdout
+    r = run("optimize", "m.onnx", "out.onnx", "--pipeline", "elim-identity", "-v")
+    assert "elim-identity" in r.stdout, "the command line goes first"
+    assert "not verified" in r.stdout
+    (small / "onnxopt.toml").write_text(
+        f'disable = ["elim-identity"]\nplugin = "{BROKEN}"\nwith = ["wrong-pass"]\n'
+        'config = { "wrong-pass.keep" = 1 }\n'
+    )
+    r = run("optimize", "m.onnx", "out.onnx", "-v")
+    assert r.returncode == 0, r.stderr
+    assert "nothing to do" in r.stdout, "onnxopt.toml goes before pyproject.toml"
+    (small / "onnxopt.toml").write_text("leve = 1\n")
+    r = run("optimize", "m.onnx", "out.onnx")
+    assert r.returncode == 2
+    assert "no setting is called 'leve'" in r.stderr
+    assert "did you mean level" in r.stderr
+    (small / "onnxopt.toml").write_text("level = = 1\n")
+    r = run("optimize", "m.onnx", "out.onnx")
+    assert "onnxopt.toml cannot be read" in r.stderr
+    (small / "onnxopt.toml").write_text("level = 9\n")
+    assert run("optimize", "m.onnx", "out.onnx").returncode == 2

@@ -1,0 +1,83 @@
+"""A failing pass leaves what is needed to run it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxopt
+from onnxopt.errors import PassError, UsageError
+from onnxopt.graph import write_model
+from onnxopt.io import load
+from onnxopt.pipeline import PassContext, execute, parse_pipeline
+from onnxopt.pipeline.registry import load_module
+from onnxopt.pipeline.reproducer import keep_reproducer, reproduce
+from tests.samples import ROOT
+
+BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
+BODY = "a = Identity (x) n = Neg (a) s = Sigmoid (n) m = MatMul (s, w) y = Identity (m)"
+
+
+@pytest.fixture
+def failing(model: Any, tmp_path: Path) -> Path:
+    load_module(BROKEN)
+    proto = write_model(model(BODY, weights="<float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}>"))
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.tile(weight, (1, 1)), "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    return tmp_path
+
+
+def fail(folder: Path, **given: Any) -> onnxopt.OnnxOptError:
+    options = onnxopt.OptimizeOptions(pipeline="fixpoint(elim-identity,crashing-rule,dead-code)", **given)
+    with pytest.raises(PassError) as e:
+        onnxopt.optimize_file(folder / "m.onnx", folder / "out.onnx", options, reproducer=folder / "crash")
+    return e.value
+
+
+def test_it_holds_the_model_before_the_pass_and_what_was_left_to_run(failing: Path) -> None:
+    error = fail(failing, disable=("dead-code",))
+    assert not (failing / "out.onnx").exists()
+    crash = failing / "crash"
+    assert [n.op_type for n in onnx.load(crash / "model.onnx").graph.node] == ["Neg", "Sigmoid", "MatMul"]
+    text = (crash / "pipeline.txt").read_text().strip()
+    assert text == "crashing-rule,dead-code,fixpoint(elim-identity,crashing-rule,dead-code)"
+    assert (crash / "error.txt").read_text() == error.message + "\n"
+    assert "ZeroDivisionError: by design" in error.message
+    assert "(after elim-identity)" in error.message
+    assert f"onnxopt reproduce {crash}" in error.hint
+    assert json.loads((crash / "environment.json").read_text())["onnx"] == onnx.__version__
+    settings = json.loads((crash / "settings.json").read_text())
+    assert settings["disabled_pass"] == ["dead-code"]
+    assert settings["plugins"] == [BROKEN]
+
+
+def test_it_fails_again_or_says_that_it_does_not(failing: Path) -> None:
+    fail(failing)
+    again = reproduce(failing / "crash")
+    assert again is not None
+    assert "rule crashes_at_sigmoid failed at Sigmoid -> s: ZeroDivisionError: by design" in again.message
+    (failing / "crash" / "pipeline.txt").write_text("elim-identity\n")
+    assert reproduce(failing / "crash") is None
+
+
+def test_weights_can_be_zeroed(failing: Path) -> None:
+    pipeline, ctx = parse_pipeline("elim-identity,crashing-rule"), PassContext()
+    with pytest.raises(PassError) as e:
+        execute(pipeline, load(failing / "m.onnx"), ctx)
+    for zero in (False, True):
+        keep_reproducer(failing / "crash", failing / "m.onnx", pipeline, ctx, e.value, zero_weights=zero)
+        (weight,) = onnx.load(failing / "crash" / "model.onnx").graph.initializer
+        assert numpy_helper.to_array(weight).any() != zero
+        assert reproduce(failing / "crash") is not None
+
+
+def test_what_is_no_reproducer(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a reproducer"):
+        reproduce(tmp_path)

@@ -1,0 +1,57 @@
+"""Deliberately broken passes, for what has to find and survive them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxopt.graph import Graph, Value
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
+from onnxopt.protos import Array
+from onnxopt.rewrite import Match, const, op, rewrite, var
+
+
+@rewrite(op.Mul(var("x"), const("k")))
+def wrong_for_negative_factors(m: Match, x: Value, k: Array) -> Value:
+    """x * k = x * |k|, which is wrong where k is negative; what it leaves does not match again."""
+    m.require((k < 0).any() or k.size > 1, "nothing to do")
+    return m.op.Abs(m.op.Div(x, m.const(1 / k, like=k)))  # type: ignore[no-any-return]
+
+
+@rewrite(op.Sigmoid(op.Neg(var("x")), name="sigmoid"))
+def crashes_at_sigmoid(m: Match, x: Value) -> Value:
+    """Sigmoid(-x) = 1 / 0."""
+    raise ZeroDivisionError("by design")
+
+
+@register
+@dataclass(frozen=True)
+class WrongRule(RewritePass):
+    """Some of its rewrites change the result."""
+
+    info = PassInfo("wrong-rule", opt_level=2)
+    rules = (wrong_for_negative_factors,)
+
+
+@register
+@dataclass(frozen=True)
+class CrashingRule(RewritePass):
+    """Fails at Sigmoid(Neg(x))."""
+
+    info = PassInfo("crashing-rule", opt_level=2)
+    rules = (crashes_at_sigmoid,)
+
+
+@register
+@dataclass(frozen=True)
+class WrongPass(GraphPass):
+    """Takes the first Tanh out, as if it were nothing."""
+
+    info = PassInfo("wrong-pass", opt_level=2)
+    keep: int = option(0, "how many to leave alone")
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in list(graph.by_op.get("Tanh", ()))[self.keep :]:
+            source = node.inputs[0]
+            if source is not None and ctx.spend("taken out"):
+                node.output.replace_all_uses_with(source)
+                graph.remove(node)
