@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ class ProjectCommand(click.Command):
         defaults = {}
         for name, value in settings.items():
             if name not in known:
+                import difflib
+
                 near = difflib.get_close_matches(name, known, n=3)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
                 raise UsageError(f"{file}: no setting is called {name!r}", hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from onnxopt.pipeline import Fixpoint, Sequential, get_pass, in_order, parse_pipeline
+from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = "lift-constants,canonicalize,elim-identity,constant-folding,common-subexpressions,merge-chains"
 _CLEAN: Final = "dead-code,deduplicate-constants"
@@ -24,5 +24,7 @@ def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
     pipeline = parse_pipeline(LEVELS[level])
     if not extra:
         return pipeline
+    from onnxopt.pipeline.manager import in_order
+
     inner = pipeline.passes[0].children if pipeline.passes else ()
     return Sequential((Fixpoint(tuple(in_order([*inner, *(get_pass(name)() for name in extra)]))),))

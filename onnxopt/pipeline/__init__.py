@@ -1,16 +1,24 @@
 """The pass framework: what a pass is, how passes are found, ordered, run, watched and recorded."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
 from onnxopt.pipeline.config import ConfigKey, config_keys, declare_config
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.decorators import graph_pass, model_pass
 from onnxopt.pipeline.execute import execute
-from onnxopt.pipeline.instruments import CheckEach, DumpModels, Instrument, Journal, PrintIR, Timing, VerifyEach
-from onnxopt.pipeline.manager import PassManager, in_order
+from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
 from onnxopt.pipeline.registry import all_passes, get_pass, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline.instruments import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
+    from onnxopt.pipeline.manager import PassManager, in_order
 
 __all__ = [
     "CheckEach",
@@ -48,3 +56,16 @@ __all__ = [
     "pipeline_text",
     "register",
 ]
+
+# What most runs do without is imported when it is asked for.
+_LAZY: Final = {
+    "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
+    "manager": ("PassManager", "in_order"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(f"onnxopt.pipeline.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

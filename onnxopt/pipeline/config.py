@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,6 +75,8 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if name not in keys:
             keys = config_keys()
         if name not in keys:
+            import difflib
+
             near = difflib.get_close_matches(name, keys, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(keys))}"
             raise UsageError(f"no config key is called {name!r}", hint)

@@ -17,7 +17,7 @@ from onnxopt.rewrite import Fuel, RuleRecord
 if TYPE_CHECKING:
     from onnxopt.graph import Graph, Model
     from onnxopt.pipeline.base import Pass, PassInfo
-    from onnxopt.pipeline.instruments import Instrument
+    from onnxopt.pipeline.instrument import Instrument
     from onnxopt.rewrite import Match, Rule
 
 Trace = Callable[["Model", "PassInfo", bool], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import sys
@@ -39,6 +38,8 @@ def get_pass(name: str) -> type[Pass]:
     if name not in _PASSES:
         load_plugins()
     if name not in _PASSES:
+        import difflib
+
         near = difflib.get_close_matches(name, _PASSES, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`onnxopt passes` lists them"
         raise UsageError(f"no pass is called {name!r}", hint)

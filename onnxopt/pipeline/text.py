@@ -10,8 +10,6 @@ White space, line ends and comments from # to the end of the line mean nothing. 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import json
 import re
 from typing import Any, Final
 
@@ -56,6 +54,8 @@ def _value_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(_value_text, value))}]"
     if isinstance(value, str):
+        import json
+
         plain = _WORD.fullmatch(value) and isinstance(literal(value), str)
         return value if plain else json.dumps(value)
     return repr(value)
@@ -158,6 +158,8 @@ class _Parser:
             name, offset = self.word("an option")
             name = name.replace("_", "-")
             if name not in known:
+                import difflib
+
                 near = difflib.get_close_matches(name, known, n=3)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known) or 'none'}"
                 raise self.error(f"{cls.info.name} has no option {name!r}", offset, hint)
@@ -172,6 +174,8 @@ class _Parser:
     def value(self) -> Any:
         kind, found, _ = self.tokens[self.next]
         if kind == "string":
+            import json
+
             self.next += 1
             return json.loads(found)
         if not self.take("["):

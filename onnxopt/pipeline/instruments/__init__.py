@@ -1,6 +1,6 @@
 """What watches passes run: time, text and files between passes, checks, a journal of every rewrite."""
 
-from onnxopt.pipeline.instruments.base import Instrument
+from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
 from onnxopt.pipeline.instruments.journal import Entry, Journal
 from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR

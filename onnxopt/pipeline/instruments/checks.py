@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.errors import InvariantError, OnnxOptError, VerificationError
 from onnxopt.graph import check_model
-from onnxopt.pipeline.instruments.base import Instrument
+from onnxopt.pipeline.instrument import Instrument
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onnxopt.pipeline.instruments.base import Instrument
+from onnxopt.pipeline.instrument import Instrument
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model

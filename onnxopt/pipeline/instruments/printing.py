@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from onnxopt.errors import WriteError
-from onnxopt.pipeline.instruments.base import Instrument
+from onnxopt.pipeline.instrument import Instrument
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from onnxopt.pipeline.instruments.base import Instrument
+from onnxopt.pipeline.instrument import Instrument
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
