@@ -6,6 +6,7 @@ from onnxopt.rewrite.match import Match
 from onnxopt.rewrite.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
 from onnxopt.rewrite.replace import remove_dead
 from onnxopt.rewrite.rule import Declined, Rule, rewrite
+from onnxopt.rewrite.subgraph import Replaced, SubgraphMatch, SubgraphMatcher, replace_pattern
 
 __all__ = [
     "Call",
@@ -15,8 +16,11 @@ __all__ = [
     "Fuel",
     "Match",
     "Pattern",
+    "Replaced",
     "Rule",
     "RuleRecord",
+    "SubgraphMatch",
+    "SubgraphMatcher",
     "const",
     "either",
     "falsy",
@@ -24,6 +28,7 @@ __all__ = [
     "op",
     "quantized",
     "remove_dead",
+    "replace_pattern",
     "require_order_kept",
     "rewrite",
     "text",

@@ -32,6 +32,9 @@ class Match:
         self.new_nodes: list[Node] = []
         self.new_constants: list[tuple[Value, str]] = []
         self.borrowed: list[Node] = []  # nodes whose proto a new one takes over, unchanged
+        # Of a pattern with several roots: what is replaced, and where the replacement goes.
+        self.results: list[Value] | None = None
+        self.before: Node | None = anchor
 
     def __getattr__(self, name: str) -> Node:
         try:

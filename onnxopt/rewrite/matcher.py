@@ -6,12 +6,17 @@ deserve a reason: inner nodes used elsewhere, operands that are not constant, li
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from onnxopt.analysis.types import rank
 from onnxopt.graph.node import Node
+from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
-from onnxopt.rewrite.pattern import Call, Const, Pattern, Var
+from onnxopt.protos import attribute_value, element_type
+from onnxopt.rewrite.pattern import Call, Const, Literal, Pattern, Var
 
 
 @dataclass(slots=True)
@@ -23,6 +28,12 @@ class Bindings:
     nodes: dict[str, Node] = field(default_factory=dict)
     covered: list[tuple[Node, Call]] = field(default_factory=list)
     literals: list[tuple[Node, Value]] = field(default_factory=list)
+    roots: tuple[Node, ...] = ()  # of a pattern with several: their results may be used elsewhere
+
+    def copy(self) -> Bindings:
+        return Bindings(
+            dict(self.values), set(self.constants), dict(self.nodes), list(self.covered), list(self.literals)
+        )
 
 
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
@@ -33,9 +44,57 @@ def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     return _refusal(b) or b
 
 
+def match_roots(roots: Sequence[Call], anchor: Node) -> Bindings | str | None:
+    """Like `match`, for a pattern with several results: `anchor` produces the first, the others are searched for
+    among the readers of what is bound by then."""
+    b = Bindings()
+    if not _match_node(roots[0], anchor, b) or not _one_to_one(b):
+        return None
+    found = _match_rest(roots[1:], b, (anchor,))
+    if found is None:
+        return None
+    return _refusal(found) or found
+
+
+def _match_rest(roots: Sequence[Call], b: Bindings, done: tuple[Node, ...]) -> Bindings | None:
+    if not roots:
+        b.roots = done
+        return b
+    for node in _candidates(roots[0], b):
+        attempt = b.copy()
+        if _match_node(roots[0], node, attempt) and _one_to_one(attempt):
+            found = _match_rest(roots[1:], attempt, (*done, node))
+            if found is not None:
+                return found
+    return None
+
+
+def _one_to_one(b: Bindings) -> bool:
+    """Does every call of the pattern stand for a node of its own?"""
+    return len({node for node, _ in b.covered}) == len(b.covered)
+
+
+def _candidates(p: Call, b: Bindings) -> list[Node]:
+    """Nodes that `p` may be: bound already, or reading something that is."""
+    if p.name in b.nodes:
+        return [b.nodes[p.name]]
+    for q in p.inputs:
+        values: list[Value | None] = []
+        if isinstance(q, (Var, Const)):
+            values = [b.values.get(q.name)]
+        elif isinstance(q, Call):
+            values = [n.outputs[q.output] for n in _candidates(q, b) if q.output < len(n.outputs)]
+        users = dict.fromkeys(user for v in values if v is not None for user in v.users if user.op in p.ops)
+        if users:
+            return list(users)
+    return []
+
+
 def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     if node.op not in p.ops:
         return False
+    if p.name is not None and p.name in b.nodes:
+        return b.nodes[p.name] is node
     inputs, patterns = node.inputs, p.inputs
     if len(inputs) > len(patterns) and not p.variadic:
         return False
@@ -43,6 +102,8 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
         actual = node.attr(name)
         if not (expected(actual) if callable(expected) else actual == expected):
             return False
+    if p.exact and not _has_defaults(node, p):
+        return False
     b.covered.append((node, p))
     if p.name is not None:
         b.nodes[p.name] = node
@@ -67,10 +128,35 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
         if isinstance(p, Const):
             b.constants.add(p.name)
         return True
-    if value is None or not value.constant or not _equals(value, p):
+    if p is None:
+        return value is None
+    if value is None or not value.constant:
+        return False
+    if isinstance(p, Literal):
+        same_type = value.constant_type() == (element_type(p.array), p.array.shape)
+        return same_type and value.array.tobytes() == p.array.tobytes()
+    if not _equals(value, p):
         return False
     b.literals.append((user, value))
     return True
+
+
+def same(a: object, b: object) -> bool:
+    """Are two attribute values equal? Tensors by their elements."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b)
+    return a == b
+
+
+def _has_defaults(node: Node, p: Call) -> bool:
+    """Has every attribute that the pattern does not write its default?"""
+    assert node.graph is not None
+    written = {name for name, _ in p.attributes}
+    opset = node.graph.opset(node.domain)
+    return all(
+        name in written or (not a.ref_attr_name and same(attribute_value(a), attribute_default(node.op, opset, name)))
+        for name, a in node.attributes.items()
+    )
 
 
 def _equals(value: Value, literal: object) -> bool:
@@ -96,7 +182,7 @@ def _refusal(b: Bindings) -> str | None:
     if len(b.covered) > 1:
         nodes = {node for node, _ in b.covered}
         for node, p in b.covered[1:]:
-            if p.shared:
+            if p.shared or node in b.roots:
                 continue
             if node.graph is not anchor.graph:
                 return f"{node.op} is in another scope"

@@ -9,9 +9,11 @@ that the matcher never backtracks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final
+
+from onnxopt.protos import Array
 
 COMMUTATIVE: Final = frozenset(
     {"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "BitwiseAnd", "BitwiseOr"}
@@ -43,6 +45,13 @@ class Const:
         return replace(self, optional=True)
 
 
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """A constant equal to `array` in type, shape and every element."""
+
+    array: Array
+
+
 @dataclass(frozen=True)
 class Either:
     """One of several patterns, tried in order."""
@@ -55,7 +64,8 @@ class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 
     An inner call is used only inside the match, unless `shared`. With `variadic`, more inputs may follow.
-    Attribute predicates see the schema's defaults; a plain value means equality.
+    Attribute predicates see the schema's defaults; a plain value means equality. `exact`: attributes that are not
+    written have their defaults. Two calls of the same name, in one pattern, mean the same node.
     """
 
     ops: tuple[str, ...]
@@ -65,13 +75,16 @@ class Call:
     shared: bool = False
     variadic: bool = False
     output: int = 0
+    exact: bool = False
+    key: object = field(default_factory=object, compare=False, repr=False)  # what `at` and `replace` keep
 
     def at(self, output: int) -> Call:
         """The same call, matched through another of its outputs."""
         return replace(self, output=output)
 
 
-Pattern = Var | Const | Call | Either | int | float | bool
+# None: an input that is absent.
+Pattern = Var | Const | Literal | Call | Either | int | float | bool | None
 
 
 def var(name: str) -> Var:
@@ -176,6 +189,10 @@ def text(pattern: Pattern) -> str:
     if isinstance(pattern, Call):
         inputs = [text(p) for p in pattern.inputs] + (["..."] if pattern.variadic else [])
         return f"{'|'.join(pattern.ops)}({', '.join(inputs)})"
+    if pattern is None:
+        return "_"
+    if isinstance(pattern, Literal):
+        return f"{pattern.array.dtype}{list(pattern.array.shape)}"
     return repr(pattern)
 
 
@@ -184,6 +201,7 @@ __all__ = [
     "Call",
     "Const",
     "Either",
+    "Literal",
     "Pattern",
     "Var",
     "const",

@@ -18,27 +18,19 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     any change, where an interface would break.
     """
     anchor, graph = m.anchor, m.graph
-    results = result if isinstance(result, tuple) else (result,)
-    pairs: list[tuple[Value, Value]] = []
-    for i in anchor.used_outputs():
-        new = results[i] if i < len(results) else None
-        old = anchor.outputs[i]
-        assert old is not None
-        if new is None:
-            raise Declined(f"output {i} of {anchor.op} is used")
-        pairs.append((old, new))
+    pairs = _pairs(m, result if isinstance(result, tuple) else (result,))
     created = {id(n) for n in m.new_nodes}
     taken: set[int] = set()
     if anchor.op == "Identity" and all(_must_stay(old, new) and not old.users for old, new in pairs) and pairs:
         raise Declined("a graph output is produced by a node")
     before = [v for node, _ in m.bindings.covered for v in node.inputs if v is not None]
     for value, hint in m.new_constants:
-        graph.attach_constant(value, hint, before=anchor)
+        graph.attach_constant(value, hint, before=m.before)
     for node in m.new_nodes:
         for v in node.outputs:
             if v is not None and not v.name:
                 v.name = "?"  # named below, if nothing takes it over
-        graph.insert(node, anchor)
+        graph.insert(node, m.before)
     for old, new in pairs:
         if new.producer is not None and id(new.producer) in created and id(new) not in taken:
             taken.add(id(new))
@@ -58,8 +50,10 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
                 node.stale = True
                 for user in v.users:
                     user.stale = True
-    if not any(v is not None and v.is_used for v in anchor.outputs):
-        graph.remove(anchor)
+    for root in m.bindings.roots or (anchor,):
+        if root.graph is not None and not any(v is not None and v.is_used for v in root.outputs):
+            graph.remove(root)
+    if anchor.graph is None:
         for value in before:
             if value.producer is not None:
                 remove_dead(value.producer)
@@ -70,6 +64,28 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             copy = NodeProto()
             copy.CopyFrom(lender.proto)
             lender.proto, lender._attributes = copy, None
+
+
+def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
+    """(old, new) values. Raises Declined where an output that is used has no replacement."""
+    pairs: list[tuple[Value, Value]] = []
+    if m.results is None:
+        for i in m.anchor.used_outputs():
+            new, old = results[i] if i < len(results) else None, m.anchor.outputs[i]
+            if new is None:
+                raise Declined(f"output {i} of {m.anchor.op} is used")
+            assert old is not None
+            pairs.append((old, new))
+        return pairs
+    for root in m.bindings.roots:
+        for i in root.used_outputs():
+            if root.outputs[i] not in m.results:
+                raise Declined(f"output {i} of {root.op} is used")
+    for old, new in zip(m.results, results, strict=True):
+        assert new is not None
+        if old.is_used:
+            pairs.append((old, new))
+    return pairs
 
 
 def _keep_type(old: Value, new: Value) -> None:

@@ -1,0 +1,276 @@
+"""Find, and replace, what looks like an example (torch.fx's SubgraphMatcher and replace_pattern)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from onnxopt.errors import UsageError
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.protos import numpy_dtype
+from onnxopt.rewrite.example import Example, Source, example
+from onnxopt.rewrite.match import Match
+from onnxopt.rewrite.matcher import Bindings, match_roots
+from onnxopt.rewrite.pattern import Call, Const, Literal, Pattern, Var
+from onnxopt.rewrite.replace import commit
+from onnxopt.rewrite.rule import Declined
+
+Filter = Callable[["SubgraphMatch"], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class SubgraphMatch:
+    """`anchor` produces the first result; `nodes` and `values` are what the pattern's names mean.
+
+    Calls without a name are called `Conv_1`, `Conv_2`, … in order of appearance. `results`: the values matched by
+    the pattern's results.
+    """
+
+    anchor: Node
+    nodes: dict[str, Node]
+    values: dict[str, Value | None]
+    results: tuple[Value, ...]
+    bindings: Bindings = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Replaced:
+    """One replacement: the node that produced the first result (removed by now), the nodes that were matched by name,
+    and those that were made."""
+
+    anchor: Node
+    nodes: dict[str, Node]
+    new_nodes: list[Node]
+
+
+class SubgraphMatcher:
+    """Searches for one pattern: ONNX text, a FunctionProto, a function over `op`, an expression, or a call pattern.
+
+    `match_outputs`: every result is an output of its graph. `overlapping`: also matches that share nodes with an
+    earlier one. `ignore_literals`: attributes and constants are not compared. `exact`: attributes that are not
+    written have their defaults. `shared`: results in between may be used elsewhere. Raises UsageError for what is not
+    a pattern.
+    """
+
+    def __init__(
+        self,
+        pattern: Source,
+        *,
+        match_outputs: bool = False,
+        overlapping: bool = False,
+        ignore_literals: bool = False,
+        exact: bool = True,
+        shared: bool = False,
+    ) -> None:
+        self.example: Example = example(pattern, exact=exact, ignore_literals=ignore_literals, shared=shared)
+        self.match_outputs = match_outputs
+        self.overlapping = overlapping
+        self._variants = self.example.variants()
+
+    def match(self, where: Model | Graph) -> list[SubgraphMatch]:
+        """All matches, scope by scope, each in the order of its nodes."""
+        used: set[Node] = set()
+        return [m for graph in scopes_of(where) for anchor in self.anchors(graph) for m in self._fresh(anchor, used)]
+
+    def anchors(self, graph: Graph) -> list[Node]:
+        """Nodes that may produce the first result."""
+        ops = dict.fromkeys(o for roots in self._variants for o in roots[0].ops)
+        found = [n for o in ops for n in graph.by_op.get(o, ())]
+        if len(ops) == 1:
+            return found
+        wanted = set(found)
+        return [n for n in graph if n in wanted]
+
+    def at(self, anchor: Node) -> Iterator[SubgraphMatch]:
+        """Every way in which `anchor` produces the first result."""
+        for roots in self._variants:
+            b = match_roots(roots, anchor)
+            if not isinstance(b, Bindings):
+                continue
+            results = [node.outputs[root.output] for node, root in zip(b.roots, roots)]
+            values = tuple(v for v in results if v is not None)
+            if len(values) < len(results) or (self.match_outputs and not all(v.is_output for v in values)):
+                continue
+            yield SubgraphMatch(anchor, dict(b.nodes), dict(b.values), values, b)
+
+    def _fresh(self, anchor: Node, used: set[Node]) -> Iterator[SubgraphMatch]:
+        for m in self.at(anchor):
+            covered = [node for node, _ in m.bindings.covered]
+            if self.overlapping:
+                yield m
+            elif not used.intersection(covered):
+                used.update(covered)
+                yield m
+                return
+
+
+def scopes_of(where: Model | Graph) -> list[Graph]:
+    return list(where.open_scopes()) if isinstance(where, Model) else [where]
+
+
+def replace_pattern(
+    where: Model | Graph,
+    pattern: Source,
+    replacement: Source,
+    filters: Sequence[Filter] = (),
+    *,
+    match_outputs: bool = False,
+    ignore_literals: bool = False,
+    exact: bool = True,
+) -> list[Replaced]:
+    """Replace every match of `pattern` by `replacement`, once: what is made is not matched again.
+
+    The replacement reads the pattern's variables by name and results in as many values. A call in it with the name
+    of a call in the pattern keeps that node's attributes. `filters` see each SubgraphMatch and all must accept it.
+    With several results, the replacement must fit between all that the match reads and all that reads its results,
+    in the order of the graph; matches where it does not are left alone. Raises UsageError when the two do not fit
+    each other.
+    """
+    matcher = SubgraphMatcher(pattern, match_outputs=match_outputs, ignore_literals=ignore_literals, exact=exact)
+    new = example(replacement, exact=False)
+    unknown = set(_variables(new.results)) - set(_variables(matcher.example.results))
+    if unknown or len(new.results) != len(matcher.example.results):
+        what = f"reads `{min(unknown)}`" if unknown else f"results in {len(new.results)} values"
+        raise UsageError(
+            f"the replacement {what}, which the pattern does not", "both have the same variables and results"
+        )
+    done: list[Replaced] = []
+    for graph in scopes_of(where):
+        made: set[Node] = set()
+        order = _Order(graph) if len(new.results) > 1 else None
+        for anchor in matcher.anchors(graph):
+            if anchor.graph is None:
+                continue
+            for m in matcher.at(anchor):
+                if made.intersection(n for n, _ in m.bindings.covered) or not all(f(m) for f in filters):
+                    continue
+                nodes = _replace(m, new, order)
+                if nodes is not None:
+                    made.update(nodes)
+                    done.append(Replaced(m.anchor, m.nodes, nodes))
+                    break
+    return done
+
+
+def _replace(found: SubgraphMatch, new: Example, order: _Order | None) -> list[Node] | None:
+    """The nodes made; None where the replacement does not fit."""
+    m = Match(found.bindings, found.anchor)
+    m.results = list(found.results)
+    if order is not None:
+        place = order.place(found)
+        if place is None:
+            return None
+        m.before = place.before
+    try:
+        commit(m, _Instance(m, new).values())
+    except Declined:
+        return None
+    nodes = [n for n in m.new_nodes if n.graph is not None]
+    if order is not None:
+        order.insert(nodes)
+    return nodes
+
+
+class _Instance:
+    """A replacement's calls as new nodes; a call that is used twice becomes one node."""
+
+    def __init__(self, m: Match, new: Example) -> None:
+        self.m = m
+        self.new = new
+        self.made: dict[object, tuple[Value, ...]] = {}
+        self.outputs: dict[object, int] = {}
+        for call in _calls(new.results):
+            self.outputs[call.key] = max(self.outputs.get(call.key, 1), call.output + 1)
+
+    def values(self) -> tuple[Value | None, ...]:
+        return tuple(self.build(r) for r in self.new.results)
+
+    def build(self, p: Pattern, kind: int = 0) -> Value | None:
+        """`kind`: the element type that a plain number takes; that of what is replaced if nothing says more."""
+        m = self.m
+        if p is None:
+            return None
+        if isinstance(p, (Var, Const)):
+            return m.bindings.values[p.name]
+        if isinstance(p, Literal):
+            return m.const(p.array)
+        if isinstance(p, (int, float)):
+            assert m.results is not None
+            kind = kind or m.dtype(m.results[0])
+            m.require(kind, "the type of a number is unknown")
+            return m.const(numpy_dtype(kind).type(p))
+        if not isinstance(p, Call):
+            raise UsageError("a replacement has no alternatives", "write the one that is meant")
+        if p.key not in self.made:
+            bound = [m.bindings.values[q.name] for q in p.inputs if isinstance(q, (Var, Const))]
+            kind = next((t for v in bound if v is not None and (t := m.dtype(v))), 0)
+            inputs = [self.build(q, kind) for q in p.inputs]
+            domain, _, op_type = p.ops[0].rpartition("::")
+            like, count = m.bindings.nodes.get(p.name or ""), self.outputs[p.key]
+            made = getattr(m.op, op_type)(*inputs, domain=domain, like=like, outputs=count, **dict(p.attributes))
+            self.made[p.key] = made if isinstance(made, tuple) else (made,)
+        return self.made[p.key][p.output]
+
+
+@dataclass(frozen=True)
+class _Place:
+    before: Node | None
+
+
+class _Order:
+    """Where the nodes of one graph stand, kept while replacements are made; a position is never wrong, at worst
+    shared."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.position: dict[Node, float] = {node: float(i) for i, node in enumerate(graph)}
+
+    def place(self, m: SubgraphMatch) -> _Place | None:
+        """Behind all that the match reads, before all that reads its results; None if there is no such place."""
+        inside = {node for node, _ in m.bindings.covered}
+        sources = [
+            v.producer
+            for node in inside
+            for v in node.inputs
+            if v is not None and v.producer is not None and v.producer not in inside and v.graph is self.graph
+        ]
+        users = [u for v in m.results for u in v.users if u not in inside]
+        first = min((self._at(u) for u in users), default=float("inf"))
+        last = max(sources, key=self._at, default=None)
+        if last is None:
+            return _Place(self.graph.first)
+        return _Place(last.next) if self._at(last) < first else None
+
+    def _at(self, node: Node) -> float:
+        while node.graph is not self.graph:  # a reader in a body stands where the body's owner does
+            assert node.graph is not None and node.graph.owner is not None
+            node = node.graph.owner
+        return self.position[node]
+
+    def insert(self, nodes: Sequence[Node]) -> None:
+        """Give new nodes, which are in the graph by now, positions between their neighbours'."""
+        for node in nodes:
+            previous, following = node.prev, node.next
+            while following is not None and following not in self.position:
+                following = following.next
+            low = self.position[previous] if previous is not None else -1.0
+            high = self.position[following] if following is not None else low + 2.0
+            self.position[node] = (low + high) / 2
+
+
+def _calls(patterns: Sequence[Pattern]) -> Iterator[Call]:
+    for p in patterns:
+        if isinstance(p, Call):
+            yield p
+            yield from _calls(p.inputs)
+
+
+def _variables(patterns: Sequence[Pattern]) -> Iterator[str]:
+    for p in patterns:
+        if isinstance(p, (Var, Const)):
+            yield p.name
+        elif isinstance(p, Call):
+            yield from _variables(p.inputs)
