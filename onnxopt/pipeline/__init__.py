@@ -18,6 +18,7 @@ from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.instruments import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
+    from onnxopt.pipeline.interpreter import GraphInterpreter
     from onnxopt.pipeline.manager import PassManager, in_order
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "DebugPass",
     "DumpModels",
     "Fixpoint",
+    "GraphInterpreter",
     "GraphPass",
     "Instrument",
     "Journal",
@@ -59,6 +61,7 @@ __all__ = [
 
 # What most runs do without is imported when it is asked for.
 _LAZY: Final = {
+    "interpreter": ("GraphInterpreter",),
     "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
     "manager": ("PassManager", "in_order"),
 }

@@ -158,6 +158,7 @@ class Builder:
                 proto.attribute.extend(make_attribute(k, v) for k, v in attributes.items() if v is not None)
             else:
                 proto = make_node(op_type, domain, m.anchor.name, attributes)
+                proto.metadata_props.extend(m.anchor.proto.metadata_props)
             results: list[Value | None] = [Value("", m.graph) for _ in range(outputs)]
             ins = list(inputs)
             while ins and ins[-1] is None:

@@ -1,0 +1,110 @@
+"""Passes that say, node by node, what each becomes (ExecuTorch's ExportPass, torch.fx's Interpreter)."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxopt.errors import PassError
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline.base import GraphPass
+from onnxopt.pipeline.context import PassContext
+from onnxopt.rewrite import Call, Declined, Match
+from onnxopt.rewrite.match import Builder
+from onnxopt.rewrite.matcher import Bindings
+from onnxopt.rewrite.replace import commit
+
+Args = tuple[Value | None, ...]
+Result = Value | tuple[Value | None, ...]
+
+
+@dataclass(frozen=True)
+class GraphInterpreter(GraphPass):
+    """Walks every scope in order, bodies first, and emits what `call_operator` says.
+
+    Override `call_operator`: `return super().call_operator(node, args)` emits the node again, `self.op.Add(a, b)` a
+    new one (which takes over name and metadata), `args[0]` none at all. What results takes the place of the node's
+    outputs; their names, types and readers stay. Nodes emitted as they were are not touched.
+    """
+
+    kind: ClassVar[str] = "interpreter"
+
+    def call_operator(self, node: Node, args: Args) -> Result:
+        """What `node`, reading `args`, becomes: a value for each output that is used."""
+        return _emit_again(_MATCH.get(), node, args)
+
+    @property
+    def op(self) -> Builder:
+        """Emits new nodes: `self.op.Conv(x, w, like=node, pads=[1, 1])`. Only inside `call_operator`."""
+        return _MATCH.get().op
+
+    @property
+    def match(self) -> Match:
+        """Types (`self.match.shape(x)`) and constants (`self.match.const(array)`). Only inside `call_operator`."""
+        return _MATCH.get()
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in graph:
+            m = Match(Bindings(covered=[(node, Call((node.op,), (), shared=True))]), node)
+            token = _MATCH.set(m)
+            try:
+                result = self.call_operator(node, tuple(node.inputs))
+            finally:
+                _MATCH.reset(token)
+            if not _is_same(m, node, result) and _replace(m, node, result):
+                ctx.count("replaced")
+
+
+def _emit_again(m: Match, node: Node, args: Args) -> Result:
+    inputs = list(args)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    if not m.replaces(node):
+        if node.bodies:
+            raise PassError(f"{node!r} has bodies and cannot be emitted twice", "emit it once, and use its outputs")
+        made = getattr(m.op, node.proto.op_type)(
+            *inputs, like=node, domain=node.domain, outputs=max(1, len(node.outputs))
+        )
+        assert isinstance(made, (Value, tuple))
+        return made
+    outputs: list[Value | None] = [None if v is None else Value("", m.graph) for v in node.outputs]
+    new = Node(node.proto, inputs, outputs)
+    new.bodies = node.bodies
+    new.stale = True
+    for i, v in enumerate(outputs):
+        if v is not None:
+            v.producer, v.index = new, i
+    m.borrowed.append(node)
+    m.new_nodes.append(new)
+    values = tuple(outputs)
+    return values[0] if len(values) == 1 and values[0] is not None else values
+
+
+def _is_same(m: Match, node: Node, result: Result) -> bool:
+    """Is all that was emitted the node itself, reading what it reads?"""
+    if len(m.new_nodes) != 1 or m.borrowed != [node] or m.new_constants:
+        return False
+    (new,) = m.new_nodes
+    results = result if isinstance(result, tuple) else (result,)
+    return new.inputs == node.inputs and list(results) == new.outputs
+
+
+def _replace(m: Match, node: Node, result: Result) -> bool:
+    bodies, graph = node.bodies, m.graph
+    moved = bool(bodies) and node in m.borrowed
+    if moved:  # they belong to the node emitted in its place
+        node.bodies = {}
+        graph.owners.pop(node, None)
+    try:
+        commit(m, result)
+    except Declined:
+        if moved:
+            node.bodies = bodies
+            graph.owners[node] = None
+        return False
+    return True
+
+
+_MATCH: ContextVar[Match] = ContextVar("onnxopt_interpreted")
