@@ -14,6 +14,7 @@ ORDER = [
     ["pipeline"],
     ["passes"],
     ["api"],
+    ["bisect"],
     ["cli"],
 ]
 LEVEL = {name: i for i, names in enumerate(ORDER) for name in names}

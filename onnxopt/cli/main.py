@@ -19,6 +19,10 @@ _COMMANDS: Final = {
     "stats": ("onnxopt.cli.stats", "Count what is in a model, or compare two."),
     "passes": ("onnxopt.cli.passes", "List the passes."),
     "explain": ("onnxopt.cli.explain", "Print the manual page of a pass."),
+    "why": ("onnxopt.cli.why", "Show why a rule fires at a node, or why not."),
+    "find": ("onnxopt.cli.find", "Find the nodes that look like a pattern."),
+    "partition": ("onnxopt.cli.partition", "Split a model into parts that a runtime supports."),
+    "bisect": ("onnxopt.cli.bisect", "Find the rewrite that makes a result wrong."),
     "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
 }
 

@@ -219,9 +219,14 @@ _WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "che
 
 def write_text(path: Path, text: str) -> None:
     """Write a report. Raises WriteError."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file besides the result. Raises WriteError."""
     from onnxopt.errors import WriteError
 
     try:
-        path.write_text(text)
+        path.write_bytes(data)
     except OSError as e:
         raise WriteError(f"cannot write {path}: {e.strerror or e}", "the model itself was written") from None

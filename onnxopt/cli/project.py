@@ -25,6 +25,8 @@ class ProjectCommand(click.Command):
         known = {flag.removeprefix("--"): p for p in self.params for flag in p.opts if flag.startswith("--") and p.name}
         defaults = {}
         for name, value in settings.items():
+            if name not in known and name in _settings():
+                continue  # of another command
             if name not in known:
                 import difflib
 
@@ -37,6 +39,17 @@ class ProjectCommand(click.Command):
             many = param.multiple if isinstance(param, click.Option) else False
             defaults[param.name or name] = [value] if many and not isinstance(value, list) else value
         return defaults
+
+
+def _flags(command: click.Command) -> dict[str, click.Parameter]:
+    return {flag.removeprefix("--"): p for p in command.params for flag in p.opts if flag.startswith("--") and p.name}
+
+
+def _settings() -> dict[str, click.Parameter]:
+    """What a project's file may set: the options of `optimize`."""
+    from onnxopt.cli.optimize import optimize
+
+    return _flags(optimize)
 
 
 def find_settings(folder: Path) -> tuple[Path | None, dict[str, Any]]:

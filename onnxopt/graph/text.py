@@ -75,7 +75,9 @@ def type_text(value: Value, before: str = "") -> str:
 def shape_text(kind: str, dims: Shape | None) -> str:
     if dims is None:
         return f"{kind}[…]"
-    return kind + (f"[{','.join('?' if d is None else str(d) for d in dims)}]" if dims else "")
+    # Symbols with an @ are inference's own inventions, different in every run.
+    shown = ["?" if d is None or (isinstance(d, str) and "@" in d) else str(d) for d in dims]
+    return kind + (f"[{','.join(shown)}]" if shown else "")
 
 
 def attribute_text(value: Any) -> str:

@@ -102,7 +102,7 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
         actual = node.attr(name)
         if not (expected(actual) if callable(expected) else actual == expected):
             return False
-    if p.exact and not _has_defaults(node, p):
+    if p.exact and not has_defaults(node, p):
         return False
     b.covered.append((node, p))
     if p.name is not None:
@@ -135,7 +135,7 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
     if isinstance(p, Literal):
         same_type = value.constant_type() == (element_type(p.array), p.array.shape)
         return same_type and value.array.tobytes() == p.array.tobytes()
-    if not _equals(value, p):
+    if not value_equals(value, p):
         return False
     b.literals.append((user, value))
     return True
@@ -148,7 +148,7 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
-def _has_defaults(node: Node, p: Call) -> bool:
+def has_defaults(node: Node, p: Call) -> bool:
     """Has every attribute that the pattern does not write its default?"""
     assert node.graph is not None
     written = {name for name, _ in p.attributes}
@@ -159,7 +159,7 @@ def _has_defaults(node: Node, p: Call) -> bool:
     )
 
 
-def _equals(value: Value, literal: object) -> bool:
+def value_equals(value: Value, literal: object) -> bool:
     """Is the constant exactly this one number? 1 + 1e-6 is not 1."""
     _, dims = value.constant_type()
     if any(d != 1 for d in dims):

@@ -18,11 +18,9 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     any change, where an interface would break.
     """
     anchor, graph = m.anchor, m.graph
-    pairs = _pairs(m, result if isinstance(result, tuple) else (result,))
+    pairs = check_replacement(m, result)
     created = {id(n) for n in m.new_nodes}
     taken: set[int] = set()
-    if anchor.op == "Identity" and all(_must_stay(old, new) and not old.users for old, new in pairs) and pairs:
-        raise Declined("a graph output is produced by a node")
     before = [v for node, _ in m.bindings.covered for v in node.inputs if v is not None]
     for value, hint in m.new_constants:
         graph.attach_constant(value, hint, before=m.before)
@@ -64,6 +62,14 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             copy = NodeProto()
             copy.CopyFrom(lender.proto)
             lender.proto, lender._attributes = copy, None
+
+
+def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
+    """(old, new) values of a replacement. Raises Declined where an interface would break; changes nothing."""
+    pairs = _pairs(m, result if isinstance(result, tuple) else (result,))
+    if m.anchor.op == "Identity" and pairs and all(_must_stay(old, new) and not old.users for old, new in pairs):
+        raise Declined("a graph output is produced by a node")
+    return pairs
 
 
 def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:

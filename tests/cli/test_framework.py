@@ -146,3 +146,74 @@ def test_a_project_has_defaults(run: Run, small: Path) -> None:
     assert "onnxopt.toml cannot be read" in r.stderr
     (small / "onnxopt.toml").write_text("level = 9\n")
     assert run("optimize", "m.onnx", "out.onnx").returncode == 2
+
+
+def test_bisect_finds_the_rewrite_and_writes_the_part_that_shows_it(run: Run, small: Path) -> None:
+    source = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
+        "<float[2] a = {1, 2}, float[2] b = {-1, 2}> { c = Mul (x, a) d = Sin (c) e = Mul (d, b) y = Exp (e) }"
+    )
+    onnx.save(parser.parse_model(source), small / "wrong.onnx")
+    args = ("wrong.onnx", "--plugin", BROKEN, "--with", "wrong-rule")
+    assert run("optimize", args[0], "out.onnx", *args[1:]).returncode == 1
+    r = run("bisect", *args)
+    assert r.returncode == 0, r.stderr
+    assert "pass wrong-rule, rule wrong_for_negative_factors: run" in r.stdout
+    assert "e: float[N,2] = Mul(d, b: float[2] = {-1,2})" in r.stdout
+    assert "wrong.bisect.onnx: 1 nodes show it" in r.stdout
+    assert operators(small / "wrong.bisect.onnx") == ["Mul"]
+    r = run("optimize", "wrong.bisect.onnx", "out.onnx", *args[1:])
+    assert r.returncode == 1, "the part alone shows it"
+    r = run("bisect", "m.onnx")
+    assert (r.returncode, "does not differ from the original" in r.stderr) == (2, True)
+
+
+def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> None:
+    source = samples / "must_stay.onnx"
+    r = run("why", source, "fold_conv_bn")
+    assert r.returncode == 0, r.stderr
+    assert "fold_conv_bn: fired 1 times; 4 BatchNormalization left" in r.stdout
+    assert "times: Conv output used elsewhere" in r.stdout
+    assert "✗ Conv|ConvTranspose  Conv" in r.stdout
+    assert "(also read by " in r.stdout
+    assert "✓ const w  " in r.stdout
+    fired = run("why", source, "conv-bn-folding")
+    assert "fold_gemm_bn: fired 0 times" in fired.stdout
+    assert "it is Conv" in fired.stdout
+
+
+def test_why_asks_about_one_node(run: Run, samples: Path) -> None:
+    source = samples / "residual_block.onnx"
+    first = next(n for n in onnx.load(source).graph.node if n.op_type == "BatchNormalization")
+    gone = run("why", source, "fold_conv_bn", "--node", first.output[0], "-O0").stdout
+    assert "in main: fires\n" in gone
+    assert "✗" not in gone
+    conv = next(n for n in onnx.load(source).graph.node if first.input[0] in n.output)
+    through = run("why", source, "fold_conv_bn", "--node", conv.output[0], "-O0").stdout
+    assert through == gone, "asked by way of the Conv that it covers"
+    after = run("why", source, "fold_conv_bn", "--node", first.output[0]).stdout
+    assert after.startswith("made by ")
+    assert "conv-bn-folding/fold_conv_bn" in after
+    was = run("why", source, "fold_conv_bn", "--node", conv.output[0]).stdout
+    assert f"{conv.output[0]} is gone:" in was
+    r = run("why", source, "fold_conv_bn", "--node", "nothing")
+    assert (r.returncode, "no node or value called 'nothing'" in r.stderr) == (2, True)
+    r = run("why", source, "fold_conv")
+    assert (r.returncode, "did you mean" in r.stderr) == (2, True)
+    assert "constant-folding has no rules" in run("why", source, "constant-folding").stdout
+
+
+def test_find_searches_by_example(run: Run, samples: Path) -> None:
+    source = samples / "residual_block.onnx"
+    r = run("find", source, "BatchNormalization(Conv(x, w, ...), ...)")
+    assert r.returncode == 0, r.stderr
+    assert f"{source}: 3 matches\n" in r.stdout
+    assert r.stdout.count(" = BatchNormalization") == r.stdout.count(" = Conv") == 3
+    records = json.loads(run("find", source, "BatchNormalization(Conv(x, w, ...), ...)", "--format", "json").stdout)
+    assert len(records) == 3
+    assert set(records[0]["nodes"]) == {"BatchNormalization_1", "Conv_1"}
+    assert set(records[0]["values"]) == {"x", "w"}
+    r = run("find", source, "(x) => (y) { y = Sinh (x) }")
+    assert (r.returncode, r.stdout) == (1, f"{source}: 0 matches\n")
+    r = run("find", source, "Relu(")
+    assert (r.returncode, "cannot be read" in r.stderr) == (2, True)

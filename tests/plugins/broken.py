@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxopt.graph import Graph, Value
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
@@ -12,9 +14,18 @@ from onnxopt.rewrite import Match, const, op, rewrite, var
 
 @rewrite(op.Mul(var("x"), const("k")))
 def wrong_for_negative_factors(m: Match, x: Value, k: Array) -> Value:
-    """x * k = x * |k|, which is wrong where k is negative; what it leaves does not match again."""
-    m.require((k < 0).any() or k.size > 1, "nothing to do")
-    return m.op.Abs(m.op.Div(x, m.const(1 / k, like=k)))  # type: ignore[no-any-return]
+    """x * k = x / (1 / |k|), which is wrong where k is negative."""
+    m.require(k.size > 1, "one number")
+    result: Value = m.op.Div(x, m.const(1 / np.abs(k), like=k))
+    return result
+
+
+@rewrite(op.Mul(var("x"), const("k")))
+def wrong_after_sin(m: Match, x: Value, k: Array) -> Value:
+    """x * k = x / |k|, which is wrong, and done behind a Sin only."""
+    m.require(x.producer is not None and x.producer.op == "Sin", "not behind a Sin")
+    result: Value = m.op.Div(x, m.const(np.abs(k), like=k))
+    return result
 
 
 @rewrite(op.Sigmoid(op.Neg(var("x")), name="sigmoid"))
@@ -30,6 +41,15 @@ class WrongRule(RewritePass):
 
     info = PassInfo("wrong-rule", opt_level=2)
     rules = (wrong_for_negative_factors,)
+
+
+@register
+@dataclass(frozen=True)
+class SinRule(RewritePass):
+    """Wrong, but only behind a Sin."""
+
+    info = PassInfo("sin-rule", opt_level=2)
+    rules = (wrong_after_sin,)
 
 
 @register

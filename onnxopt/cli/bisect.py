@@ -1,0 +1,62 @@
+"""`onnxopt bisect IN`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxopt.cli.options import make_options, pipeline_options
+from onnxopt.cli.project import ProjectCommand
+
+
+@click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@pipeline_options
+@click.option("--rtol", type=float, help="Largest difference, relative to an output's range. [default: by type]")
+@click.option("--atol", type=float, help="Largest absolute difference. [default: by type]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write the smallest submodel. [default: beside IN, as IN.bisect.onnx]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print the finding only.")
+def bisect(
+    source: Path,
+    rtol: float | None,
+    atol: float | None,
+    seed: int,
+    output: Path | None,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Find the pass, and its single rewrite, that makes the result of optimizing IN differ from IN.
+
+    \b
+    onnxopt bisect model.onnx
+    onnxopt bisect model.onnx --plugin my_passes.py --with my-pass -o small.onnx
+    """
+    from onnxopt.bisect import bisect as search
+    from onnxopt.verification import VerifyOptions
+
+    options = make_options(given)
+    found = search(source, options, VerifyOptions(rtol, atol, seed), (lambda _: None) if quiet else click.echo)
+    place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
+    number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""
+    click.echo(f"{place}: run {found.pass_run} of the pipeline's passes{number}: {found.message}")
+    if found.rule:
+        click.echo(f"  {found.equation}")
+        click.echo(f"  in {found.scope}, it replaced")
+        for line in found.match:
+            click.echo(f"    {line}")
+    if found.submodel is not None:
+        from onnxopt.cli.options import write_bytes
+
+        output = output or source.with_name(f"{source.stem}.bisect.onnx")
+        write_bytes(output, found.submodel.SerializeToString())
+        click.echo(f"{output}: {len(found.submodel.graph.node)} nodes show it")
+    elif found.rule:
+        click.echo("no part of the model shows it by itself")

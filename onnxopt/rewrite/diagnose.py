@@ -1,0 +1,227 @@
+"""Why a rule fires at a node, or why not: its pattern as a tree, held against what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxopt.graph.node import Node
+from onnxopt.graph.text import type_text
+from onnxopt.graph.value import Value
+from onnxopt.rewrite.match import Match
+from onnxopt.rewrite.matcher import Bindings, has_defaults, match
+from onnxopt.rewrite.matcher import value_equals as equals
+from onnxopt.rewrite.pattern import Call, Const, Literal, Pattern, Var, text
+from onnxopt.rewrite.replace import check_replacement
+from onnxopt.rewrite.rule import Declined, Rule
+
+
+@dataclass
+class Line:
+    """One node of a pattern: `pattern` is what is wanted, `found` what is there, `note` what is wrong with it.
+
+    `ok` is None where nothing was looked at, because what is above did not match.
+    """
+
+    depth: int
+    ok: bool | None
+    pattern: str
+    found: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        mark = {True: "✓", False: "✗", None: "·"}[self.ok]
+        parts = [f"{'  ' * self.depth}{mark} {self.pattern}", self.found, f"({self.note})" if self.note else ""]
+        return "  ".join(p for p in parts if p)
+
+
+@dataclass
+class Diagnosis:
+    """`reason` is empty if the rule fires. `matched`: does the pattern fit, so that a guard decided?"""
+
+    rule: Rule
+    anchor: Node
+    lines: list[Line] = field(default_factory=list)
+    reason: str = ""
+    matched: bool = False
+
+    @property
+    def fires(self) -> bool:
+        return not self.reason
+
+
+def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
+    """Hold `rule` against `anchor`, without changing anything; of several variants the one that gets farthest.
+
+    `options`: the pass that the rule belongs to.
+    """
+    best: Diagnosis | None = None
+    for pattern in rule.patterns:
+        if anchor.op not in pattern.ops:
+            continue
+        walk = _Walk()
+        fits = walk.node(pattern, anchor, 0)
+        found = Diagnosis(rule, anchor, walk.lines, matched=fits)
+        if fits:
+            found.reason = _guards(rule, pattern, anchor, options, walk)
+        else:
+            cross = next(line for line in walk.lines if line.ok is False)
+            found.reason = f"{cross.pattern}: {cross.note}"
+        if best is None or _score(found) > _score(best):
+            best = found
+    return best or Diagnosis(rule, anchor, reason=f"starts at {' or '.join(sorted(rule.anchors))}")
+
+
+def near(rule: Rule, node: Node) -> list[Node]:
+    """Where `rule` may be anchored so that its pattern covers `node`: the node itself, or readers downstream."""
+    found, level = {}, [node]
+    for _ in range(rule.depth):
+        found.update(dict.fromkeys(n for n in level if n.op in rule.anchors))
+        level = list(dict.fromkeys(u for n in level for v in n.outputs if v is not None for u in v.users))
+    return list(found)
+
+
+def _score(d: Diagnosis) -> tuple[bool, bool, int]:
+    return d.fires, d.matched, sum(line.ok is True for line in d.lines)
+
+
+def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) -> str:
+    """What the matcher's conditions and the rule's own guards say."""
+    b = match(pattern, anchor)
+    if b is None:
+        return "the same node twice"
+    if isinstance(b, str):
+        walk.mark_uses()
+        return b
+    m = Match(b, anchor, options)
+    try:
+        check_replacement(m, rule(m, **m.arguments()))
+    except Declined as e:
+        return str(e) or "there is nothing to do"
+    return ""
+
+
+class _Walk:
+    """Matches as the matcher does, and writes down what it sees."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.bound = Bindings()
+        self.inner: list[tuple[Line, Node, Call]] = []
+        self.covered: set[Node] = set()
+
+    def node(self, p: Call, node: Node, depth: int) -> bool:
+        line = Line(depth, True, "|".join(p.ops) + _written(p), _describe(node))
+        self.lines.append(line)
+        line.note = self._objection(p, node)
+        if line.note:
+            line.ok = False
+            self.skip(p, depth + 1)
+            return False
+        self.covered.add(node)
+        if depth:
+            self.inner.append((line, node, p))
+        if p.name is not None:
+            self.bound.nodes[p.name] = node
+        for i, q in enumerate(p.inputs):
+            if not self.value(q, node.inputs[i] if i < len(node.inputs) else None, depth + 1):
+                for rest in p.inputs[i + 1 :]:
+                    self.lines.append(Line(depth + 1, None, text(rest)))
+                return False
+        return True
+
+    def _objection(self, p: Call, node: Node) -> str:
+        if node.op not in p.ops:
+            return f"it is {node.op}"
+        if p.name is not None and self.bound.nodes.get(p.name, node) is not node:
+            return "another node than before"
+        if len(node.inputs) > len(p.inputs) and not p.variadic:
+            return f"{len(node.inputs)} inputs, the pattern has {len(p.inputs)}"
+        for name, expected in p.attributes:
+            actual = node.attr(name)
+            if not (expected(actual) if callable(expected) else actual == expected):
+                return f"{name} is {actual!r}"
+        if p.exact and not has_defaults(node, p):
+            return "an attribute is not at its default"
+        return ""
+
+    def value(self, p: Pattern, value: Value | None, depth: int) -> bool:
+        if isinstance(p, Call):
+            if value is not None and value.producer is not None and value.index == p.output:
+                return self.node(p, value.producer, depth)
+            note = "absent" if value is None else _kind(value)
+            self.lines.append(Line(depth, False, "|".join(p.ops) + _written(p), _operand(value), note))
+            self.skip(p, depth + 1)
+            return False
+        line = Line(depth, True, text(p), _operand(value))
+        self.lines.append(line)
+        if isinstance(p, (Var, Const)):
+            first = self.bound.values.get(p.name, value)
+            if value is None and not p.optional:
+                line.note = "absent"
+            elif first is not value:
+                line.note = f"`{p.name}` is {first} already"
+            elif isinstance(p, Const) and value is not None and not value.constant:
+                line.note = f"not constant: {_kind(value)}"
+            self.bound.values[p.name] = value
+        elif p is None:
+            line.note = "" if value is None else "present"
+        elif value is None or not value.constant:
+            line.note = "absent" if value is None else f"not constant: {_kind(value)}"
+        elif isinstance(p, Literal):
+            line.note = "" if value.array.tobytes() == p.array.tobytes() else "another constant"
+        else:
+            line.note = "" if equals(value, p) else "another number"
+        line.ok = not line.note
+        return line.ok
+
+    def skip(self, p: Call, depth: int) -> None:
+        self.lines += [Line(depth, None, text(q)) for q in p.inputs]
+
+    def mark_uses(self) -> None:
+        """Put a cross where a result in between has readers outside the match, and say where."""
+        for line, node, p in self.inner:
+            if p.shared:
+                continue
+            for v in node.outputs:
+                if v is None:
+                    continue
+                outside = [u for u in v.users if u not in self.covered]
+                if outside or v.is_output:
+                    where = [repr(u) for u in outside[:3]] + (["a graph output"] if v.is_output else [])
+                    line.ok, line.note = False, f"also read by {', '.join(where)}"
+
+
+def _written(p: Call) -> str:
+    shown = [f"{k}={v}" if not callable(v) else f"{k}: {getattr(v, '__name__', 'given')}" for k, v in p.attributes]
+    return f" {{{', '.join(shown)}}}" if shown else ""
+
+
+def _describe(node: Node) -> str:
+    label = f' "{node.name}"' if node.name else ""
+    return f"{node.op}{label} -> {', '.join('_' if v is None else v.name + type_text(v, ': ') for v in node.outputs)}"
+
+
+def _operand(value: Value | None) -> str:
+    return "absent" if value is None else value.name + type_text(value, ": ")
+
+
+def _kind(value: Value) -> str:
+    if value.constant:
+        return "a constant"
+    if value.producer is None:
+        return "an input" if value.is_input else "an initializer that callers may override"
+    return f"made by {value.producer!r}"
+
+
+def lines_of(d: Diagnosis) -> Iterator[str]:
+    """A diagnosis for people."""
+    graph = d.anchor.graph
+    where = graph.path if graph is not None else ""
+    yield f"{d.rule.name} at {_describe(d.anchor)} in {where}: {'fires' if d.fires else f'does not fire: {d.reason}'}"
+    yield f"  {d.rule.equation}"
+    for line in d.lines:
+        yield f"  {line}"
+    if d.matched and not d.fires and all(line.ok for line in d.lines):
+        yield f"  ✗ {d.reason}"
