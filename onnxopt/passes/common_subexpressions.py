@@ -32,8 +32,8 @@ class CommonSubexpressions(GraphPass):
             if not self._mergeable(node, graph):
                 continue
             first = seen.setdefault(_key(node), node)
-            if first is not node and _replace(node, first):
-                ctx.count("merged")
+            if first is not node and ctx.fuel.left != 0 and _replace(node, first):
+                ctx.spend("merged")
 
     def _mergeable(self, node: Node, graph: Graph) -> bool:
         if node.op in _KEPT or node.bodies or not is_deterministic(node.op) or not node.outputs:

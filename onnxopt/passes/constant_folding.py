@@ -244,6 +244,8 @@ class _Cone:
                 continue
             replaced += [(node, v) for v in wanted]
         for node, value in replaced:
+            if not self.ctx.fuel.take():
+                break
             self._materialise(node, value)
         for node in reversed(self.nodes):
             if node.graph is not None and not node.used_outputs():

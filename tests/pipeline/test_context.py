@@ -240,3 +240,19 @@ def test_bodies_of_a_marked_graph_are_marked(model: Any) -> None:
     marked = read_model(proto)
     get_pass("elim-identity")()(marked)
     assert not marked.version
+
+
+def test_fuel_stops_passes_with_and_without_rules(model: Any) -> None:
+    from onnxopt.passes.levels import pipeline_for
+
+    body = "i = Identity (x) a = Relu (i) b = Relu (i) k = Add (c, c) d = Add (a, b) y = Add (d, k)"
+    whole = model(body, weights="<float c = {1}>")
+    report = execute(pipeline_for(2), whole)
+    spent = {p.name: p.hits for p in report.passes if p.hits}
+    assert spent["elim-identity"] == spent["common-subexpressions"] == spent["constant-folding"] == 1
+    sizes = []
+    for fuel in range(5):
+        m = model(body, weights="<float c = {1}>")
+        execute(pipeline_for(2), m, PassContext(max_rewrites=fuel))
+        sizes.append(m.node_count())
+    assert sizes == [6, 5, 4, 3, 3]
