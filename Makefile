@@ -67,6 +67,7 @@ format: $(READY) ## fix style and formatting
 
 bench: $(READY) ## time long chains, and start-up against load and save (MODEL=in.onnx)
 	@$(BIN)/python benchmarks/chain.py
+	@$(BIN)/python benchmarks/partition.py
 	@$(BIN)/python benchmarks/startup.py $(if $(MODEL),"$(MODEL)")
 
 bench-onnxsim: $(READY) $(PEERS)/.onnxsim-$(ONNXSIM) ## time against onnxsim, installed in .venv-peers (MODEL=in.onnx)

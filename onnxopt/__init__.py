@@ -8,7 +8,7 @@ onnxopt.optimize_file("model.onnx", "model.opt.onnx")  # verified against the or
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from onnxopt.api import (
@@ -24,27 +24,145 @@ if TYPE_CHECKING:
         verify,
     )
     from onnxopt.errors import OnnxOptError
+    from onnxopt.pipeline import (
+        CapabilityPartitioner,
+        CheckEach,
+        DebugPass,
+        DumpModels,
+        Fixpoint,
+        GraphInterpreter,
+        GraphPass,
+        Journal,
+        ModelPass,
+        OperatorSupport,
+        PassContext,
+        PassInfo,
+        PrintIR,
+        RewritePass,
+        Sequential,
+        Timing,
+        VerifyEach,
+        any_chain,
+        chain,
+        get_pass,
+        graph_pass,
+        model_pass,
+        option,
+        parse_pipeline,
+        register,
+    )
+    from onnxopt.rewrite import SubgraphMatcher, const, either, one_of, op, replace_pattern, rewrite, var
 
 __version__ = "0.1.0"
 
+# Where each name comes from; imported on first use, so that `onnxopt --help` does not pay for onnx. Passes are
+# registered before anything of the framework is handed out.
+_HOMES: Final = {
+    "onnxopt.errors": ("OnnxOptError",),
+    "onnxopt.api": (
+        "OptimizeOptions",
+        "Report",
+        "Result",
+        "load",
+        "optimize",
+        "optimize_file",
+        "optimize_model",
+        "save",
+        "stats",
+        "verify",
+    ),
+    "onnxopt.pipeline": (
+        "CapabilityPartitioner",
+        "CheckEach",
+        "DebugPass",
+        "DumpModels",
+        "Fixpoint",
+        "GraphInterpreter",
+        "GraphPass",
+        "Journal",
+        "ModelPass",
+        "OperatorSupport",
+        "PassContext",
+        "PassInfo",
+        "PrintIR",
+        "RewritePass",
+        "Sequential",
+        "Timing",
+        "VerifyEach",
+        "any_chain",
+        "chain",
+        "get_pass",
+        "graph_pass",
+        "model_pass",
+        "option",
+        "parse_pipeline",
+        "register",
+    ),
+    "onnxopt.rewrite": (
+        "SubgraphMatcher",
+        "const",
+        "either",
+        "one_of",
+        "op",
+        "replace_pattern",
+        "rewrite",
+        "var",
+    ),
+}
+
 __all__ = [
+    "CapabilityPartitioner",
+    "CheckEach",
+    "DebugPass",
+    "DumpModels",
+    "Fixpoint",
+    "GraphInterpreter",
+    "GraphPass",
+    "Journal",
+    "ModelPass",
     "OnnxOptError",
+    "OperatorSupport",
     "OptimizeOptions",
+    "PassContext",
+    "PassInfo",
+    "PrintIR",
     "Report",
     "Result",
+    "RewritePass",
+    "Sequential",
+    "SubgraphMatcher",
+    "Timing",
+    "VerifyEach",
     "__version__",
+    "any_chain",
+    "chain",
+    "const",
+    "either",
+    "get_pass",
+    "graph_pass",
     "load",
+    "model_pass",
+    "one_of",
+    "op",
     "optimize",
     "optimize_file",
     "optimize_model",
+    "option",
+    "parse_pipeline",
+    "register",
+    "replace_pattern",
+    "rewrite",
     "save",
     "stats",
+    "var",
     "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: `onnxopt --help` does not pay for onnx."""
-    if name not in __all__:
-        raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")
-    return getattr(import_module("onnxopt.errors" if name == "OnnxOptError" else "onnxopt.api"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            if home == "onnxopt.pipeline":
+                import_module("onnxopt.passes")
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Graph:
     """Nodes as a doubly linked list in topological order, with an index by operator.
 
-    All mutation goes through `insert`, `remove`, `take_over`, `add_constant`, `remove_initializer` here and
-    `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`, `Model.replace_output`: each keeps users,
+    All mutation goes through `insert`, `remove`, `move_after`, `take_over`, `add_constant`, `remove_initializer` here
+    and `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`, `Model.replace_output`: each keeps users,
     index and version right and tells the model's watcher which nodes to look at again.
     """
 
@@ -164,7 +164,19 @@ class Graph:
                 v.producer = None
         node.inputs, node.outputs = [], []
 
-    def _unlink(self, node: Node) -> None:
+    def move_after(self, node: Node, place: Node) -> None:
+        """Put `node` right behind `place`; only the order changes."""
+        self._take_out(node)
+        node.prev, node.next = place, place.next
+        if place.next is None:
+            self.last = node
+        else:
+            place.next.prev = node
+        place.next = node
+        self.nodes_changed = True
+        self.model.version += 1
+
+    def _take_out(self, node: Node) -> None:
         if node.prev is None:
             self.first = node.next
         else:
@@ -173,6 +185,9 @@ class Graph:
             self.last = node.prev
         else:
             node.next.prev = node.prev
+
+    def _unlink(self, node: Node) -> None:
+        self._take_out(node)
         node.graph = None
         self.size -= 1
         del self.by_op[node.op][node]

@@ -28,11 +28,7 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     model.freeze_initializers = freeze_initializers
     trainable = _trainable(proto)
     for function in proto.functions:
-        label = f"function {function.domain}::{function.name}" + (f":{function.overload}" if function.overload else "")
-        graph = Graph(model, function, None, label)
-        graph.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
-        model.functions[label] = graph
-        _Reader(model).read_function(graph, function)
+        _index_function(model, function)
     model.graph = Graph(model, proto.graph, None, "main")
     _Reader(model, trainable).read_graph(model.graph, proto.graph)
     for name in _annotated(proto):
@@ -41,6 +37,27 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
             value.output_count += 1  # pinned: something we do not model refers to it by name
     model.version = 0
     return model
+
+
+def add_function(model: Model, function: FunctionProto) -> Graph:
+    """Append a copy of `function` to the model, and index it. Its name must be free."""
+    model.proto.functions.append(function)
+    model.version += 1
+    return _index_function(model, model.proto.functions[-1])
+
+
+def function_label(domain: str, name: str, overload: str = "") -> str:
+    """How a function is called in `Model.functions` and in messages."""
+    return f"function {domain}::{name}" + (f":{overload}" if overload else "")
+
+
+def _index_function(model: Model, function: FunctionProto) -> Graph:
+    label = function_label(function.domain, function.name, function.overload)
+    graph = Graph(model, function, None, label)
+    graph.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
+    model.functions[label] = graph
+    _Reader(model).read_function(graph, function)
+    return graph
 
 
 def _trainable(proto: ModelProto) -> set[str]:

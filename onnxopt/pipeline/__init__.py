@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.instruments import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
     from onnxopt.pipeline.interpreter import GraphInterpreter
     from onnxopt.pipeline.manager import PassManager, in_order
+    from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
+    from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 
 __all__ = [
+    "CapabilityPartitioner",
     "CheckEach",
     "ConfigKey",
     "DebugPass",
@@ -32,6 +35,8 @@ __all__ = [
     "Instrument",
     "Journal",
     "ModelPass",
+    "OperatorSupport",
+    "Partition",
     "Pass",
     "PassContext",
     "PassInfo",
@@ -45,6 +50,8 @@ __all__ = [
     "Timing",
     "VerifyEach",
     "all_passes",
+    "any_chain",
+    "chain",
     "config_keys",
     "declare_config",
     "execute",
@@ -64,6 +71,8 @@ _LAZY: Final = {
     "interpreter": ("GraphInterpreter",),
     "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
     "manager": ("PassManager", "in_order"),
+    "partition": ("CapabilityPartitioner", "Partition"),
+    "support": ("OperatorSupport", "any_chain", "chain"),
 }
 
 

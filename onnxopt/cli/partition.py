@@ -1,0 +1,227 @@
+"""`onnxopt partition MODEL --ops Conv,Relu`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from onnxopt.graph import Model
+    from onnxopt.pipeline.partition import Partition
+    from onnxopt.pipeline.split import Part
+    from onnxopt.verification.composition import Step
+    from onnxopt.verification.plan import Plan
+
+_SHOWN = 3  # operators and names in a line
+
+
+def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip().removeprefix("ai.onnx::") for text in value for name in text.split(",") if name.strip())
+
+
+@click.command()
+@click.argument("source", metavar="MODEL", type=click.Path(path_type=Path))
+@click.option(
+    "--ops", callback=_names, multiple=True, required=True, metavar="NAMES", help="Operators that the backend runs."
+)
+@click.option("--out-dir", type=click.Path(path_type=Path), help="Write each part as a model, and check them together.")
+@click.option(
+    "--allow-single-node/--no-single-node",
+    default=True,
+    show_default=True,
+    help="May a part have only one node that computes?",
+)
+@click.option(
+    "--fuse",
+    "fused",
+    type=click.Path(path_type=Path),
+    metavar="OUT.onnx",
+    help="Write the model with each supported part as one function call, and check it.",
+)
+def partition(
+    source: Path, ops: tuple[str, ...], out_dir: Path | None, allow_single_node: bool, fused: Path | None
+) -> None:
+    """Cut a model into the parts that a backend supports and the rest.
+
+    \b
+    onnxopt partition model.onnx --ops Conv,Relu,Add
+    onnxopt partition model.onnx --ops Conv,Relu --out-dir parts
+    onnxopt partition model.onnx --ops Conv,Relu --fuse model.fused.onnx
+    """
+    from onnxopt.io import load, refuse_overwriting_input
+    from onnxopt.pipeline.partition import CapabilityPartitioner
+    from onnxopt.pipeline.split import split
+    from onnxopt.pipeline.support import OperatorSupport
+    from onnxopt.verification.plan import make_plan
+
+    model = load(source)
+    _refuse_unknown(ops, model)
+    if fused is not None:
+        refuse_overwriting_input(source, fused)
+    partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
+    proposed = partitioner.propose()
+    parts = split(model, proposed)
+    _print(parts)
+    if out_dir is not None or fused is not None:
+        plan = make_plan(model.proto)
+        if out_dir is not None:
+            _write_parts(source, plan, parts, out_dir)
+        if fused is not None:
+            _write_fused(source, plan, model, proposed, fused)
+
+
+def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
+    from difflib import get_close_matches
+
+    present = sorted({node.op for node in model.nodes()})
+    for op in ops:
+        if op not in present:
+            by_lower = {name.lower(): name for name in present}
+            close = [by_lower[name] for name in get_close_matches(op.lower(), by_lower)]
+            hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(present)}"
+            raise UsageError(f"the model has no operator {op!r}", hint)
+
+
+def _rows(parts: Sequence[Part]) -> Iterator[tuple[str, ...]]:
+    from collections import Counter
+
+    for part in parts:
+        counts = Counter(node.op for node in part.nodes).most_common()
+        ops = [op if count == 1 else f"{op} ×{count}" for op, count in counts]
+        yield (
+            part.name,
+            str(len(part.nodes)),
+            _few(ops),
+            _few(part.inputs),
+            _few(part.outputs),
+            "yes" if part.supported else "no",
+        )
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "-"
+
+
+def _print(parts: Sequence[Part]) -> None:
+    """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
+    covered, total = sum(len(p.nodes) for p in parts if p.supported), sum(len(p.nodes) for p in parts)
+    count = sum(p.supported for p in parts)
+    summary = f"{count} supported of {len(parts)} parts, {covered} of {total} nodes"
+    if not sys.stdout.isatty():
+        for name, nodes, ops, inputs, outputs, supported in _rows(parts):
+            status = "supported" if supported == "yes" else "rest"
+            click.echo(f"{name}  {status}  {nodes} node{'s' * (nodes != '1')}: {ops}; {inputs} -> {outputs}")
+        click.echo(summary)
+    else:
+        _print_table(parts, summary)
+
+
+def _print_table(parts: Sequence[Part], summary: str) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table("part", Column("nodes", justify="right"), "operators", "inputs", "outputs", "supported")
+    for row, part in zip(_rows(parts), parts, strict=True):
+        table.add_row(*(Text(cell) for cell in row), style="" if part.supported else "dim")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(summary)
+
+
+def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path) -> None:
+    """Write and check the parts beside `folder`; they go into it when they are right."""
+    from onnxopt.verification.composition import Step
+
+    if folder.exists() and not folder.is_dir():
+        raise WriteError(f"{folder} is a file", "name a folder")
+    if source.resolve().parent == folder.resolve() and source.name in {f"{p.name}.onnx" for p in parts}:
+        raise WriteError(f"{source} would be overwritten", "write to another folder, the original stays untouched")
+    with _explained(folder), tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as t:
+        steps, entries = [], []
+        for part in parts:
+            file = Path(t) / f"{part.name}.onnx"
+            file.write_bytes(_encoded(part.proto, part.name))
+            optional = tuple(i.name for i in part.proto.graph.input if i.name not in part.inputs)
+            steps.append(Step(file, part.inputs, part.outputs, optional))
+            entries.append(
+                {
+                    "name": part.name,
+                    "file": file.name,
+                    "supported": part.supported,
+                    "operators": sorted({node.op for node in part.nodes}),
+                    "inputs": list(part.inputs),
+                    "outputs": list(part.outputs),
+                }
+            )
+        index = Path(t) / "partition.json"
+        index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
+        _check(source, plan, steps, "the parts, run in order,")
+        folder.mkdir(exist_ok=True)
+        for file in [*(s.file for s in steps), index]:
+            os.replace(file, folder / file.name)
+    click.echo(f"wrote {len(parts)} parts and partition.json to {folder}")
+
+
+def _encoded(proto: ModelProto, name: str) -> bytes:
+    from google.protobuf.message import EncodeError
+
+    try:
+        return bytes(proto.SerializeToString())
+    except (EncodeError, ValueError):
+        raise ModelError(f"{name} is larger than 2 GiB", "support fewer operators, so that parts get smaller") from None
+
+
+def _write_fused(source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path) -> None:
+    from onnxopt.io import Staged
+    from onnxopt.pipeline.fuse import fuse_partition
+    from onnxopt.verification.composition import Step
+
+    count = 0
+    for p in proposed:
+        try:
+            fuse_partition(p, f"part_{p.id:03d}")
+            count += 1
+        except UsageError as e:
+            click.echo(f"part {p.id} stays as it is: {e.message}")
+    with Staged(destination) as staged:
+        staged.write(model)
+        required = tuple(i.name for i in plan.inputs)
+        outputs = tuple(v.name for v in model.graph.outputs)
+        _check(source, plan, [Step(staged.path, required, outputs, tuple(plan.overridable))], "the fused model")
+        staged.commit()
+    click.echo(f"wrote {destination}: {count} function calls, {len(model.graph)} nodes")
+
+
+def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str) -> None:
+    from onnxopt.verification import VerifyOptions
+    from onnxopt.verification.composition import verify_composition
+
+    verdict = verify_composition(source, plan, steps, VerifyOptions())
+    if verdict.status == "different":
+        raise VerificationError(
+            f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",
+            "nothing was written; please report it",
+        )
+    click.echo(f"not checked: {verdict.message}" if verdict.status == "unverified" else f"checked: {verdict.message}")
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise WriteError(f"cannot write {folder}: {e.strerror or e}", "create the folder around it first") from None

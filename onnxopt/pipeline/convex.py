@@ -1,0 +1,252 @@
+"""Group the supported nodes of a DAG into convex groups, as large as they get: the arithmetic behind partitioning.
+
+Nodes are numbers in topological order. Two steps:
+
+1. `stages`: along every path, a node behind an unsupported one is a stage later. Supported neighbours of one stage form
+   groups that are convex and jointly acyclic: a cycle would have to stay within one stage.
+2. Groups of different stages that no other path joins are merged, by one sweep for each group (see `_Merger`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+# Steps that all sweeps together may take: beyond, groups stay as they are, which is right but maybe not maximal.
+_STEPS_PER_EDGE: Final = 64
+_STEPS_AT_LEAST: Final = 1_000_000
+# How many neighbours the quick test for "joined by another path" looks at.
+_QUICK: Final = 8
+_GAP: Final = 1 << 32
+
+
+def stages(predecessors: Sequence[Iterable[int]], supported: Sequence[bool]) -> list[int]:
+    """For each node, on the path with the most of them, how many times a supported node follows an unsupported one."""
+    stage = [0] * len(supported)
+    for n, before in enumerate(predecessors):
+        own = supported[n]
+        stage[n] = max((stage[p] + (own and not supported[p]) for p in before), default=0)
+    return stage
+
+
+def convex_groups(predecessors: Sequence[Sequence[int]], supported: Sequence[bool]) -> list[int]:
+    """The group of each node, named by its smallest member; unsupported nodes are groups of their own.
+
+    `predecessors[n]` are smaller than `n`. The groups together with the unsupported nodes form no cycle, and merging
+    any two that an edge joins would make one. Near-linear time.
+    """
+    groups = Sets(len(supported))
+    stage = stages(predecessors, supported)
+    for n, before in enumerate(predecessors):
+        if supported[n]:
+            for p in before:
+                if supported[p] and stage[p] == stage[n]:
+                    groups.union(p, n)
+    successors: dict[int, dict[int, None]] = {groups.find(n): {} for n in range(len(supported))}
+    for n, before in enumerate(predecessors):
+        group = groups.find(n)
+        for p in before:
+            other = groups.find(p)
+            if other != group:
+                successors[other][group] = None
+    if any(supported[a] and supported[b] for a, after in successors.items() for b in after):
+        _Merger(groups, successors, supported).run()
+    smallest: dict[int, int] = {}
+    return [smallest.setdefault(groups.find(n), n) for n in range(len(supported))]
+
+
+class Sets:
+    """Disjoint sets of numbers."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def find(self, n: int) -> int:
+        parent = self._parent
+        while parent[n] != n:
+            parent[n] = n = parent[parent[n]]
+        return n
+
+    def union(self, into: int, other: int) -> None:
+        """The set of `into` takes in the set of `other`, and keeps its representative."""
+        self._parent[self.find(other)] = self.find(into)
+
+
+class _Merger:
+    """Merges groups joined by an edge P -> Q and by no other path.
+
+    One sweep for each P visits what lies behind it in topological order. A direct successor that is met before any
+    other path led there ("clean") joins P. What a path through an unsupported node or a refused group leads to is
+    tainted, and remains so whatever is merged later: every edge is judged once. The sweep ends with the last clean
+    candidate. Afterwards P stands where the last one that joined stood, and the tainted ones met before move behind it.
+    """
+
+    def __init__(self, groups: Sets, successors: dict[int, dict[int, None]], supported: Sequence[bool]) -> None:
+        self.groups = groups
+        self.supported = supported
+        self.before: dict[int, list[int]] = {g: [] for g in successors}  # of the original groups, never updated
+        for g, after in successors.items():
+            for s in after:
+                self.before[s].append(g)
+        self.successors = {g: list(after) for g, after in successors.items()}
+        self.steps = _STEPS_AT_LEAST + _STEPS_PER_EDGE * sum(1 + len(after) for after in successors.values())
+        self.enter, self.leave = self._span()
+        self.order = Order(self._sorted())
+        self.done: set[int] = set()
+
+    def run(self) -> None:
+        for group in self._sorted():
+            if self.supported[group] and self.groups.find(group) == group and self.steps > 0:
+                self.sweep(group)
+                self.done.add(group)
+
+    def sweep(self, group: int) -> None:
+        """Let every group join `group` that can."""
+        find, label = self.groups.find, self.order.label
+        candidates: set[int] = set()
+        met: set[int] = set()
+        heap: list[tuple[int, int]] = []
+        tainted: list[int] = []  # in order
+        self._add(group, candidates, met, heap)
+        last, count = -1, 0
+        while candidates and self.steps > 0:
+            _, nearest = heapq.heappop(heap)
+            if nearest in candidates:
+                candidates.remove(nearest)
+                finished = nearest in self.done
+                self.groups.union(group, nearest)
+                if candidates or not finished:
+                    self._add(nearest, candidates, met, heap, refused=finished)
+                self._join(group, nearest)
+                if last >= 0:
+                    self.order.remove(last)
+                last, count = nearest, len(tainted)
+                continue
+            tainted.append(nearest)
+            after = self.successors[nearest]
+            self.steps -= 1 + len(after)
+            for raw in after:
+                s = find(raw)
+                candidates.discard(s)
+                if s not in met:
+                    met.add(s)
+                    heapq.heappush(heap, (label[s], s))
+        if last >= 0:
+            self.order.replace(last, group)
+            for entry in reversed(tainted[:count]):
+                self.order.move_after(group, entry)
+
+    def _add(
+        self, member: int, candidates: set[int], met: set[int], heap: list[tuple[int, int]], refused: bool = False
+    ) -> None:
+        """Meet what follows a new member; with `refused`, its own sweep has found that nothing there can join."""
+        find, label = self.groups.find, self.order.label
+        after = self.successors[member]
+        self.steps -= len(after)
+        walls = [s for s in after if not self.supported[s]][:_QUICK]
+        own = find(member)
+        for raw in after:
+            s = find(raw)
+            if s == own:
+                continue
+            if refused:
+                candidates.discard(s)
+            if s in met:
+                continue
+            met.add(s)
+            heapq.heappush(heap, (label[s], s))
+            if self.supported[s] and not refused and not self._joined_otherwise(walls, raw):
+                candidates.add(s)
+
+    def _joined_otherwise(self, walls: list[int], target: int) -> bool:
+        """Does the spanning forest show a path from an unsupported successor to `target`? No proof if it does not."""
+        enter, leave = self.enter, self.leave
+        return any(enter[w] <= enter[b] < leave[w] for b in self.before[target][:_QUICK] for w in walls)
+
+    def _join(self, group: int, other: int) -> None:
+        mine, theirs = self.successors[group], self.successors.pop(other)
+        if len(mine) < len(theirs):  # small to large
+            mine, theirs = theirs, mine
+        mine.extend(theirs)
+        self.successors[group] = mine
+
+    def _sorted(self) -> list[int]:
+        """The original groups in topological order."""
+        waiting = {g: len(b) for g, b in self.before.items()}
+        order = [g for g, count in waiting.items() if not count]
+        for g in order:
+            for s in self.successors.get(g, ()):
+                waiting[s] -= 1
+                if not waiting[s]:
+                    order.append(s)
+        return order
+
+    def _span(self) -> tuple[dict[int, int], dict[int, int]]:
+        """A depth-first spanning forest: y is below x where enter[x] <= enter[y] < leave[x]."""
+        enter: dict[int, int] = {}
+        leave: dict[int, int] = {}
+        for root, before in self.before.items():
+            if before:
+                continue
+            enter[root] = len(enter)
+            stack = [(root, iter(self.successors[root]))]
+            while stack:
+                g, rest = stack[-1]
+                for s in rest:
+                    if s not in enter:
+                        enter[s] = len(enter)
+                        stack.append((s, iter(self.successors[s])))
+                        break
+                else:
+                    leave[g] = len(enter)
+                    stack.pop()
+        return enter, leave
+
+
+class Order:
+    """A list whose entries know by their `label` which comes first, whatever moves (Dietz and Sleator's labels)."""
+
+    def __init__(self, entries: Iterable[int]) -> None:
+        self.label: dict[int, int] = {}
+        self._next: dict[int, int] = {}
+        self._previous: dict[int, int] = {}
+        last = -1
+        for i, entry in enumerate(entries):
+            self.label[entry] = i * _GAP
+            self._next[last], self._previous[entry] = entry, last
+            last = entry
+        self._next[last], self._previous[-1] = -1, last
+
+    def remove(self, entry: int) -> None:
+        before, after = self._previous.pop(entry), self._next.pop(entry)
+        self._next[before], self._previous[after] = after, before
+        del self.label[entry]
+
+    def replace(self, old: int, entry: int) -> None:
+        """`entry` moves to the place of `old`, which goes."""
+        self.move_after(old, entry)
+        self.remove(old)
+
+    def move_after(self, place: int, entry: int) -> None:
+        self.remove(entry)
+        after = self._next[place]
+        if after < 0:
+            self.label[entry] = self.label[place] + _GAP
+        else:
+            if self.label[after] - self.label[place] < 2:
+                self._make_room(place)
+            self.label[entry] = (self.label[place] + self.label[after]) // 2
+        self._next[place], self._previous[entry] = entry, place
+        self._next[entry], self._previous[after] = after, entry
+
+    def _make_room(self, place: int) -> None:
+        """Spread the labels behind `place` over the nearest stretch that is sparse enough."""
+        start, entry = self.label[place], self._next[place]
+        entries: list[int] = []
+        while entry >= 0 and self.label[entry] - start <= (len(entries) + 2) ** 2:
+            entries.append(entry)
+            entry = self._next[entry]
+        width = self.label[entry] - start if entry >= 0 else (len(entries) + 1) * _GAP
+        for i, e in enumerate(entries, 1):
+            self.label[e] = start + i * width // (len(entries) + 1)

@@ -1,0 +1,135 @@
+"""Replace a partition by one call of a new model-local function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import FunctionProto
+
+from onnxopt.analysis.submodel import boundary, reads
+from onnxopt.errors import UsageError
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.node import Node
+from onnxopt.graph.reader import add_function, function_label
+from onnxopt.graph.value import Value
+from onnxopt.graph.writer import write_bodies, write_names
+from onnxopt.pipeline.partition import Partition
+from onnxopt.protos import make_node
+
+_FUNCTIONS_SINCE = 8  # the IR version from which a model may define functions
+
+
+def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.partition") -> Node:
+    """Replace the partition's nodes by one call of a new function, and return the call.
+
+    The function is called `name`, or `name_1`, … where the model has one of that name. What the nodes read, constants
+    too, becomes its inputs; the values they produce for others keep object, name and users. Raises UsageError, with
+    nothing changed, for a partition that is empty, no longer in the graph or not convex, for nodes whose bodies read
+    outer values, and inside a function for attributes that its caller decides.
+    """
+    nodes = partition.nodes
+    graph = _scope(nodes)
+    behind, last = _behind(graph, nodes)
+    inputs, constants, outputs = boundary(nodes)
+    if not outputs:
+        raise UsageError(f"nothing reads the results of {partition!r}", "remove what is dead first")
+    proto = _function(graph, nodes, [*inputs, *constants], outputs, name, domain)
+    _import(graph, domain)
+    add_function(graph.model, proto)
+    call = Node(make_node(proto.name, domain, proto.name, {}), [*inputs, *constants], [])
+    call.stale = True
+    graph.insert(call, last.next)
+    place = call
+    for node in behind:
+        graph.move_after(node, place)
+        place = node
+    for index, value in enumerate(outputs):
+        graph.take_over(value, call, index)
+    _remove(graph, nodes)
+    return call
+
+
+def _scope(nodes: Sequence[Node]) -> Graph:
+    """The scope of all nodes; raises UsageError for nodes that cannot move into a function."""
+    graph = nodes[0].graph if nodes else None
+    if graph is None or any(n.graph is not graph for n in nodes):
+        raise UsageError("the partition is empty, or its nodes left the graph", "propose partitions again")
+    for node in nodes:
+        if node.bodies and len(list(reads(node))) > sum(v is not None for v in node.inputs):
+            raise UsageError(f"a body of {node!r} reads outer values", "leave the node out of the partition")
+        if node.has_references:
+            raise UsageError(f"{node!r} has an attribute that is a reference", "inline the function first")
+    return graph
+
+
+def _behind(graph: Graph, nodes: Sequence[Node]) -> tuple[list[Node], Node]:
+    """(nodes between the partition's first and last that depend on it, its last): they must move behind the call."""
+    inside = set(nodes)
+    first = last = nodes[0]
+    missing = len(inside) - 1
+    node = last.next
+    while missing and node is not None:
+        if node in inside:
+            last, missing = node, missing - 1
+        node = node.next
+    node = first.prev
+    while missing and node is not None:  # an earlier fusion moved some to the front of others
+        if node in inside:
+            first, missing = node, missing - 1
+        node = node.prev
+    behind: dict[Node, None] = {}
+    node = first
+    while node is not None and node is not last.next:
+        producers = {v.producer for v in reads(node)}
+        if node in inside:
+            if not producers.isdisjoint(behind):
+                raise UsageError(f"the partition is not convex: {node!r} reads what depends on it from outside")
+        elif not producers.isdisjoint(inside) or not producers.isdisjoint(behind):
+            behind[node] = None
+        node = node.next
+    return list(behind), last
+
+
+def _function(
+    graph: Graph, nodes: Sequence[Node], inputs: list[Value], outputs: list[Value], name: str, domain: str
+) -> FunctionProto:
+    free, count = name, 0
+    while function_label(domain, free) in graph.model.functions:
+        count += 1
+        free = f"{name}_{count}"
+    proto = FunctionProto(name=free, domain=domain)
+    proto.input.extend(v.name for v in inputs)
+    proto.output.extend(v.name for v in outputs)
+    for imported, version in (graph.root.opsets or graph.model.opsets).items():
+        proto.opset_import.add(domain=imported, version=version)
+    if any(n.bodies for n in nodes):
+        write_bodies(graph)
+    for node in nodes:
+        write_names(node)
+        proto.node.append(node.proto)
+    return proto
+
+
+def _import(graph: Graph, domain: str) -> None:
+    """Make the functions of `domain` known to the model, and to the function that the call stands in."""
+    model, root = graph.model, graph.root
+    if domain not in model.opsets:
+        model.opsets[domain] = 1
+        model.proto.opset_import.add(domain=domain, version=1)
+    if root.opsets is not None and domain not in root.opsets:
+        root.opsets[domain] = 1
+        root.proto.opset_import.add(domain=domain, version=1)
+    if model.ir_version < _FUNCTIONS_SINCE:
+        model.ir_version = model.proto.ir_version = _FUNCTIONS_SINCE
+
+
+def _remove(graph: Graph, nodes: Sequence[Node]) -> None:
+    """Remove the nodes, readers first: they may stand in an order of their own."""
+    inside = set(nodes)
+    # What they still produce, they read among themselves: drop the reads, and every order will do.
+    for node in nodes:
+        for i, value in reversed(list(enumerate(node.inputs))):
+            if value is not None and (value.producer in inside):
+                node.set_input(i, None)
+    for node in nodes:
+        graph.remove(node)

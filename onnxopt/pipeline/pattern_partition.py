@@ -1,0 +1,108 @@
+"""Partitions by pattern: every place where a rewrite pattern matches, to be handed to a fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.node import Node
+from onnxopt.pipeline.partition import Partition, dependencies, is_constant
+from onnxopt.rewrite.matcher import Bindings, match
+from onnxopt.rewrite.pattern import Call, Either, Pattern, variants
+from onnxopt.rewrite.rule import Rule
+
+
+def pattern_partitions(graph: Graph, patterns: Iterable[Rule | Pattern]) -> list[Partition]:
+    """A partition for each match of a pattern (or of a rule's patterns), in graph order, without overlaps.
+
+    Where matches compete for a node, the earlier pattern wins, then the earlier place. Matches whose fusion would make
+    a cycle are left out. Raises TypeError for a pattern that does not start with an operator.
+    """
+    taken: dict[Node, list[Node]] = {}
+    found: list[list[Node]] = []
+    cycles = _Cycles(graph, taken)
+    for calls in [_calls(p) for p in patterns]:
+        anchors = {o for c in calls for o in c.ops}
+        for anchor in graph:
+            if anchor.op in anchors and anchor not in taken:
+                nodes = next(_matches(calls, anchor, taken), None)
+                if nodes is not None and not cycles.closed_by(nodes):
+                    found.append(nodes)
+                    taken.update((n, nodes) for n in nodes)
+    position = {n: i for i, n in enumerate(graph)}
+    for nodes in found:
+        nodes.sort(key=position.__getitem__)
+    found.sort(key=lambda nodes: position[nodes[0]])
+    return [Partition(i, tuple(nodes)) for i, nodes in enumerate(found)]
+
+
+def _calls(pattern: Rule | Pattern) -> Sequence[Call]:
+    if isinstance(pattern, Rule):
+        return pattern.patterns
+    roots = pattern.choices if isinstance(pattern, Either) else (pattern,)
+    calls = [r for r in roots if isinstance(r, Call)]
+    if len(calls) < len(roots):
+        raise TypeError(f"{pattern!r}: a pattern starts with an operator")
+    return [v for c in calls for v in variants(c)]
+
+
+def _matches(calls: Sequence[Call], anchor: Node, taken: dict[Node, list[Node]]) -> Iterator[list[Node]]:
+    """The covered nodes of each match at `anchor`, anchor first, where all are free and of one scope."""
+    for call in calls:
+        bindings = match(call, anchor)
+        if isinstance(bindings, Bindings):
+            nodes = list(dict.fromkeys(n for n, _ in bindings.covered if not is_constant(n)))
+            if nodes and all(n not in taken and n.graph is anchor.graph for n in nodes):
+                yield nodes
+
+
+class _Cycles:
+    """Matches that only the anchor's results leave cannot make a cycle, however many there are. Once another kind is
+    among them, every further one has to be looked at."""
+
+    def __init__(self, graph: Graph, taken: dict[Node, list[Node]]) -> None:
+        self.graph = graph
+        self.taken = taken
+        self.leaking = False
+        self._readers: dict[Node, list[Node]] | None = None
+
+    def closed_by(self, nodes: list[Node]) -> bool:
+        """Does fusing `nodes` (anchor first), besides those taken, close a cycle?"""
+        inside = set(nodes)
+        leaks = any(
+            v is not None and (v.is_output or not inside.issuperset(v.users)) for n in nodes[1:] for v in n.outputs
+        )
+        if not leaks and not self.leaking:
+            return False
+        if self._reach(nodes, inside):
+            return True
+        self.leaking = self.leaking or leaks
+        return False
+
+    def _reach(self, nodes: list[Node], inside: set[Node]) -> bool:
+        """Does a path leave `nodes` and come back, through the fused others too?"""
+        readers = self._all_readers()
+        stack = [r for n in nodes for r in readers[n] if r not in inside]
+        seen = set(stack)
+        while stack:
+            node = stack.pop()
+            for member in self.taken.get(node, [node]):
+                for reader in readers[member]:
+                    if reader in inside:
+                        return True
+                    if reader not in seen:
+                        seen.add(reader)
+                        stack.append(reader)
+        return False
+
+    def _all_readers(self) -> dict[Node, list[Node]]:
+        if self._readers is None:
+            nodes, predecessors = dependencies(self.graph)
+            self._readers = {n: [] for n in nodes}
+            for node, before in zip(nodes, predecessors, strict=True):
+                for p in before:
+                    self._readers[nodes[p]].append(node)
+        return self._readers
+
+
+__all__ = ["pattern_partitions"]

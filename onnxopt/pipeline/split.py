@@ -1,0 +1,185 @@
+"""Split a model into parts that run one after the other: the partitions, and what lies between them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from onnx import ModelProto, TensorProto, ValueInfoProto, shape_inference
+
+from onnxopt.analysis.submodel import boundary, submodel
+from onnxopt.errors import ModelError, UsageError
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.graph.writer import write_model
+from onnxopt.pipeline.convex import stages
+from onnxopt.pipeline.partition import Partition, dependencies
+from onnxopt.protos import array_to_tensor, tensor_value_info
+
+_TYPES: Final = "types of values that are no tensors"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One model of a split. `inputs` are the names that must be fed, `outputs` all it gives; `partition` is the id of
+    the partition it holds, None for the rest."""
+
+    name: str
+    partition: int | None
+    nodes: tuple[Node, ...]
+    proto: ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def supported(self) -> bool:
+        return self.partition is not None
+
+
+def split(model: Model, partitions: Sequence[Partition]) -> list[Part]:
+    """The main graph as an ordered list of parts, each a model of its own.
+
+    Run in order, each fed by name from the model's inputs and the outputs before it, they compute what the model
+    does. The nodes outside the partitions form as few parts as there can be between them; dead ones are left out.
+    Raises UsageError for partitions that overlap, depend on each other in a circle or are not of the main graph, and
+    ModelError where the type of a value that crosses over is unknown.
+    """
+    graph = model.graph
+    groups = [g for g in _groups(graph, partitions) if boundary(g[1])[2]]
+    constants = [v for v in dict.fromkeys(graph.outputs) if _is_stored(v)]
+    width = max(3, len(str(len(groups))))
+    parts = [_part(f"part_{i:0{width}d}", key, nodes) for i, (key, nodes) in enumerate(groups)]
+    if constants:
+        parts.append(_constant_part(f"part_{len(parts):0{width}d}", graph, constants))
+    return parts
+
+
+def _is_stored(value: Value) -> bool:
+    """An output that no node computes and no caller feeds."""
+    return value.constant or value.name in value.graph.initializers
+
+
+def _groups(graph: Graph, partitions: Sequence[Partition]) -> list[tuple[int | None, list[Node]]]:
+    """Partitions and rest in an order that runs; `stages` says how many times the work changes hands before a node."""
+    nodes, predecessors = dependencies(graph)
+    unit = _units(nodes, partitions)
+    order, before = _ordered(nodes, predecessors, unit, partitions)
+    number = {u: i for i, u in enumerate(order)}
+    is_rest = [u < 0 for u in order]
+    stage = stages([[number[b] for b in before[u]] for u in order], is_rest)
+    groups: dict[tuple[int, int], list[Node]] = {}
+    for node, u in zip(nodes, unit, strict=True):
+        i = number[u]
+        groups.setdefault((stage[i], -1 if is_rest[i] else i), []).append(node)
+    ids = {i: partitions[u].id for i, u in enumerate(order) if u >= 0}
+    return [(ids.get(key[1]), groups[key]) for key in sorted(groups)]
+
+
+def _units(nodes: list[Node], partitions: Sequence[Partition]) -> list[int]:
+    """What each node belongs to: a partition by its place in the list, or itself (a negative number)."""
+    owner: dict[Node, int] = {}
+    for i, partition in enumerate(partitions):
+        for node in partition.nodes:
+            if node in owner:
+                raise UsageError(f"{node!r} is in two partitions")
+            owner[node] = i
+    unit = [owner.pop(node, -1 - i) for i, node in enumerate(nodes)]
+    if owner:
+        raise UsageError(f"{next(iter(owner))!r} is a constant, or not in the main graph", "propose partitions again")
+    return unit
+
+
+def _ordered(
+    nodes: list[Node], predecessors: list[list[int]], unit: list[int], partitions: Sequence[Partition]
+) -> tuple[list[int], dict[int, set[int]]]:
+    """(the units in topological order, for each the units it reads)."""
+    before: dict[int, set[int]] = {u: set() for u in unit}
+    after: dict[int, set[int]] = {u: set() for u in unit}
+    for u, reads in zip(unit, predecessors, strict=True):
+        for p in reads:
+            if unit[p] != u:
+                before[u].add(unit[p])
+                after[unit[p]].add(u)
+    first = {u: i for i, u in reversed(list(enumerate(unit)))}
+    waiting = {u: len(b) for u, b in before.items()}
+    ready = [(first[u], u) for u, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        u = heapq.heappop(ready)[1]
+        order.append(u)
+        for reader in after[u]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, (first[reader], reader))
+    if len(order) < len(before):
+        stuck = sorted(partitions[u].id for u, count in waiting.items() if count and u >= 0)
+        raise UsageError(f"partitions depend on each other in a circle, among them {stuck[0]}")
+    return order, before
+
+
+def _part(name: str, partition: int | None, nodes: list[Node]) -> Part:
+    proto = submodel(nodes, name)
+    graph = nodes[0].graph
+    assert graph is not None
+    stored = _add_stored(graph, proto, boundary(nodes)[0])
+    untyped = [i for i in proto.graph.input if not i.HasField("type")]
+    if untyped:
+        _add_types(graph.model, untyped)
+    inputs = tuple(i.name for i in proto.graph.input if i.name not in stored)
+    return Part(name, partition, tuple(nodes), proto, inputs, tuple(o.name for o in proto.graph.output))
+
+
+def _add_types(model: Model, infos: Sequence[ValueInfoProto]) -> None:
+    """Inputs that are no tensors (sequences, optionals): their types are no facts of ours, so ask inference again."""
+    known = model.analyses.get(_TYPES)
+    if not isinstance(known, dict):
+        known = {i.name: i.type for i in shape_inference.infer_shapes(write_model(model)).graph.value_info}
+        model.analyses[_TYPES] = known
+    for info in infos:
+        if info.name not in known:
+            raise ModelError(
+                f"{model.name}: the type of `{info.name}` is unknown",
+                "declare it: add a value_info for it to the model",
+            )
+        info.type.CopyFrom(known[info.name])
+
+
+def _add_stored(graph: Graph, proto: ModelProto, inputs: list[Value]) -> set[str]:
+    """Give a part the initializers that are no constants: a caller may override them, or training change them, or they
+    are sparse. Returns their names; what can be overridden stays an input as well."""
+    stored = {v.name for v in inputs if v.name in graph.initializers and v.producer is None}
+    sparse = {s.values.name: s for s in graph.proto.sparse_initializer}
+    stored.update(v.name for v in inputs if v.name in sparse)
+    fixed = {v.name for v in inputs if v.name in stored and not v.is_input}
+    for i in range(len(proto.graph.input) - 1, -1, -1):
+        if proto.graph.input[i].name in fixed:
+            del proto.graph.input[i]
+    for name in sorted(stored):
+        if name in sparse:
+            proto.graph.sparse_initializer.append(sparse[name])
+        else:
+            proto.graph.initializer.append(_tensor(graph.initializers[name]))
+    return stored
+
+
+def _tensor(value: Value) -> TensorProto:
+    return array_to_tensor(value.array, value.name)
+
+
+def _constant_part(name: str, graph: Graph, values: list[Value]) -> Part:
+    """A part without nodes that gives out constants which are outputs of the model."""
+    proto = ModelProto(ir_version=max(graph.model.ir_version, 4), producer_name=graph.model.proto.producer_name)
+    proto.opset_import.extend(graph.model.proto.opset_import)
+    proto.graph.name = name
+    for value in values:
+        proto.graph.initializer.append(_tensor(value))
+        proto.graph.output.append(tensor_value_info(value.name, *value.constant_type()))
+    return Part(name, None, (), proto, (), tuple(v.name for v in values))
+
+
+__all__ = ["Part", "split"]

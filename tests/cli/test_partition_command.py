@@ -1,0 +1,164 @@
+"""`onnxopt partition`: what it prints, writes, checks and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as rt
+import pytest
+from click.testing import CliRunner, Result
+from onnx import parser
+
+from onnxopt.cli.partition import partition
+from onnxopt.errors import UsageError, VerificationError, WriteError
+from onnxopt.graph import check_model, read_model
+from onnxopt.verification import composition
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N, 4] x) => (float[N, 4] y) <float[4] w = {1, 2, 3, 4}>
+    { a = Mul(x, w) b = Relu(a) c = Sigmoid(b) d = Add(b, c) e = Mul(d, w) y = Tanh(e) }
+"""
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(MODEL), path)
+    return path
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(partition, [str(a) for a in args])
+
+
+def outputs(path: Path, feeds: dict[str, Any]) -> dict[str, Any]:
+    opened = rt.InferenceSession(str(path))
+    return dict(zip([o.name for o in opened.get_outputs()], opened.run(None, feeds)))
+
+
+def test_plain_lines_say_what_the_parts_are(source: Path, tmp_path: Path) -> None:
+    r = run(source, "--ops", "Mul,Relu", "--ops", "Add")
+    assert r.exit_code == 0, r.output
+    assert r.output.splitlines() == [
+        "part_000  supported  2 nodes: Mul, Relu; x -> b",
+        "part_001  rest  1 node: Sigmoid; b -> c",
+        "part_002  supported  2 nodes: Add, Mul; b, c -> e",
+        "part_003  rest  1 node: Tanh; e -> y",
+        "2 supported of 4 parts, 4 of 6 nodes",
+    ]
+    assert [f.name for f in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_table_on_a_terminal(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
+    r = run(source, "--ops", "Mul,Relu,Add")
+    assert r.exit_code == 0, r.output
+    assert "┏" in r.output
+    assert "part_002" in r.output
+    assert r.output.endswith("2 supported of 4 parts, 4 of 6 nodes\n")
+
+
+def test_parts_are_written_and_run_in_order(source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    for _ in range(2):  # again, over what is there
+        r = run(source, "--ops", "Mul,Relu,Add", "--out-dir", folder)
+        assert r.exit_code == 0, r.output
+        assert "checked: bit for bit the same, 2 cases" in r.output
+    index = json.loads((folder / "partition.json").read_text())
+    assert [p["file"] for p in index["parts"]] == [f"part_00{i}.onnx" for i in range(4)]
+    assert [p["supported"] for p in index["parts"]] == [True, False, True, False]
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["model.onnx", "parts"]
+    values = {"x": X}
+    for p in index["parts"]:
+        found = outputs(folder / p["file"], {name: values[name] for name in p["inputs"]})
+        assert list(found) == p["outputs"]
+        values |= found
+    np.testing.assert_allclose(values["y"], outputs(source, {"x": X})["y"], rtol=1e-6)
+
+
+def test_single_nodes_can_be_refused(source: Path) -> None:
+    assert "1 supported of 2 parts, 2 of 6 nodes" in run(source, "--ops", "Mul,Relu", "--no-single-node").output
+
+
+def test_each_part_a_function_call(source: Path, tmp_path: Path) -> None:
+    fused = tmp_path / "fused.onnx"
+    r = run(source, "--ops", "Mul,Relu,Add", "--fuse", fused)
+    assert r.exit_code == 0, r.output
+    assert "2 function calls, 4 nodes" in r.output
+    proto = onnx.load(fused)
+    onnx.checker.check_model(proto, full_check=True)
+    check_model(read_model(proto))
+    assert [n.op_type for n in proto.graph.node] == ["part_000", "Sigmoid", "part_001", "Tanh"]
+    np.testing.assert_allclose(outputs(fused, {"x": X})["y"], outputs(source, {"x": X})["y"], rtol=1e-6)
+
+
+def test_a_part_that_cannot_be_a_function_stays(tmp_path: Path) -> None:
+    path = tmp_path / "if.onnx"
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] y)
+        { y = If(c) <then_branch = t () => (a) { a = Relu(x) }, else_branch = e () => (b) { b = Relu(x) }> }
+    """
+    onnx.save(parser.parse_model(text), path)
+    r = run(path, "--ops", "If,Relu", "--fuse", tmp_path / "fused.onnx", "--out-dir", tmp_path / "parts")
+    assert r.exit_code == 0, r.output
+    assert "part 0 stays as it is: a body of If" in r.output
+    assert "0 function calls, 1 nodes" in r.output
+
+
+def test_a_mismatch_is_an_error_and_nothing_is_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = composition._run
+
+    def wrong(*args: Any) -> list[dict[str, Any]]:
+        found = honest(*args)
+        found[1]["y"] = found[1]["y"] + 1
+        return found
+
+    monkeypatch.setattr(composition, "_run", wrong)
+    for option, target in (("--out-dir", "parts"), ("--fuse", "fused.onnx")):
+        r = run(source, "--ops", "Mul", option, tmp_path / target)
+        assert isinstance(r.exception, VerificationError)
+        assert r.exception.exit_code == 1
+        assert "output `y` differs by" in r.exception.message
+    assert [f.name for f in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_model_that_does_not_run_is_not_checked(tmp_path: Path) -> None:
+    path = tmp_path / "custom.onnx"
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "nobody" : 1]> g (float[2] x) => (float[2] y)
+        { a = Relu(x) y = nobody.Knows(a) }
+    """
+    onnx.save(parser.parse_model(text), path)
+    r = run(path, "--ops", "nobody::Knows", "--out-dir", tmp_path / "parts")
+    assert r.exit_code == 0, r.output
+    assert "not checked: onnxruntime cannot load the original" in r.output
+
+
+def test_usage_errors(source: Path, tmp_path: Path) -> None:
+    r = run(source, "--ops", "Mul,relu")
+    assert isinstance(r.exception, UsageError)
+    assert (r.exception.message, r.exception.hint) == ("the model has no operator 'relu'", "did you mean Relu?")
+    r = run(source, "--ops", "Zzz")
+    assert isinstance(r.exception, UsageError)
+    assert r.exception.hint == "it has Add, Mul, Relu, Sigmoid, Tanh"
+    assert run(source).exit_code == 2, "--ops is needed"
+    r = run(source, "--ops", "Mul", "--out-dir", source)
+    assert isinstance(r.exception, WriteError)
+    r = run(source, "--ops", "Mul", "--out-dir", tmp_path / "no" / "where")
+    assert isinstance(r.exception, WriteError)
+    r = run(source, "--ops", "Mul", "--fuse", source)
+    assert isinstance(r.exception, WriteError)
+    part = tmp_path / "part_000.onnx"
+    part.write_bytes(source.read_bytes())
+    r = run(part, "--ops", "Mul", "--out-dir", tmp_path)
+    assert isinstance(r.exception, WriteError)
+    assert part.read_bytes() == source.read_bytes()
