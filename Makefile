@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo models test fuzz lint types format bench bench-onnxsim clean
+.PHONY: help venv demo models test docs fuzz lint types format bench bench-onnxsim clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ models: $(READY) ## build the sample models into models/build/
 
 test: $(READY) ## run the test suite (JOBS=2)
 	@$(BIN)/python -m pytest -n $(JOBS)
+
+docs: $(READY) ## build the documentation into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html
 
 fuzz: $(READY) ## optimize many random graphs (EXAMPLES=20000)
 	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py -q

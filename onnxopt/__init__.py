@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         parse_pipeline,
         register,
     )
-    from onnxopt.rewrite import SubgraphMatcher, const, either, one_of, op, replace_pattern, rewrite, var
+    from onnxopt.rewriting import SubgraphMatcher, const, either, one_of, op, replace_pattern, rewrite, var
 
 __version__ = "0.1.0"
 
@@ -98,7 +98,7 @@ _HOMES: Final = {
         "parse_pipeline",
         "register",
     ),
-    "onnxopt.rewrite": (
+    "onnxopt.rewriting": (
         "SubgraphMatcher",
         "const",
         "either",

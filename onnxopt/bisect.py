@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.graph.node import Node
     from onnxopt.pipeline import Pass
-    from onnxopt.rewrite import Match, Rule
+    from onnxopt.rewriting import Match, Rule
 
 Tell = Callable[[str], None]
 _RINGS = 6  # how far around the match a submodel may grow

@@ -36,6 +36,12 @@ def test_public_names() -> None:
         _ = onnxopt.nothing  # type: ignore[attr-defined]
 
 
+def test_no_module_hides_a_public_name() -> None:
+    """`onnxopt.rewrite` is the decorator, whatever was imported before: a package may not be called so."""
+    modules = {p.stem for p in (ROOT / "onnxopt").iterdir()}
+    assert not modules & set(onnxopt.__all__)
+
+
 def test_optimize_a_proto_leaves_it_alone() -> None:
     proto = residual()
     data = proto.SerializeToString()

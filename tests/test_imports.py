@@ -10,7 +10,7 @@ ORDER = [
     ["errors", "protos"],
     ["graph"],
     ["io", "analysis"],
-    ["rewrite"],
+    ["rewriting"],
     ["pipeline"],
     ["passes"],
     ["api"],

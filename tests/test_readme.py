@@ -11,7 +11,7 @@ import onnx
 
 import onnxopt
 from onnxopt.graph import read_model
-from onnxopt.rewrite import Driver, Rule, const, op, rewrite, var
+from onnxopt.rewriting import Driver, Rule, const, op, rewrite, var
 from tests.cli.conftest import SCRIPT
 from tests.samples import ROOT, build
 

@@ -60,7 +60,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
             if f.metadata.get("help"):
                 yield f"      {f.metadata['help']}"
     if issubclass(cls, RewritePass):
-        from onnxopt.rewrite import text
+        from onnxopt.rewriting import text
 
         yield ""
         yield "Rules"

@@ -39,7 +39,7 @@ def find(
     from onnxopt.analysis.types import infer
     from onnxopt.graph.text import node_text
     from onnxopt.io import load
-    from onnxopt.rewrite import SubgraphMatcher
+    from onnxopt.rewriting import SubgraphMatcher
 
     if pattern.startswith("@"):
         try:

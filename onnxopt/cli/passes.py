@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import click
 
 from onnxopt.cli.options import load_plugins, plugin_option
+
+_HEADINGS = ("pass", "level", "kind", "requires", "from", "what it does")
 
 
 @click.command()
@@ -16,20 +21,31 @@ def passes(plugins: tuple[str, ...]) -> None:
     onnxopt passes
     onnxopt explain conv-bn-folding
     """
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline import all_passes, origin
+
+    load_plugins(plugins)
+    rows = [
+        (name, f"O{cls.info.opt_level}", cls.kind, ", ".join(cls.info.required) or "-", origin(cls), cls.summary())
+        for name, cls in all_passes().items()
+    ]
+    if sys.stdout.isatty():
+        _print_table(rows)
+        return
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows)]
+    for row in (_HEADINGS, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import all_passes, origin
-
-    load_plugins(plugins)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("pass", "level", "kind", "requires", "from"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("what it does", overflow="fold")
-    for name, cls in all_passes().items():
-        cells = (name, f"O{cls.info.opt_level}", cls.kind, ", ".join(cls.info.required), origin(cls), cls.summary())
-        table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(cells)))
+    for heading in _HEADINGS:
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(row)))
     Console().print(table)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.graph.node import Node
     from onnxopt.pipeline import Journal, Pass
-    from onnxopt.rewrite import Rule
+    from onnxopt.rewriting import Rule
 
 _SHOWN = 3  # reasons with an example
 
@@ -94,7 +94,7 @@ def _find(name: str) -> tuple[Pass, list[Rule]]:
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], journal: Journal) -> Iterator[str]:
     """Each rule: how often it fired, why it does not where it could. Of one rule, an example of each reason."""
-    from onnxopt.rewrite.diagnose import diagnose, lines_of
+    from onnxopt.rewriting.diagnose import diagnose, lines_of
 
     for rule in rules:
         fired = len(journal.of(rule.name))
@@ -113,7 +113,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], journal: Journal) 
 
 
 def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: str) -> Iterator[str]:
-    from onnxopt.rewrite.diagnose import diagnose, lines_of, near
+    from onnxopt.rewriting.diagnose import diagnose, lines_of, near
 
     node = _node(model, name)
     if node is None:

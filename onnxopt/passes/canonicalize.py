@@ -10,7 +10,7 @@ from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewrite import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 
 @rewrite(op.CastLike(var("x"), var("like"), name="cast"))

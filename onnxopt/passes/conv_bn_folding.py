@@ -11,7 +11,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
-from onnxopt.rewrite import Match, Pattern, const, one_of, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, Pattern, const, one_of, op, quantized, require_order_kept, rewrite, var
 
 STATISTICS = (const("scale"), const("shift"), const("mean"), const("var"))
 

@@ -10,7 +10,7 @@ from onnxopt.graph import Graph, Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
-from onnxopt.rewrite import remove_dead
+from onnxopt.rewriting import remove_dead
 
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 

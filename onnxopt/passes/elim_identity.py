@@ -11,7 +11,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewrite import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 
 def same_shape(m: Match, x: Value) -> None:

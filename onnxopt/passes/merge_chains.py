@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.rewrite import Match, op, rewrite, var
+from onnxopt.rewriting import Match, op, rewrite, var
 
 
 @rewrite(op.Concat(var("first"), ..., name="outer"))

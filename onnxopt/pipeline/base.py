@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Model
-from onnxopt.rewrite import Driver, Rule, RuleRecord
+from onnxopt.rewriting import Driver, Rule, RuleRecord
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.pipeline.config import ConfigKey, check_config, configured
 from onnxopt.pipeline.records import PipelineReport, RuleReport
-from onnxopt.rewrite import Fuel, RuleRecord
+from onnxopt.rewriting import Fuel, RuleRecord
 
 if TYPE_CHECKING:
     from onnxopt.graph import Graph, Model
     from onnxopt.pipeline.base import Pass, PassInfo
     from onnxopt.pipeline.instrument import Instrument
-    from onnxopt.rewrite import Match, Rule
+    from onnxopt.rewriting import Match, Rule
 
 Trace = Callable[["Model", "PassInfo", bool], None]
 Observer = Callable[["Rule", "Match", bool], None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.pipeline.base import Pass
-    from onnxopt.rewrite import Match, Rule
+    from onnxopt.rewriting import Match, Rule
 
 
 class Instrument:

@@ -11,10 +11,10 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.base import GraphPass
 from onnxopt.pipeline.context import PassContext
-from onnxopt.rewrite import Call, Declined, Match
-from onnxopt.rewrite.match import Builder
-from onnxopt.rewrite.matcher import Bindings
-from onnxopt.rewrite.replace import commit
+from onnxopt.rewriting import Call, Declined, Match
+from onnxopt.rewriting.match import Builder
+from onnxopt.rewriting.matcher import Bindings
+from onnxopt.rewriting.replace import commit
 
 Args = tuple[Value | None, ...]
 Result = Value | tuple[Value | None, ...]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.partition import Partition, dependencies, is_constant
-from onnxopt.rewrite.matcher import Bindings, match
-from onnxopt.rewrite.pattern import Call, Either, Pattern, variants
-from onnxopt.rewrite.rule import Rule
+from onnxopt.rewriting.matcher import Bindings, match
+from onnxopt.rewriting.pattern import Call, Either, Pattern, variants
+from onnxopt.rewriting.rule import Rule
 
 
 def pattern_partitions(graph: Graph, patterns: Iterable[Rule | Pattern]) -> list[Partition]:

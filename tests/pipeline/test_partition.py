@@ -25,7 +25,7 @@ from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
 from onnxopt.pipeline.pattern_partition import pattern_partitions
 from onnxopt.pipeline.split import Part, split
 from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
-from onnxopt.rewrite import Match, op, rewrite, var
+from onnxopt.rewriting import Match, op, rewrite, var
 
 X = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
 SIGNATURE = "(float[2, 4] x) => (float[2, 4] y)"

@@ -9,7 +9,7 @@ import numpy as np
 from onnxopt.graph import Graph, Value
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
-from onnxopt.rewrite import Match, const, op, rewrite, var
+from onnxopt.rewriting import Match, const, op, rewrite, var
 
 
 @rewrite(op.Mul(var("x"), const("k")))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.graph.node import Node
     from onnxopt.pipeline.base import Pass
-    from onnxopt.rewrite import Match, Rule
+    from onnxopt.rewriting import Match, Rule
 
 
 @dataclass(frozen=True)

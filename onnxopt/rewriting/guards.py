@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxopt.analysis.ordering import decides_ranking
 from onnxopt.graph.value import Value
-from onnxopt.rewrite.match import Match
+from onnxopt.rewriting.match import Match
 
 
 def require_order_kept(m: Match) -> None:

@@ -16,8 +16,8 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array, make_attribute, make_node
-from onnxopt.rewrite.matcher import Bindings
-from onnxopt.rewrite.rule import Declined
+from onnxopt.rewriting.matcher import Bindings
+from onnxopt.rewriting.rule import Declined
 
 
 class Match:

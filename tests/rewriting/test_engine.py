@@ -13,9 +13,9 @@ from onnxopt.errors import NoFixpointError, PassError
 from onnxopt.graph import Model, Value, check_model, read_model, write_model
 from onnxopt.passes.conv_bn_folding import fold_conv_bn
 from onnxopt.passes.elim_identity import identity
-from onnxopt.rewrite import Driver, Fuel, Match, Rule, const, either, matcher, one_of, op, rewrite, text, var
-from onnxopt.rewrite import driver as driver_module
-from onnxopt.rewrite.pattern import Call, variants
+from onnxopt.rewriting import Driver, Fuel, Match, Rule, const, either, matcher, one_of, op, rewrite, text, var
+from onnxopt.rewriting import driver as driver_module
+from onnxopt.rewriting.pattern import Call, variants
 
 
 def model(body: str, signature: str = "(float[N, 4] x) => (float[N, 4] y)", weights: str = "") -> Model:

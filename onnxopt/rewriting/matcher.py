@@ -16,7 +16,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
 from onnxopt.protos import attribute_value, element_type
-from onnxopt.rewrite.pattern import Call, Const, Literal, Pattern, Var
+from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var
 
 
 @dataclass(slots=True)

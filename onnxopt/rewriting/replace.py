@@ -7,8 +7,8 @@ from onnx import NodeProto
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import make_node
-from onnxopt.rewrite.match import Match
-from onnxopt.rewrite.rule import Declined
+from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.rule import Declined
 
 
 def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:

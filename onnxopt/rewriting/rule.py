@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.rewrite.pattern import Call, Either, Pattern, depth, names, variants
+from onnxopt.rewriting.pattern import Call, Either, Pattern, depth, names, variants
 
 if TYPE_CHECKING:
-    from onnxopt.rewrite.match import Match
+    from onnxopt.rewriting.match import Match
 
 
 class Declined(Exception):

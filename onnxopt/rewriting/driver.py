@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.rewrite.match import Match
-from onnxopt.rewrite.matcher import match
-from onnxopt.rewrite.pattern import Call
-from onnxopt.rewrite.replace import commit
-from onnxopt.rewrite.rule import Declined, Rule
+from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.matcher import match
+from onnxopt.rewriting.pattern import Call
+from onnxopt.rewriting.replace import commit
+from onnxopt.rewriting.rule import Declined, Rule
 
 
 @dataclass

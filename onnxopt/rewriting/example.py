@@ -22,8 +22,8 @@ from onnx import FunctionProto
 
 from onnxopt.errors import UsageError
 from onnxopt.protos import Array, attribute_value, qualified
-from onnxopt.rewrite.matcher import same
-from onnxopt.rewrite.pattern import Call, Const, Either, Literal, Pattern, const, var, variants
+from onnxopt.rewriting.matcher import same
+from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, const, var, variants
 
 Source: TypeAlias = "str | FunctionProto | Call | Callable[..., Any]"
 

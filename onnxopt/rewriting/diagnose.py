@@ -9,12 +9,12 @@ from typing import Any
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
-from onnxopt.rewrite.match import Match
-from onnxopt.rewrite.matcher import Bindings, has_defaults, match
-from onnxopt.rewrite.matcher import value_equals as equals
-from onnxopt.rewrite.pattern import Call, Const, Literal, Pattern, Var, text
-from onnxopt.rewrite.replace import check_replacement
-from onnxopt.rewrite.rule import Declined, Rule
+from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.matcher import Bindings, has_defaults, match
+from onnxopt.rewriting.matcher import value_equals as equals
+from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, text
+from onnxopt.rewriting.replace import check_replacement
+from onnxopt.rewriting.rule import Declined, Rule
 
 
 @dataclass

@@ -13,7 +13,7 @@ from onnx import parser
 
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, check_model, read_model, write_model
-from onnxopt.rewrite import SubgraphMatch, SubgraphMatcher, const, one_of, op, replace_pattern, var
+from onnxopt.rewriting import SubgraphMatch, SubgraphMatcher, const, one_of, op, replace_pattern, var
 
 WEIGHTS = "<float[4, 4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}, float[4] b = {1,2,3,4}, float k = {0.5}>"
 
@@ -276,7 +276,7 @@ def test_pattern_and_replacement_fit_each_other() -> None:
 
 def test_long_graphs_are_searched_in_linear_time() -> None:
     """Matches tried per node do not grow with the graph."""
-    from onnxopt.rewrite import matcher
+    from onnxopt.rewriting import matcher
 
     counts = []
     for n in (200, 2000):

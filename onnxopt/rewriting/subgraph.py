@@ -11,12 +11,12 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import numpy_dtype
-from onnxopt.rewrite.example import Example, Source, example
-from onnxopt.rewrite.match import Match
-from onnxopt.rewrite.matcher import Bindings, match_roots
-from onnxopt.rewrite.pattern import Call, Const, Literal, Pattern, Var
-from onnxopt.rewrite.replace import commit
-from onnxopt.rewrite.rule import Declined
+from onnxopt.rewriting.example import Example, Source, example
+from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.matcher import Bindings, match_roots
+from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var
+from onnxopt.rewriting.replace import commit
+from onnxopt.rewriting.rule import Declined
 
 Filter = Callable[["SubgraphMatch"], bool]
 

@@ -1,0 +1,36 @@
+"""The rewriting engine: patterns, the matcher, rules, the builder, the driver."""
+
+from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
+from onnxopt.rewriting.guards import quantized, require_order_kept
+from onnxopt.rewriting.match import Match
+from onnxopt.rewriting.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
+from onnxopt.rewriting.replace import remove_dead
+from onnxopt.rewriting.rule import Declined, Rule, rewrite
+from onnxopt.rewriting.subgraph import Replaced, SubgraphMatch, SubgraphMatcher, replace_pattern
+
+__all__ = [
+    "Call",
+    "Decline",
+    "Declined",
+    "Driver",
+    "Fuel",
+    "Match",
+    "Pattern",
+    "Replaced",
+    "Rule",
+    "RuleRecord",
+    "SubgraphMatch",
+    "SubgraphMatcher",
+    "const",
+    "either",
+    "falsy",
+    "one_of",
+    "op",
+    "quantized",
+    "remove_dead",
+    "replace_pattern",
+    "require_order_kept",
+    "rewrite",
+    "text",
+    "var",
+]

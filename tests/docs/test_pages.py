@@ -1,0 +1,108 @@
+"""What the documentation shows is what happens: its examples are run, page by page.
+
+Python blocks of a page run in one namespace; blocks with a title are files (tests among them are run by pytest).
+Console blocks are commands and their whole output; … stands for anything within a line, or for any lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnx
+import pytest
+
+import onnxopt.passes
+from onnxopt.pipeline import config, registry
+from tests.cli.conftest import SCRIPT
+from tests.samples import ROOT, build
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, sample in (("model", "residual_block"), ("must_stay", "must_stay")):
+        onnx.save(build.build(ROOT / "models" / f"{sample}.onnxtxt"), tmp_path / f"{name}.onnx")
+    monkeypatch.chdir(tmp_path)
+    for name in ("_PASSES", "_ORIGINS", "_MODULES"):
+        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
+    monkeypatch.setattr(config, "_DECLARED", config._DECLARED.copy())
+    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_examples_run(page: Path, folder: Path) -> None:
+    module = sys.modules["__page__"] = ModuleType("__page__")  # dataclasses look their module up
+    scope: dict[str, Any] = module.__dict__
+    for language, title, text in FENCE.findall(page.read_text()):
+        if title:
+            (folder / title).write_text(text)
+            if title.startswith("test_"):
+                done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", title], folder)
+                assert done.returncode == 0, done.stdout
+        elif language == "python":
+            exec(compile(text, f"{page.name}: python", "exec"), scope)
+        elif language == "console":
+            console(text, folder)
+
+
+def console(text: str, folder: Path) -> None:
+    for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+        done = run(command.replace("onnxopt", str(SCRIPT), 1), folder, shell=True)
+        output = done.stdout + (f"[exit code {done.returncode}]\n" if done.returncode else "")
+        wanted = re.escape(expected).replace("…\\\n", "(?:.*\\n)*?").replace("…", "[^\\n]*")
+        assert re.fullmatch(wanted, output), f"$ {command}\n{output}\nis not\n{expected}"
+
+
+def run(command: Any, folder: Path, shell: bool = False) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        shell=shell,
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])},
+    )
+
+
+def test_every_numbered_part_of_the_framework_has_a_page() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text()
+    for page in PAGES:
+        assert f"{page.name}\n" in nav, f"{page.name} is not in the navigation"
+    for page in re.findall(r"(\S+\.md)$", nav, re.MULTILINE):
+        assert (ROOT / "docs" / page).is_file(), page
+
+
+def test_the_reference_names_what_is_public() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    missing = [n for n in onnxopt.__all__ if n != "__version__" and not re.search(rf"\b{n}\b", text)]
+    assert not missing
+
+
+def test_the_page_on_plugins_shows_the_example() -> None:
+    assert (ROOT / "examples/plugin/onnxopt_powers.py").read_text() in (ROOT / "docs/plugins.md").read_text()
+
+
+def test_the_first_pass_is_short() -> None:
+    blocks = {title: text for _, title, text in FENCE.findall((ROOT / "docs/writing-a-pass.md").read_text())}
+    assert len(blocks["doc_strings.py"].strip().splitlines()) <= 25
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    done = run([sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)], ROOT)
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout.replace("NO_MKDOCS_2_WARNING", "")
+    reference = (tmp_path / "reference.html").read_text()
+    missing = [n for n in onnxopt.__all__ if n != "__version__" and n not in reference]
+    assert not missing
