@@ -179,13 +179,14 @@ def optimize_file(
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
     reproducer: str | Path | None = None,
+    zero_weights: bool = False,
 ) -> Report:
     """Optimize one file into another. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
     the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`: one that was
     started before, to have it load while this module was imported. A pass that fails leaves in the folder
-    `reproducer` what is needed to run it again (see `write_reproducer`).
+    `reproducer` what is needed to run it again, with `zero_weights` without the weights.
     """
     options = options or OptimizeOptions()
     source, destination = Path(source), Path(destination)
@@ -214,7 +215,7 @@ def optimize_file(
             try:
                 pipeline = execute(passes, model, ctx)
             except OnnxOptError as e:
-                _keep(reproducer, source, passes, ctx, e, options)
+                _keep(reproducer, source, passes, ctx, e, options, zero_weights)
                 raise
             phase("passes")
             progress("writing")
@@ -244,6 +245,7 @@ def _keep(
     ctx: PassContext,
     error: OnnxOptError,
     options: OptimizeOptions,
+    zero_weights: bool,
 ) -> None:
     if error.failed is None:
         return
@@ -252,7 +254,7 @@ def _keep(
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 
-    keep_reproducer(reproducer, source, passes, ctx, error, options.freeze_initializers)
+    keep_reproducer(reproducer, source, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)
 
 
 class DifferentResult(VerificationError):

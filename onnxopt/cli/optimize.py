@@ -60,6 +60,7 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     type=click.Path(path_type=Path, file_okay=False),
     help="If a pass fails, leave in this folder what `onnxopt reproduce` needs.",
 )
+@click.option("--zero-weights", is_flag=True, help="Leave the weights out of the reproducer: zeros in their place.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("-v", "--verbose", count=True, help="Show rules, and why others declined.")
 def optimize(
@@ -74,6 +75,7 @@ def optimize(
     max_rewrites: int | None,
     report_file: Path | None,
     reproducer: Path | None,
+    zero_weights: bool,
     quiet: bool,
     verbose: int,
     **given: Any,
@@ -117,6 +119,7 @@ def optimize(
                 progress=progress.phase,
                 instruments=watch.instruments,
                 reproducer=reproducer,
+                zero_weights=zero_weights,
             )
         except DifferentResult as e:
             failure, report = e, e.report

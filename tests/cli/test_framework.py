@@ -93,6 +93,7 @@ def test_a_failing_pass_leaves_a_reproducer(run: Run, small: Path) -> None:
     assert "rule crashes_at_sigmoid failed at Sigmoid -> s: ZeroDivisionError: by design (after" in r.stderr
     assert "Traceback" not in r.stderr
     assert not (small / "out.onnx").exists()
+    assert run(*args, "--reproducer", "crash", "--zero-weights").returncode == 4
     again = run("reproduce", "crash")
     assert again.returncode == 4
     assert "rule crashes_at_sigmoid failed at Sigmoid -> s: ZeroDivisionError: by design" in again.stderr
