@@ -19,6 +19,7 @@ from onnxopt.pipeline import (
     Sequential,
     execute,
     get_pass,
+    is_rule,
     parse_pipeline,
 )
 from onnxopt.pipeline.context import Trace
@@ -38,7 +39,8 @@ class OptimizeOptions:
     """What to run, and how.
 
     `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
-    the level's; `disable` takes passes out. `config`: values of config keys, such as `constant-folding.max-bytes`.
+    the level's; `disable` takes passes, or single rules, out. `config`: values of config keys, such as
+    `constant-folding.max-bytes`.
     `target`: what the result is for. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     """
@@ -64,7 +66,8 @@ class OptimizeOptions:
         return PassContext(
             opt_level=self.level,
             required_pass=required,
-            disabled_pass=[get_pass(name).info.name for name in self.disable],
+            disabled_pass=[get_pass(name).info.name for name in self.disable if not is_rule(name)],
+            disabled_rule=[name for name in self.disable if is_rule(name)],
             config=self.config,
             target=self.target,
             instruments=instruments,
@@ -80,6 +83,17 @@ def _names(p: Pass) -> Iterator[str]:
 
 
 @dataclass
+class RolledBack:
+    """A rule (or a pass without rules, `rule` empty) that made the result wrong, and was left out."""
+
+    pass_text: str
+    rule: str
+    scope: str
+    match: list[str]
+    message: str
+
+
+@dataclass
 class Report:
     """What one optimization did. `verification` is None when it was not asked for."""
 
@@ -91,6 +105,7 @@ class Report:
     seconds: float = 0.0
     verification: Verification | None = None
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    rolled_back: list[RolledBack] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -15,6 +15,7 @@ ORDER = [
     ["passes"],
     ["api"],
     ["bisect"],
+    ["rollback"],
     ["cli"],
 ]
 LEVEL = {name: i for i, names in enumerate(ORDER) for name in names}

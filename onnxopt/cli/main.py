@@ -46,7 +46,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 the result differs from the original, 2 wrong usage or unreadable input, 4 a bug.",
+    epilog="Exit codes: 0 done, 1 the result differs from the original, 2 wrong usage or unreadable input, "
+    "3 written without a rewrite that was wrong, 4 a bug.",
 )
 @click.version_option(__version__, prog_name="onnxopt")
 def cli() -> None:

@@ -29,11 +29,12 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 @click.command(
     cls=ProjectCommand,
     epilog="Exit codes: 0 done, 1 the result differs from the original (nothing is written), 2 wrong usage or "
-    "unreadable input, 4 a bug in a pass.",
+    "unreadable input, 3 written without a rewrite that made the result wrong, 4 a bug in a pass.",
 )
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
 @pipeline_options
+@click.option("--strict", is_flag=True, help="A result that differs is an error: leave out nothing, write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @click.option(
     "--input",
@@ -66,6 +67,7 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 def optimize(
     source: Path,
     destination: Path,
+    strict: bool,
     no_verify: bool,
     inputs: dict[str, str],
     rtol: float | None,
@@ -99,9 +101,9 @@ def optimize(
         raise UsageError("--no-verify contradicts --input, --rtol and --atol", "leave one of them out")
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise WriteError(f"cannot write {report_file}: no such folder", "create the folder first")
-    verifier = None
+    verifier, verify_options = None, VerifyOptions(rtol, atol, seed, inputs, timeout)
     if not no_verify and (given["level"] or given["pipeline"]):
-        verifier = Verifier(source, VerifyOptions(rtol, atol, seed, inputs, timeout))
+        verifier = Verifier(source, verify_options)
         verifier.start()  # it imports while we import
     from onnxopt.api import DifferentResult, optimize_file
     from onnxopt.report.progress import Progress
@@ -115,6 +117,7 @@ def optimize(
                 destination,
                 options,
                 check_result=not no_verify,
+                verify_options=verify_options,
                 verifier=verifier,
                 progress=progress.phase,
                 instruments=watch.instruments,
@@ -123,6 +126,22 @@ def optimize(
             )
         except DifferentResult as e:
             failure, report = e, e.report
+        if failure is not None and not strict:
+            from onnxopt.rollback import roll_back
+
+            try:
+                report = roll_back(
+                    failure,
+                    source,
+                    destination,
+                    options,
+                    verify_options=verify_options,
+                    progress=progress.phase,
+                    reproducer=reproducer,
+                )
+                failure = None
+            except DifferentResult as e:
+                failure, report = e, e.report
     if report_file is not None:
         write_text(report_file, json.dumps(report.to_dict(), indent=2) + "\n")
     if not quiet:
@@ -130,6 +149,18 @@ def optimize(
     watch.report()
     if failure is not None:
         raise failure
+    if report.rolled_back:
+        sys.exit(_warn(report.rolled_back))
+
+
+def _warn(rolled_back: list[Any]) -> int:
+    for r in rolled_back:
+        what = f"rule {r.rule} of pass {r.pass_text}" if r.rule else f"pass {r.pass_text}"
+        click.echo(f"warning: {what} was left out, it made the result wrong: {r.message}", err=True)
+        for line in r.match:
+            click.echo(f"  {r.scope}: {line}", err=True)
+    click.echo("hint: report it; --strict makes this an error, `onnxopt bisect` shows the smallest part", err=True)
+    return 3
 
 
 def _print(report: dict[str, Any], verbose: int) -> None:

@@ -12,7 +12,7 @@ from onnxopt.pipeline.decorators import graph_pass, model_pass
 from onnxopt.pipeline.execute import execute
 from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
-from onnxopt.pipeline.registry import all_passes, get_pass, origin, register
+from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 
@@ -58,6 +58,7 @@ __all__ = [
     "get_pass",
     "graph_pass",
     "in_order",
+    "is_rule",
     "model_pass",
     "option",
     "origin",

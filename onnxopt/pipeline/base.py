@@ -131,7 +131,8 @@ class RewritePass(Pass):
         self.apply_rules(model, ctx)
 
     def apply_rules(self, model: Model, ctx: PassContext) -> dict[str, RuleRecord]:
-        driver = Driver(self.rules, ctx.fuel, self, ctx.observer)
+        rules = [r for r in self.rules if r.name not in ctx.disabled_rule]
+        driver = Driver(rules, ctx.fuel, self, ctx.observer)
         driver.run(model)
         ctx.record_rules(driver.records)
         return driver.records

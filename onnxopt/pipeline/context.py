@@ -29,9 +29,10 @@ class PassContext:
     """Settings for the passes that run inside its `with` block (TVM Relay's PassContext).
 
     In a Sequential a pass runs when it is not disabled, and is required or its `opt_level` is not above the
-    context's. `config` sets declared keys, options of passes among them (`constant-folding.max-bytes`); raises
-    UsageError for an unknown key or a value of another type. `target` is what the result is for. `trace(model, info,
-    is_before)` is called around every pass. `max_rewrites` stops after so many rewrites.
+    context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
+    among them (`constant-folding.max-bytes`); raises UsageError for an unknown key or a value of another type.
+    `target` is what the result is for. `trace(model, info, is_before)` is called around every pass. `max_rewrites`
+    stops after so many rewrites.
 
     Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its
     own, so a context may be shared.
@@ -40,6 +41,7 @@ class PassContext:
     opt_level: int = 2
     required_pass: Collection[str] = ()
     disabled_pass: Collection[str] = ()
+    disabled_rule: Collection[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     target: str = "any"
     instruments: Sequence[Instrument] = ()
@@ -49,6 +51,7 @@ class PassContext:
     def __post_init__(self) -> None:
         self.required_pass = frozenset(n.replace("_", "-") for n in self.required_pass)
         self.disabled_pass = frozenset(n.replace("_", "-") for n in self.disabled_pass)
+        self.disabled_rule = frozenset(self.disabled_rule)
         self.config = check_config(self.config)
         # The state of one run.
         self.fuel = Fuel(self.max_rewrites)

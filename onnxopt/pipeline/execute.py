@@ -79,7 +79,7 @@ def remaining(p: Pass, ctx: PassContext) -> list[Pass]:
 
 
 def _key(p: Pass, ctx: PassContext) -> Hashable:
-    return (p, ctx.target, repr(ctx.config)) if ctx.config else (p, ctx.target)
+    return p, ctx.target, ctx.disabled_rule, repr(ctx.config) if ctx.config else ""
 
 
 def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from onnxopt.errors import UsageError
-from onnxopt.pipeline.base import Pass
+from onnxopt.pipeline.base import Pass, RewritePass
 
 P = TypeVar("P", bound=Pass)
 
@@ -51,6 +51,11 @@ def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
     if plugins:
         load_plugins()
     return dict(_PASSES)
+
+
+def is_rule(name: str) -> bool:
+    """Is there a rule of that name in a pass that is loaded?"""
+    return any(rule.name == name for cls in _PASSES.values() if issubclass(cls, RewritePass) for rule in cls.rules)
 
 
 def origin(cls: type[Pass]) -> str:

@@ -66,7 +66,6 @@ def keep_reproducer(
     The error's hint names the folder. Raises WriteError.
     """
     assert error.failed is not None
-    folder = Path(folder)
     model = load(source, freeze_initializers=freeze_initializers)
     stop = _StopBefore(error.failed[0])
     again = dataclasses.replace(ctx, instruments=(stop,), trace=None)
@@ -78,26 +77,44 @@ def keep_reproducer(
         return  # it fails elsewhere now: there is nothing to be kept that would help
     else:
         return
+    if zero_weights:
+        _zero(model)
+    again.max_rewrites, again.instruments = stop.fuel, ctx.instruments
+    write_reproducer(folder, model, stop.text, again, error, freeze_initializers=freeze_initializers)
+
+
+def write_reproducer(
+    folder: str | Path,
+    model: Model,
+    text: str,
+    ctx: PassContext,
+    error: OnnxOptError,
+    *,
+    freeze_initializers: bool = False,
+    verify: bool = False,
+) -> None:
+    """Write a folder that `reproduce` runs: the pipeline `text` on `model`, with the settings of `ctx`. `verify`: the
+    result of each pass is compared with the model. The error's hint names the folder. Raises WriteError."""
+    folder = Path(folder)
     settings = {
         "opt_level": ctx.opt_level,
         "required_pass": sorted(ctx.required_pass),
         "disabled_pass": sorted(ctx.disabled_pass),
+        "disabled_rule": sorted(ctx.disabled_rule),
         "config": dict(ctx.config),
         "target": ctx.target,
-        "max_rewrites": stop.fuel,
+        "max_rewrites": ctx.max_rewrites,
         "freeze_initializers": freeze_initializers,
         "check_each": any(isinstance(i, CheckEach) for i in ctx.instruments),
-        "verify_each": any(isinstance(i, VerifyEach) for i in ctx.instruments),
+        "verify_each": verify or any(isinstance(i, VerifyEach) for i in ctx.instruments),
         "plugins": loaded_modules(),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if zero_weights:
-            _zero(model)
         save(model, folder / "model.onnx")
         _write_json(folder / "settings.json", settings)
         _write_json(folder / "environment.json", environment())
-        (folder / "pipeline.txt").write_text(stop.text + "\n")
+        (folder / "pipeline.txt").write_text(text + "\n")
         (folder / "error.txt").write_text(f"{error.message}\n")
     except OSError as e:
         raise WriteError(f"cannot write {folder}: {e.strerror or e}", "name another folder for --reproducer") from None

@@ -124,7 +124,7 @@ def test_errors_are_one_line_and_a_hint(
 
 def test_a_wrong_result_is_not_written(run: Run, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "out.onnx").write_bytes(b"before")
-    r = run("optimize", samples / "residual_block.onnx", "out.onnx", "--rtol", "0", "--atol", "0")
+    r = run("optimize", samples / "residual_block.onnx", "out.onnx", "--rtol", "0", "--atol", "0", "--strict")
     assert r.returncode == 1
     assert "DIFFERENT: output `y`" in r.stdout
     assert "the result differs from the original: output `y`" in r.stderr
