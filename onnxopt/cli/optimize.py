@@ -109,6 +109,10 @@ def optimize(
     from onnxopt.report.progress import Progress
 
     options, watch = make_options(given, max_rewrites), Watch(source, given)
+    if verbose or report_file is not None:
+        from onnxopt.pipeline.instruments import Sizes
+
+        watch.instruments.append(Sizes())
     failure = None
     with Progress(enabled=not quiet) as progress:
         try:

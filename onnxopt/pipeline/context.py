@@ -133,6 +133,7 @@ class PassContext:
         for name, record in records.items():
             report = self.rules.setdefault(name, RuleReport())
             report.hits += record.hits
+            report.nodes += record.nodes
             report.declined = {
                 reason: (d.count, d.example) for reason, d in record.declined.items() if d.count
             } or report.declined

@@ -8,20 +8,23 @@ from typing import Any
 
 @dataclass
 class RuleReport:
-    """`declined`: reason -> (number of anchors, one of them)."""
+    """`declined`: reason -> (number of anchors, one of them). `nodes` is how many nodes the hits removed."""
 
     hits: int = 0
+    nodes: int = 0
     declined: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 @dataclass
 class PassReport:
-    """One pass over all its runs. `nodes` is how many nodes it removed (negative: added)."""
+    """One pass over all its runs. `nodes` is how many nodes it removed (negative: added), `bytes` how many bytes of
+    constants, if somebody measured them."""
 
     name: str
     runs: int = 0
     seconds: float = 0.0
     nodes: int = 0
+    bytes: int = 0
     rules: dict[str, RuleReport] = field(default_factory=dict)
 
     @property

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from onnxopt.report.plain import pass_hits, summary, verdict
+from onnxopt.report.plain import change, pass_hits, summary, verdict
 
 _STYLES: Final = {"equal": "green", "inconclusive": "yellow", "unverified": "yellow", "different": "bold red"}
 
@@ -40,19 +40,20 @@ def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
 def _passes(pipeline: dict[str, Any], verbose: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("pass", no_wrap=True)
-    for heading in ("rewrites", "nodes", "ms"):
+    for heading in ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms"):
         table.add_column(heading, justify="right")
     for p in pipeline["passes"]:
         hits = pass_hits(p)
         if not hits and not p["nodes"] and not verbose:
             continue
         style = "" if hits or p["nodes"] else "dim"
-        row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), f"{p['seconds'] * 1e3:,.0f}")
+        saved = [change(-p["bytes"])] if verbose else []
+        row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")
         table.add_row(*row, style=style)
         if verbose:
             for name, rule in p["rules"].items():
                 if rule["hits"]:
-                    table.add_row(f"  {name}", f"{rule['hits']:,}", "", "", style="dim")
+                    table.add_row(f"  {name}", f"{rule['hits']:,}", _delta(-rule["nodes"]), "", "", style="dim")
     return table
 
 

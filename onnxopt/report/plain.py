@@ -19,11 +19,13 @@ def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     for p in pipeline["passes"]:
         hits = pass_hits(p)
         if hits or p["nodes"] or verbose:
-            yield f"  {p['name']:24} {hits:>8,} rewrites {-p['nodes']:>+8,} nodes {p['seconds'] * 1e3:>8,.0f} ms"
+            saved = f" {change(-p['bytes']):>11}" if verbose else ""
+            yield f"  {p['name']:24} {hits:>8,} rewrites {-p['nodes']:>+8,} nodes{saved} {p['seconds'] * 1e3:>8,.0f} ms"
         if verbose:
             for name, rule in p["rules"].items():
                 if rule["hits"]:
-                    yield f"    {name}: {rule['hits']:,}"
+                    removed = f" ({-rule['nodes']:+,} nodes)" if rule["nodes"] else ""
+                    yield f"    {name}: {rule['hits']:,}{removed}"
                 for reason, (count, example) in rule["declined"].items():
                     yield f"    {name} declined {count:,} times: {reason}, for example {example}"
     yield summary(report)
@@ -52,6 +54,11 @@ def verdict(report: dict[str, Any]) -> str:
     mark, word = MARKS[found["status"]]
     hint = f"\n  {found['hint']}" if found["hint"] and found["status"] != "equal" else ""
     return f"{mark} {word}: {found['message']}{hint}"
+
+
+def change(n: int) -> str:
+    """A difference in bytes, with its sign: -1.2 KiB; empty for none."""
+    return "" if not n else ("-" if n < 0 else "+") + size(abs(n))
 
 
 def size(n: float) -> str:

@@ -26,9 +26,10 @@ class Decline:
 
 @dataclass
 class RuleRecord:
-    """What one rule did: hits, and declined anchors by reason."""
+    """What one rule did: hits, the nodes they removed, and declined anchors by reason."""
 
     hits: int = 0
+    nodes: int = 0
     declined: dict[str, Decline] = field(default_factory=dict)
 
 
@@ -165,6 +166,7 @@ class Driver:
                 raise Declined("out of fuel")
             if self.observer is not None:
                 self.observer(rule, m, False)
+            size = m.graph.size
             commit(m, result)
         except Declined as e:
             return str(e)
@@ -178,7 +180,9 @@ class Driver:
         self.fuel.take()
         if self.observer is not None:
             self.observer(rule, m, True)
-        self.records[rule.name].hits += 1
+        record = self.records[rule.name]
+        record.hits += 1
+        record.nodes += size - m.graph.size
         self._recent.append(rule.name)
         return None
 

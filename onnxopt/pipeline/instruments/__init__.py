@@ -4,6 +4,7 @@ from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
 from onnxopt.pipeline.instruments.journal import Entry, Journal
 from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR
+from onnxopt.pipeline.instruments.sizes import Sizes
 from onnxopt.pipeline.instruments.timing import Span, Timing
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Instrument",
     "Journal",
     "PrintIR",
+    "Sizes",
     "Span",
     "Timing",
     "VerifyEach",
