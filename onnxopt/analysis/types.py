@@ -67,6 +67,13 @@ def refresh_allowed(model: Model) -> None:
     model.analyses.clear()
 
 
+def update(model: Model) -> None:
+    """Infer again if the model changed since: what was a symbol may be a number by now."""
+    if model.inferred_version != model.version:
+        infer(model)
+        model.inferred_version = model.version
+
+
 def _infer_once(model: Model) -> None:
     if model.inference_allowed and model.inferred_version != model.version:
         model.inference_allowed = False

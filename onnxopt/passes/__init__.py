@@ -9,6 +9,8 @@ from onnxopt.passes import (
     dead_code,
     deduplicate_constants,
     elim_identity,
+    flatten_rows,
+    gemm_fusion,
     lift_constants,
     merge_chains,
 )
@@ -22,6 +24,8 @@ __all__ = [
     "dead_code",
     "deduplicate_constants",
     "elim_identity",
+    "flatten_rows",
+    "gemm_fusion",
     "lift_constants",
     "merge_chains",
 ]

@@ -98,7 +98,6 @@ def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
 def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
     """Reshape(Reshape(x, s), t) = Reshape(x, t), when t does not copy dims of the inner shape."""
     m.require(m.outer.attr("allowzero", 0) or not (shape == 0).any(), "the outer shape copies dims")
-    m.require(not m.outer.attr("allowzero", 0), "zero means zero")
     result: Value = m.op.Reshape(x, m.value("shape"), like=m.outer)
     return result
 

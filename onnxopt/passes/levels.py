@@ -10,21 +10,30 @@ from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 _EXACT: Final = "lift-constants,canonicalize,elim-identity,constant-folding,common-subexpressions,merge-chains"
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
+
+def _folds(options: str) -> str:
+    """First all that shrinks; then what weighs one form against another, which has to see the settled graph."""
+    weights = f"conv-bn-folding{options},conv-add-folding{options}"
+    forms = f"flatten-rows{options},gemm-fusion{options}"
+    return f"fixpoint({_EXACT},{weights},{_CLEAN}),fixpoint({forms},{_EXACT},{weights},{_CLEAN})"
+
+
 LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
-    f"fixpoint({_EXACT},conv-bn-folding,conv-add-folding,{_CLEAN})",
-    f"fixpoint({_EXACT},conv-bn-folding{{ranked=true}},conv-add-folding{{ranked=true}},{_CLEAN})",
+    _folds(""),
+    _folds("{ranked=true}"),
 )
 
 
 def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
-    """The pipeline of a level, 0 to 3. The passes named in `extra` join its fixed point, placed by their own
+    """The pipeline of a level, 0 to 3. The passes named in `extra` join its last fixed point, placed by their own
     `after` and `before`, else at the end. Raises UsageError for a name that does not exist."""
     pipeline = parse_pipeline(LEVELS[level])
     if not extra:
         return pipeline
     from onnxopt.pipeline.manager import in_order
 
-    inner = pipeline.passes[0].children if pipeline.passes else ()
-    return Sequential((Fixpoint(tuple(in_order([*inner, *(get_pass(name)() for name in extra)]))),))
+    inner = pipeline.passes[-1].children if pipeline.passes else ()
+    joined = Fixpoint(tuple(in_order([*inner, *(get_pass(name)() for name in extra)])))
+    return Sequential((*pipeline.passes[:-1], joined))

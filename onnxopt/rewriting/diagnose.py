@@ -10,7 +10,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import Bindings, has_defaults, match
+from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, match
 from onnxopt.rewriting.matcher import value_equals as equals
 from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, text
 from onnxopt.rewriting.replace import check_replacement
@@ -140,7 +140,7 @@ class _Walk:
             return f"{len(node.inputs)} inputs, the pattern has {len(p.inputs)}"
         for name, expected in p.attributes:
             actual = node.attr(name)
-            if not (expected(actual) if callable(expected) else actual == expected):
+            if not attribute_fits(expected, actual):
                 return f"{name} is {actual!r}"
         if p.exact and not has_defaults(node, p):
             return "an attribute is not at its default"

@@ -49,7 +49,7 @@ def _comparing(p: Any) -> Any:
     """`p` with written attributes as predicates, which compare tensors too."""
     if not isinstance(p, Call):
         return p
-    attributes = tuple((k, v if callable(v) else partial(same, v)) for k, v in p.attributes)
+    attributes = tuple((k, v if callable(v) else partial(same, _plain(v))) for k, v in p.attributes)
     return replace(p, inputs=tuple(map(_comparing, p.inputs)), attributes=attributes)
 
 
@@ -71,6 +71,10 @@ def example(
         read = _from_callable(source)
     normal = _Normaliser(exact, ignore_literals, shared)
     return Example(tuple(normal(r) for r in read.results), read.parameters)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 # -- readers -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -99,8 +100,7 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     if len(inputs) > len(patterns) and not p.variadic:
         return False
     for name, expected in p.attributes:
-        actual = node.attr(name)
-        if not (expected(actual) if callable(expected) else actual == expected):
+        if not attribute_fits(expected, node.attr(name)):
             return False
     if p.exact and not has_defaults(node, p):
         return False
@@ -139,6 +139,13 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
         return False
     b.literals.append((user, value))
     return True
+
+
+def attribute_fits(expected: Any, actual: Any) -> bool:
+    """Does an attribute's value pass the predicate, or equal the value, that a pattern writes?"""
+    if callable(expected):
+        return bool(expected(actual))
+    return bool(actual == (list(expected) if isinstance(expected, tuple) else expected))
 
 
 def same(a: object, b: object) -> bool:

@@ -106,7 +106,8 @@ def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
     def call(*inputs: Any, name: str | None = None, shared: bool = False, output: int = 0, **attributes: Any) -> Call:
         variadic = bool(inputs) and inputs[-1] is ...
         patterns = inputs[:-1] if variadic else inputs
-        return Call(ops, patterns, name, tuple(attributes.items()), shared, variadic, output)
+        written = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in attributes.items())
+        return Call(ops, patterns, name, written, shared, variadic, output)
 
     return call
 

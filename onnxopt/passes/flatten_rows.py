@@ -1,0 +1,305 @@
+"""Work on [batch, tokens, features] row by row is work on the matrix [batch · tokens, features].
+
+In a transformer everything between two attentions treats tokens one by one. Done on matrices, each MatMul + Add is one
+Gemm, and the Reshapes at the ends merge with those that attention has anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.ordering import decides_ranking
+from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.protos import make_node
+
+_UNARY: Final = frozenset(
+    {
+        *("Abs", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
+        *("LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin"),
+        *("Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu"),
+    }
+)
+_BINARY: Final = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
+_ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax"})
+_REDUCE: Final = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"})
+_FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+@register
+@dataclass(frozen=True)
+class FlattenRows(GraphPass):
+    """Regions of nodes that treat rows one by one work on matrices, where that leaves fewer nodes.
+
+    Applies when: all values of a region have the same leading dims; the products with a bias in it, each of which
+    is one node as Gemm, outnumber the Reshapes that are needed at its ends.
+    Keeps: the shape of values that are read elsewhere, which at most one unknown dim lets a Reshape restore.
+    Not done: results that NonMaxSuppression or TopK rank; products of integers.
+    """
+
+    info = PassInfo("flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",))
+    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.is_function or graph.opset() < 13 or not graph.by_op.get("MatMul"):
+            return
+        types.update(graph.model)
+        for region in _regions(graph):
+            gain = sum(region.is_biased(n) for n in region.nodes if n.op == "MatMul")
+            if not gain:
+                continue
+            if region.cost() >= gain:
+                ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
+            elif not region.can_restore() and any(True for _ in region.leaving()):
+                ctx.decline("flattened", "two unknown dims cannot be restored", repr(region.nodes[0]))
+            elif not self.ranked and any(decides_ranking(v) for v in region.leaving()):
+                ctx.decline("flattened", "the result is ranked (NonMaxSuppression, TopK)", repr(region.nodes[0]))
+            elif ctx.spend("flattened"):
+                region.flatten()
+
+
+def _regions(graph: Graph) -> list[_Region]:
+    """Nodes that treat rows of the same leading dims one by one, connected by values that one makes and another reads,
+    or both read; linear in nodes."""
+    region_of: dict[Node, _Region] = {}
+    reading: dict[Value, _Region] = {}
+    for node in graph:
+        lead = _leading_dims(node)
+        if lead is None:
+            continue
+        region = _Region(graph, lead)
+        for v in _rows(node, lead):
+            made = region_of.get(v.producer) if v.producer is not None else None
+            region = (made or reading.setdefault(v, region)).root().absorb(region.root())
+        region.root().nodes.append(node)
+        region_of[node] = region.root()
+    regions = list({id(r.root()): r.root() for r in region_of.values()}.values())
+    position = {node: i for i, node in enumerate(region_of)}
+    for region in regions:
+        region.inside = set(region.nodes)
+        region.nodes.sort(key=position.__getitem__)
+    return regions
+
+
+class _Region:
+    """Nodes, in order, whose values all have the leading dims `lead`."""
+
+    def __init__(self, graph: Graph, lead: Shape) -> None:
+        self.graph = graph
+        self.lead = lead
+        self.nodes: list[Node] = []
+        self.inside: set[Node] = set()
+        self._into: _Region | None = None
+
+    def root(self) -> _Region:
+        region = self
+        while region._into is not None:
+            region = region._into
+        return region
+
+    def absorb(self, other: _Region) -> _Region:
+        """Union by size; returns the region that holds both."""
+        if other is self:
+            return self
+        large, small = (self, other) if len(self.nodes) >= len(other.nodes) else (other, self)
+        large.nodes += small.nodes
+        small.nodes, small._into = [], large
+        return large
+
+    # -- does it pay? ------------------------------------------------------------------------------------
+
+    def is_biased(self, product: Node) -> bool:
+        """Is the product's only reader an Add of a constant, with which it is a Gemm?"""
+        user = product.output.only_user
+        if user is None or user.op != "Add" or user not in self.inside or types.dtype(product.output) not in _FLOATS:
+            return False
+        return any(v is not None and v.constant for v in user.inputs)
+
+    def entering(self) -> list[Value]:
+        """What comes from outside and has the leading dims."""
+        return list(dict.fromkeys(v for n in self.nodes for v in _rows(n, self.lead) if v.producer not in self.inside))
+
+    def leaving(self) -> Iterator[Value]:
+        """What is read outside in its shape: by anything but Reshapes that can as well read the matrix."""
+        for node in self.nodes:
+            v = node.output
+            if v.is_output or any(u not in self.inside and _target(u, v) is None for u in v.users):
+                yield v
+
+    def can_restore(self) -> bool:
+        """May a constant target of Reshape give the leading dims back?"""
+        return sum(not isinstance(d, int) for d in self.lead) <= 1 and 0 not in self.lead
+
+    def cost(self) -> int:
+        """Reshapes at the ends. Behind a Reshape that nothing else reads, another one costs nothing."""
+        entering = sum(
+            v.producer is None or v.producer.op != "Reshape" or v.is_output or not self.inside.issuperset(v.users)
+            for v in self.entering()
+        )
+        return entering + sum(1 for _ in self.leaving())
+
+    # -- doing it ----------------------------------------------------------------------------------------
+
+    def flatten(self) -> None:
+        matrix: dict[Value, Value] = {}
+        for node in self.nodes:
+            for v in _rows(node, self.lead):
+                if v not in matrix:  # it comes from outside, and this is its first reader
+                    matrix[v] = self._new(v)
+                    self._reshape(v, [-1, _last(v)], matrix[v], node)
+            matrix[node.output] = self._on_rows(node, matrix)
+        for node in self.nodes:
+            self._hand_out(node, matrix[node.output])
+        for node in reversed(self.nodes):
+            self.graph.remove(node)
+
+    def _new(self, value: Value) -> Value:
+        """A value for the matrix that holds the rows of `value`, with its type and shape as facts."""
+        new = Value(self.graph.model.names.fresh(f"{value.name}_rows"), self.graph)
+        rows = prod(d for d in self.lead if isinstance(d, int)) if all(isinstance(d, int) for d in self.lead) else None
+        new.dtype, new.shape = types.dtype(value), (rows, _last(value))
+        return new
+
+    def _reshape(self, value: Value, target: list[int], result: Value | None, before: Node) -> Node:
+        shape = self.graph.add_constant(np.array(target, np.int64), f"{value.name}_shape", before)
+        node = Node(make_node("Reshape", "", "", {}), [value, shape], [result])
+        node.stale = True
+        return self.graph.insert(node, before)
+
+    def _on_rows(self, node: Node, matrix: dict[Value, Value]) -> Value:
+        """The same node on matrices, before `node`."""
+        inputs: list[Value | None] = []
+        for v in node.inputs:
+            if v is None or v in matrix:
+                inputs.append(None if v is None else matrix[v])
+            elif node.op in _BINARY and v.constant and len(v.constant_type()[1]) > 2:
+                inputs.append(self.graph.add_constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
+            elif node.op in _REDUCE:
+                inputs.append(self.graph.add_constant(np.array([-1], np.int64), v.name, node))
+            else:
+                inputs.append(v)
+        proto = NodeProto()
+        proto.CopyFrom(node.proto)
+        result = self._new(node.output)
+        new = Node(proto, inputs, [result])
+        new.stale = True
+        self.graph.insert(new, node)
+        if node.op in _ALONG_LAST:
+            new.set_attr("axis", -1)
+        elif "axes" in node.attributes:
+            new.set_attr("axes", [-1])
+        return result
+
+    def _hand_out(self, node: Node, rows: Value) -> None:
+        """Reshapes outside read the matrix, whoever else reads there gets the value in its shape."""
+        value, graph = node.output, self.graph
+        for user in [u for u in value.users if u not in self.inside]:
+            target = _target(user, value)
+            if target is not None:
+                user.set_input(0, rows)
+                if user.inputs[1] is not None and user.inputs[1].array.tolist() != target:
+                    user.set_input(1, graph.add_constant(np.array(target, np.int64), f"{value.name}_shape", user))
+        if value.is_output or any(u not in self.inside for u in value.users):
+            dims = [d if isinstance(d, int) else -1 for d in self.lead]
+            graph.take_over(value, self._reshape(rows, [*dims, _last(value)], None, node))
+
+
+def _leading_dims(node: Node) -> Shape | None:
+    """The leading dims of what the node makes, if it treats rows (vectors along the last axis) one by one."""
+    if node.bodies or node.has_references or len(node.used_outputs()) != 1 or node.used_outputs() != [0]:
+        return None
+    if node.op not in _UNARY and node.op not in _BINARY and node.op not in _ALONG_LAST | _REDUCE | {"MatMul"}:
+        return None
+    dims = types.shape(node.output)
+    if dims is None or len(dims) < 3 or None in dims[:-1] or not isinstance(dims[-1], int) or dims[-1] == 0:
+        return None
+    if not types.dtype(node.output):
+        return None
+    lead, inputs = dims[:-1], node.inputs
+    rows = _rows(node, lead)
+    if not rows or (rows[0] is not inputs[0] and node.op not in _BINARY):
+        return None
+    others = [v for v in inputs if v is not None and v not in rows]
+    if node.op == "MatMul":
+        fits = len(rows) == 1 and types.rank(others[0]) == 2 if others else False
+    elif node.op in _BINARY:
+        fits = all(_is_parameter(v) for v in others)
+    elif node.op in _ALONG_LAST:
+        fits = node.attr("axis") in (-1, len(dims) - 1) and all(types.rank(v) == 1 for v in others)
+    elif node.op in _REDUCE:
+        fits = _reduces_last(node, len(dims))
+    else:
+        fits = all(types.rank(v) == 0 for v in others)
+    return lead if fits else None
+
+
+def _rows(node: Node, lead: Shape) -> list[Value]:
+    """The inputs that have the leading dims, each once."""
+    found = []
+    for i, v in enumerate(node.inputs):
+        if v is None or v.constant or v in found or (i and node.op not in _BINARY):
+            continue
+        dims = types.shape(v)
+        if dims is not None and dims[:-1] == lead and isinstance(dims[-1], int):
+            found.append(v)
+    return found
+
+
+def _is_parameter(v: Value) -> bool:
+    """Does it broadcast along the last axis only?"""
+    if v.constant:
+        return all(d == 1 for d in v.constant_type()[1][:-1])
+    rank = types.rank(v)
+    return rank is not None and rank <= 1
+
+
+def _reduces_last(node: Node, rank: int) -> bool:
+    given = node.input(1)
+    if given is not None and not given.constant:
+        return False
+    axes = given.array.tolist() if given is not None else node.attr("axes")
+    return bool(node.attr("keepdims", 1)) and axes in ([-1], [rank - 1])
+
+
+def _last(value: Value) -> int:
+    dims = types.shape(value)
+    assert dims is not None and isinstance(dims[-1], int)
+    return dims[-1]
+
+
+def _target(user: Node, value: Value) -> list[int] | None:
+    """The target of a Reshape of `value` with which it may as well read the matrix; None if there is none.
+
+    Zeros copy dims of what is read: they are written out, the one that is unknown as -1.
+    """
+    if (
+        user.op != "Reshape"
+        or user.graph is not value.graph
+        or user.inputs[0] is not value
+        or user.attr("allowzero", 0)
+    ):
+        return None
+    shape, dims = user.input(1), types.shape(value)
+    if shape is None or not shape.constant or dims is None:
+        return None
+    target: list[int] = shape.array.tolist()
+    if user.attr("allowzero", 0) and 0 in target:
+        return None
+    for i, t in enumerate(target):
+        if t == 0:
+            d = dims[i] if i < len(dims) else None
+            if isinstance(d, int) and d > 0:
+                target[i] = d
+            elif -1 in target:
+                return None
+            else:
+                target[i] = -1
+    return target
