@@ -13,6 +13,7 @@ from onnxopt.passes import (
     gemm_fusion,
     lift_constants,
     merge_chains,
+    shape_arithmetic,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "gemm_fusion",
     "lift_constants",
     "merge_chains",
+    "shape_arithmetic",
 ]

@@ -7,7 +7,9 @@ from typing import Final
 
 from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
-_EXACT: Final = "lift-constants,canonicalize,elim-identity,constant-folding,common-subexpressions,merge-chains"
+_EXACT: Final = (
+    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,common-subexpressions,merge-chains"
+)
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
 

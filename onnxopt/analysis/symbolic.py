@@ -1,0 +1,104 @@
+"""Sizes as expressions: integers, symbols, and sums and products of them in one canonical form.
+
+Two sizes are provably equal exactly if their canonical forms are the same. Symbols stand for sizes of dims, which are
+never negative.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+Monomial = tuple[str, ...]  # its symbols, sorted; () is the number one
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A polynomial with at least one symbol: ((monomial, coefficient ≠ 0), …), sorted. Constants are plain ints."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __add__(self, other: Size) -> Size:
+        return _normal([*self.terms, *_terms(other)])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        return self + -1 * other
+
+    def __rsub__(self, other: Size) -> Size:
+        return -1 * self + other
+
+    def __mul__(self, other: Size) -> Size:
+        return _normal([(tuple(sorted((*m, *n))), a * b) for m, a in self.terms for n, b in _terms(other)])
+
+    __rmul__ = __mul__
+
+    @property
+    def name(self) -> str:
+        """How it is called as a dim: a symbol by its name, what is computed in braces, as no file calls a dim."""
+        text = str(self)
+        return text if len(self.terms) == 1 and self.terms[0] == ((text,), 1) else f"{{{text}}}"
+
+    def __str__(self) -> str:
+        return "+".join("*".join([*([str(c)] if c != 1 or not m else []), *m]) for m, c in self.terms)
+
+
+Size = int | Expr
+
+
+def symbol(name: str) -> Expr:
+    return Expr((((name,), 1),))
+
+
+def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    return size.terms if isinstance(size, Expr) else (((), size),)
+
+
+def _normal(terms: list[tuple[Monomial, int]]) -> Size:
+    sums: Counter[Monomial] = Counter()
+    for monomial, coefficient in terms:
+        sums[monomial] += coefficient
+    left = sorted((m, c) for m, c in sums.items() if c)
+    if not left:
+        return 0
+    if len(left) == 1 and not left[0][0]:
+        return left[0][1]
+    return Expr(tuple(left))
+
+
+def divide(a: Size, b: Size) -> Size | None:
+    """a / b where it comes out even for every value of the symbols; None where that is not proven.
+
+    `b` is a product (an int, or one monomial); its symbols are taken as not zero.
+    """
+    divisor = _terms(b)
+    if len(divisor) != 1 or divisor[0][1] == 0:
+        return None
+    symbols, number = divisor[0]
+    quotient = []
+    for monomial, coefficient in _terms(a):
+        rest = Counter(monomial)
+        rest.subtract(symbols)
+        if coefficient % number or any(n < 0 for n in rest.values()):
+            return None
+        quotient.append((tuple(sorted(rest.elements())), coefficient // number))
+    return _normal(quotient)
+
+
+def is_nonnegative(size: Size) -> bool:
+    """Proven ≥ 0: sums and products of sizes are."""
+    return all(c >= 0 for _, c in _terms(size))
+
+
+def differs(a: Size, b: Size) -> bool:
+    """Proven different for every value of the symbols: their difference is a number, or has one sign."""
+    gap = a - b
+    if isinstance(gap, int):
+        return gap != 0
+    constant = dict(gap.terms).get((), 0)
+    rest = [c for m, c in gap.terms if m]
+    return (constant > 0 and min(rest) > 0) or (constant < 0 and max(rest) < 0)

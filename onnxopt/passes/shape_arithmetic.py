@@ -1,0 +1,168 @@
+"""Index arithmetic on dynamic shapes: done once for all that is equal, not at all where the shapes say it already."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Hashable, MutableMapping
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shape_data import ShapeData
+from onnxopt.analysis.symbolic import Expr, Size
+from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
+from onnxopt.protos import Array, numpy_dtype
+
+_INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+Seen = MutableMapping[Hashable, Value]
+
+
+@register
+@dataclass(frozen=True)
+class ShapeArithmetic(ModelPass):
+    """Integers computed from shapes are known as expressions of the symbols of the inputs.
+
+    Applies when: all elements are numbers: a constant. Two tensors hold the same expressions: one serves. The target
+    of a Reshape is the shape it reads, up to one dim: 0 and -1. The target of an Expand is the shape it reads where
+    it does not repeat: 1. An end of a Slice is the size of the axis: no end.
+    Keeps: Shape nodes whose dims are wanted as data.
+    Not done: sizes that depend on data; function bodies, which have no shapes.
+    """
+
+    info = PassInfo("shape-arithmetic", opt_level=1, after=("canonicalize",), before=("elim-identity",))
+
+    def run(self, model: Model, ctx: PassContext) -> None:
+        scopes = [g for g in model.open_scopes() if not g.root.is_function]
+        if not any(g.by_op.get(op) for g in scopes for op in ("Shape", "Size")):
+            return  # what is computed from numbers alone, constant folding does
+        types.update(model)
+        if not model.graph.skipped:
+            _run_graph(model.graph, ShapeData(), {}, ctx)
+
+
+def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
+    for node in data.sweep(graph):
+        for body in node.bodies.values():
+            if not body.skipped:
+                _run_graph(body, data, ChainMap({}, seen), ctx)  # what a body makes is not seen outside
+        if node.op == "Reshape":
+            _reshape(node, data, ctx)
+        elif node.op == "Expand":
+            _expand(node, data, ctx)
+        elif node.op == "Slice":
+            _slice(node, data, ctx)
+        if len(node.outputs) == 1 and node.outputs[0] is not None:
+            _share(node, node.outputs[0], data, seen, ctx)
+
+
+def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
+    """Readers of integers that are known read a constant, or the first value that holds the same."""
+    content = data.contents.get(value)
+    dtype = types.dtype(value)
+    if content is None or value.constant or dtype not in _INTEGERS or not value.users:
+        return
+    elements = content.reshape(-1).tolist()
+    if None in elements:
+        return
+    if all(isinstance(e, int) for e in elements):
+        if not _fits(elements, dtype) or not ctx.spend("constant"):
+            return
+        array = np.array(elements, numpy_dtype(dtype)).reshape(content.shape)
+        _redirect(value, _graph_of(node).add_constant(array, value.name, node))
+        return
+    key = (dtype, content.shape, tuple(elements))
+    first = seen.setdefault(key, value)
+    if first is not value and ctx.spend("equal"):
+        _redirect(value, first)
+
+
+def _fits(elements: list[int], dtype: int) -> bool:
+    limits = np.iinfo(numpy_dtype(dtype))
+    return all(limits.min <= e <= limits.max for e in elements)
+
+
+def _graph_of(node: Node) -> Graph:
+    assert node.graph is not None
+    return node.graph
+
+
+def _redirect(value: Value, other: Value) -> None:
+    """Nodes read `other`; graph outputs keep their own."""
+    for user in list(value.users):
+        for i, v in enumerate(user.inputs):
+            if v is value:
+                user.set_input(i, other)
+
+
+def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> None:
+    given = node.inputs[index]
+    assert given is not None
+    if given.constant or not ctx.spend(what):
+        return
+    dtype = numpy_dtype(types.dtype(given))
+    node.set_input(index, _graph_of(node).add_constant(np.array(target, dtype), given.name, node))
+
+
+def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | None:
+    """The elements of an input that is computed, not constant."""
+    value = node.input(index)
+    content = data.content(value)
+    if value is None or value.constant or content is None or content.ndim != 1:
+        return None
+    return list(content.tolist())
+
+
+def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
+    """0 copies a dim, -1 is what is left: enough where at most one other dim is not a number."""
+    target, dims = _computed(node, 1, data), data.shape(node.input(0))
+    if target is None or dims is None or node.attr("allowzero", 0):
+        return
+    result: list[int] = []
+    for i, t in enumerate(target):
+        if i < len(dims) and t is not None and t == dims[i] and t != 0:
+            result.append(0 if isinstance(t, Expr) else t)
+        elif isinstance(t, int):
+            result.append(t)
+        else:
+            result.append(-1)
+    if result.count(-1) <= 1:
+        _set_target(node, 1, result, ctx, "reshape")
+
+
+def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:
+    """Where the target is the dim itself, a 1 says the same."""
+    target, dims = _computed(node, 1, data), data.shape(node.input(0))
+    if target is None or dims is None:
+        return
+    offset = len(target) - len(dims)
+    result: list[int] = []
+    for i, t in enumerate(target):
+        if isinstance(t, int):
+            result.append(t)
+        elif t is not None and i >= offset and t == dims[i - offset]:
+            result.append(1)
+        else:
+            return
+    _set_target(node, 1, result, ctx, "expand")
+
+
+def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
+    """An end that is the size of the axis, or beyond, is no end."""
+    ends, dims, given = _computed(node, 2, data), data.shape(node.input(0)), node.input(2)
+    starts = data.content(node.input(1))
+    axes: Array | None = data.content(node.input(3)) if node.input(3) is not None else np.arange(len(ends or ()))
+    if ends is None or given is None or dims is None or axes is None or starts is None or node.input(4) is not None:
+        return
+    result: list[int] = []
+    for end, axis in zip(ends, axes.tolist()):
+        if isinstance(end, int):
+            result.append(end)
+        elif end is not None and isinstance(axis, int) and -len(dims) <= axis < len(dims) and end == dims[axis]:
+            result.append(int(np.iinfo(numpy_dtype(types.dtype(given))).max))
+        else:
+            return
+    _set_target(node, 2, result, ctx, "slice")
