@@ -68,7 +68,8 @@ def test_instruments(run: Run, small: Path) -> None:
     assert "total ms" in r.stderr
     assert "-- before elim-identity --\nmain(x) -> (y):\n  a = Identity(x)" in r.stderr.replace(": float[N,4]", "")
     assert r.stderr.count("-- after ") == 1
-    assert [f.name for f in (small / "dump").iterdir()] == ["003-elim-identity.onnx"]
+    (dumped,) = (small / "dump").iterdir()
+    assert dumped.name.endswith("-elim-identity.onnx")
     (entry,) = json.loads((small / "j.json").read_text())
     assert (entry["rule"], entry["removed"]) == ("identity", ["Identity -> a"])
     r = run("optimize", "m.onnx", "out.onnx", "--print-ir-after=elim-identiti")
