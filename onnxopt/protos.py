@@ -39,6 +39,9 @@ _BITS: Final[dict[int, int]] = {
     **{getattr(TensorProto, name): 2 for name in ("UINT2", "INT2") if hasattr(TensorProto, name)},
 }
 
+# Element types whose arithmetic rounds.
+FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
 
 def qualified(op_type: str, domain: str) -> str:
     """`Conv` in the default domain, `com.microsoft::Gelu` elsewhere: one key for one operator."""

@@ -89,8 +89,8 @@ class ShapeData:
         if known is not None and len(known) != len(dims):
             return
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
-        found = tuple(k if isinstance(k, int) or d is None else d for k, d in zip(before, dims))
-        named = tuple(d if isinstance(d, (int, Expr)) else _size(d) for d in found)
+        found = tuple(_better(k, d) for k, d in zip(before, dims))
+        named = tuple(d if isinstance(d, Expr) else _size(d) for d in found)
         self.dims[value] = named
         facts = tuple(d if isinstance(d, int) else d.name for d in named)
         if facts != value.shape and not value.constant:
@@ -99,6 +99,15 @@ class ShapeData:
     def _like_inputs(self, node: Node) -> tuple[Size | None, ...] | None:
         shapes = [self.shape(v) for v in node.inputs if v is not None]
         return None if not shapes or any(s is None for s in shapes) else broadcast([s for s in shapes if s is not None])
+
+
+def _better(known: int | str | None, found: Size | None) -> int | str | Size | None:
+    """Both are true: numbers say most, then what is made of the inputs' own symbols."""
+    if isinstance(known, int) or found is None:
+        return known
+    if isinstance(found, int) or known is None:
+        return found
+    return known if "@" in found.name and "@" not in known else found
 
 
 def _size(d: int | str | None) -> Size:

@@ -8,12 +8,15 @@ from onnxopt.passes import (
     conv_bn_folding,
     dead_code,
     deduplicate_constants,
+    default_inputs,
     elim_identity,
     flatten_rows,
     gemm_fusion,
     lift_constants,
     merge_chains,
+    sequences,
     shape_arithmetic,
+    simplify_arithmetic,
 )
 
 __all__ = [
@@ -24,10 +27,13 @@ __all__ = [
     "conv_bn_folding",
     "dead_code",
     "deduplicate_constants",
+    "default_inputs",
     "elim_identity",
     "flatten_rows",
     "gemm_fusion",
     "lift_constants",
     "merge_chains",
+    "sequences",
     "shape_arithmetic",
+    "simplify_arithmetic",
 ]

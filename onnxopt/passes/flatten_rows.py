@@ -12,14 +12,14 @@ from math import prod
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.ordering import decides_ranking
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.protos import make_node
+from onnxopt.protos import FLOATS, make_node
 
 _UNARY: Final = frozenset(
     {
@@ -29,9 +29,8 @@ _UNARY: Final = frozenset(
     }
 )
 _BINARY: Final = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
-_ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax"})
+_ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax", "Split"})
 _REDUCE: Final = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"})
-_FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
 @register
@@ -40,7 +39,7 @@ class FlattenRows(GraphPass):
     """Regions of nodes that treat rows one by one work on matrices, where that leaves fewer nodes.
 
     Applies when: all values of a region have the same leading dims; the products with a bias in it, each of which
-    is one node as Gemm, outnumber the Reshapes that are needed at its ends.
+    is one node as Gemm, and the Reshapes from and to matrices outnumber those that are needed at its ends.
     Keeps: the shape of values that are read elsewhere, which at most one unknown dim lets a Reshape restore.
     Not done: results that NonMaxSuppression or TopK rank; products of integers.
     """
@@ -49,11 +48,11 @@ class FlattenRows(GraphPass):
     ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.is_function or graph.opset() < 13 or not graph.by_op.get("MatMul"):
+        if graph.is_function or graph.opset() < 13 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.update(graph.model)
         for region in _regions(graph):
-            gain = sum(region.is_biased(n) for n in region.nodes if n.op == "MatMul")
+            gain = region.gain()
             if not gain:
                 continue
             if region.cost() >= gain:
@@ -116,10 +115,28 @@ class _Region:
 
     # -- does it pay? ------------------------------------------------------------------------------------
 
-    def is_biased(self, product: Node) -> bool:
+    def gain(self) -> int:
+        """Nodes that go: the Add of each product with a bias, and Reshapes from and to matrices."""
+        products = sum(self._is_biased(n) for n in self.nodes if n.op == "MatMul")
+        entering = sum(self._was_matrix(v) for v in self.entering())
+        leaving = sum(_target(u, v) == [-1, _last(v)] for v in self.made() for u in v.users if u not in self.inside)
+        return products + entering + leaving
+
+    def made(self) -> Iterator[Value]:
+        return (v for node in self.nodes for v in node.outputs if v is not None)
+
+    def _was_matrix(self, v: Value) -> bool:
+        """Does nobody else read the Reshape that made these rows of a matrix of the same width?"""
+        if v.producer is None or v.producer.op != "Reshape" or v.is_output or not self.inside.issuperset(v.users):
+            return False
+        source = v.producer.inputs[0]
+        dims = types.shape(source) if source is not None else None
+        return dims is not None and len(dims) == 2 and dims[1] == _last(v)
+
+    def _is_biased(self, product: Node) -> bool:
         """Is the product's only reader an Add of a constant, with which it is a Gemm?"""
         user = product.output.only_user
-        if user is None or user.op != "Add" or user not in self.inside or types.dtype(product.output) not in _FLOATS:
+        if user is None or user.op != "Add" or user not in self.inside or types.dtype(product.output) not in FLOATS:
             return False
         return any(v is not None and v.constant for v in user.inputs)
 
@@ -129,8 +146,7 @@ class _Region:
 
     def leaving(self) -> Iterator[Value]:
         """What is read outside in its shape: by anything but Reshapes that can as well read the matrix."""
-        for node in self.nodes:
-            v = node.output
+        for v in self.made():
             if v.is_output or any(u not in self.inside and _target(u, v) is None for u in v.users):
                 yield v
 
@@ -155,9 +171,9 @@ class _Region:
                 if v not in matrix:  # it comes from outside, and this is its first reader
                     matrix[v] = self._new(v)
                     self._reshape(v, [-1, _last(v)], matrix[v], node)
-            matrix[node.output] = self._on_rows(node, matrix)
-        for node in self.nodes:
-            self._hand_out(node, matrix[node.output])
+            matrix.update(zip((v for v in node.outputs if v is not None), self._on_rows(node, matrix)))
+        for value in list(self.made()):
+            self._hand_out(value, matrix[value])
         for node in reversed(self.nodes):
             self.graph.remove(node)
 
@@ -174,7 +190,7 @@ class _Region:
         node.stale = True
         return self.graph.insert(node, before)
 
-    def _on_rows(self, node: Node, matrix: dict[Value, Value]) -> Value:
+    def _on_rows(self, node: Node, matrix: dict[Value, Value]) -> list[Value]:
         """The same node on matrices, before `node`."""
         inputs: list[Value | None] = []
         for v in node.inputs:
@@ -188,19 +204,20 @@ class _Region:
                 inputs.append(v)
         proto = NodeProto()
         proto.CopyFrom(node.proto)
-        result = self._new(node.output)
-        new = Node(proto, inputs, [result])
+        results = [self._new(v) for v in node.outputs if v is not None]
+        new = Node(proto, inputs, [*results])
         new.stale = True
         self.graph.insert(new, node)
-        if node.op in _ALONG_LAST:
+        if node.op in _ALONG_LAST and node.attr("axis") != -1:
             new.set_attr("axis", -1)
         elif "axes" in node.attributes:
             new.set_attr("axes", [-1])
-        return result
+        return results
 
-    def _hand_out(self, node: Node, rows: Value) -> None:
+    def _hand_out(self, value: Value, rows: Value) -> None:
         """Reshapes outside read the matrix, whoever else reads there gets the value in its shape."""
-        value, graph = node.output, self.graph
+        node, graph = value.producer, self.graph
+        assert node is not None
         for user in [u for u in value.users if u not in self.inside]:
             target = _target(user, value)
             if target is not None:
@@ -214,14 +231,17 @@ class _Region:
 
 def _leading_dims(node: Node) -> Shape | None:
     """The leading dims of what the node makes, if it treats rows (vectors along the last axis) one by one."""
-    if node.bodies or node.has_references or len(node.used_outputs()) != 1 or node.used_outputs() != [0]:
-        return None
     if node.op not in _UNARY and node.op not in _BINARY and node.op not in _ALONG_LAST | _REDUCE | {"MatMul"}:
         return None
-    dims = types.shape(node.output)
+    if node.has_references or None in node.outputs or (len(node.outputs) > 1 and node.op != "Split"):
+        return None
+    shapes = [types.shape(v) for v in node.outputs if v is not None]
+    if len({dims[:-1] if dims is not None else None for dims in shapes}) > 1:
+        return None
+    dims = shapes[0]
     if dims is None or len(dims) < 3 or None in dims[:-1] or not isinstance(dims[-1], int) or dims[-1] == 0:
         return None
-    if not types.dtype(node.output):
+    if not types.dtype(node.output) or not all(d is not None and isinstance(d[-1], int) for d in shapes):
         return None
     lead, inputs = dims[:-1], node.inputs
     rows = _rows(node, lead)
@@ -280,12 +300,7 @@ def _target(user: Node, value: Value) -> list[int] | None:
 
     Zeros copy dims of what is read: they are written out, the one that is unknown as -1.
     """
-    if (
-        user.op != "Reshape"
-        or user.graph is not value.graph
-        or user.inputs[0] is not value
-        or user.attr("allowzero", 0)
-    ):
+    if user.op != "Reshape" or user.graph is not value.graph or user.inputs[0] is not value:
         return None
     shape, dims = user.input(1), types.shape(value)
     if shape is None or not shape.constant or dims is None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnx import TensorProto
-
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.protos import FLOATS
 from onnxopt.rewriting import Match, op, quantized, require_order_kept, rewrite, var
-
-_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
 @rewrite(op.Add(op.MatMul(var("x"), var("w"), name="product"), var("b")))
 def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     """x W + b = Gemm(x, W, b) for matrices."""
     m.require(m.rank(x) == 2 and m.rank(w) == 2, "not matrices")
-    m.require(m.dtype(x) in _FLOATS, "not a floating point product")
+    m.require(m.dtype(x) in FLOATS, "not a floating point product")
     m.require(m.opset >= 11, "Gemm has no optional bias before opset 11")
     m.require(not quantized(m, x) and not quantized(m, w), "the product is quantized")
     require_order_kept(m)

@@ -8,14 +8,15 @@ from typing import Final
 from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
-    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,common-subexpressions,merge-chains"
+    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,default-inputs,split-sequences,"
+    "common-subexpressions,merge-chains"
 )
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
 
 def _folds(options: str) -> str:
     """First all that shrinks; then what weighs one form against another, which has to see the settled graph."""
-    weights = f"conv-bn-folding{options},conv-add-folding{options}"
+    weights = f"conv-bn-folding{options},conv-add-folding{options},simplify-arithmetic{options}"
     forms = f"flatten-rows{options},gemm-fusion{options}"
     return f"fixpoint({_EXACT},{weights},{_CLEAN}),fixpoint({forms},{_EXACT},{weights},{_CLEAN})"
 

@@ -98,13 +98,14 @@ def _redirect(value: Value, other: Value) -> None:
                 user.set_input(i, other)
 
 
-def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> None:
+def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
     given = node.inputs[index]
     assert given is not None
     if given.constant or not ctx.spend(what):
-        return
+        return False
     dtype = numpy_dtype(types.dtype(given))
     node.set_input(index, _graph_of(node).add_constant(np.array(target, dtype), given.name, node))
+    return True
 
 
 def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | None:
@@ -119,7 +120,7 @@ def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | No
 def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
     """0 copies a dim, -1 is what is left: enough where at most one other dim is not a number."""
     target, dims = _computed(node, 1, data), data.shape(node.input(0))
-    if target is None or dims is None or node.attr("allowzero", 0):
+    if target is None or dims is None or (node.attr("allowzero", 0) and 0 in target):
         return
     result: list[int] = []
     for i, t in enumerate(target):
@@ -129,8 +130,8 @@ def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
             result.append(t)
         else:
             result.append(-1)
-    if result.count(-1) <= 1:
-        _set_target(node, 1, result, ctx, "reshape")
+    if result.count(-1) <= 1 and _set_target(node, 1, result, ctx, "reshape") and node.attr("allowzero", 0):
+        node.set_attr("allowzero", 0)  # now a zero copies
 
 
 def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:

@@ -147,7 +147,7 @@ class Driver:
                 if bindings is None:
                     continue
                 if isinstance(bindings, str):
-                    reason = bindings
+                    reason = reason or bindings  # a guard's word about another order of operands says more
                     continue
                 outcome = self._apply(rule, Match(bindings, node, self.options))
                 if outcome is None:

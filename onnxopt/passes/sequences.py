@@ -1,0 +1,101 @@
+"""Sequences of tensors that are taken apart at once are no sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import make_node
+
+
+@register
+@dataclass(frozen=True)
+class SplitSequences(GraphPass):
+    """SequenceAt(SplitToSequence(x), i) = Split(x)[i].
+
+    Applies when: every reader takes one element, at a position that is constant; axis, sizes and number of parts are
+    known; the parts keep their rank.
+    Not done: sequences that are handed on whole; `keepdims` = 0.
+    """
+
+    info = PassInfo("split-sequences", opt_level=1)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in list(graph.by_op.get("SplitToSequence", ())):
+            sizes = _sizes(node)
+            if isinstance(sizes, str):
+                ctx.decline("split", sizes, repr(node))
+            elif ctx.spend("split"):
+                _split(graph, node, sizes)
+
+
+def _sizes(node: Node) -> list[int] | str:
+    """The sizes of the parts, or why the node stays."""
+    graph, value, x, split = node.graph, node.output, node.inputs[0], node.input(1)
+    if graph is None or graph.opset() < 13 or node.has_references:
+        return "Split takes its sizes as input from opset 13 on"
+    dims = types.shape(x) if x is not None else None
+    axis = node.attr("axis")
+    size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
+    if not isinstance(size, int):
+        return "the size of the axis is unknown"
+    if split is None:
+        return "the parts lose their axis"
+    if not split.constant:
+        return "the sizes are computed"
+    if split.array.ndim:
+        sizes = [int(n) for n in split.array]
+    else:
+        step = int(split.array)
+        sizes = [min(step, size - start) for start in range(0, size, step)] if step > 0 else []
+    if not sizes or sum(sizes) != size:
+        return "the sizes do not add up"
+    if value.is_output or any(_position(u, value, len(sizes)) is None for u in value.users):
+        return "the sequence is used as a whole"
+    return sizes
+
+
+def _position(user: Node, sequence: Value, count: int) -> int | None:
+    """Which element a SequenceAt of the same scope takes; None for any other reader."""
+    at = user.input(1)
+    if user.op != "SequenceAt" or user.graph is not sequence.graph or at is None or not at.constant:
+        return None
+    position = int(at.array.reshape(-1)[0])
+    position += count if position < 0 else 0
+    return position if 0 <= position < count else None
+
+
+def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
+    value = node.output
+    lengths = graph.add_constant(np.array(sizes, np.int64), f"{value.name}_sizes", node)
+    fresh = graph.model.names.fresh
+    parts = [Value(fresh(f"{value.name}_{i}"), graph) for i in range(len(sizes))]
+    split = Node(make_node("Split", "", node.name, {"axis": node.attr("axis")}), [node.inputs[0], lengths], [*parts])
+    split.proto.metadata_props.extend(node.proto.metadata_props)
+    split.stale = True
+    graph.insert(split, node)
+    taken: set[int] = set()
+    for user in list(value.users):
+        position = _position(user, value, len(sizes))
+        assert position is not None
+        element = user.output
+        if position not in taken:  # the element's value becomes the part: names of outputs stay
+            taken.add(position)
+            graph.take_over(element, split, position)
+        elif element.is_output:
+            identity = graph.insert(
+                Node(make_node("Identity", "", user.name, {}), [split.outputs[position]], [None]), user
+            )
+            identity.stale = True
+            graph.take_over(element, identity)
+        else:
+            part = split.outputs[position]
+            assert part is not None
+            element.replace_all_uses_with(part)
+        graph.remove(user)
+    graph.remove(node)
