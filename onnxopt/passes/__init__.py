@@ -17,6 +17,7 @@ from onnxopt.passes import (
     sequences,
     shape_arithmetic,
     simplify_arithmetic,
+    slices_to_split,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "sequences",
     "shape_arithmetic",
     "simplify_arithmetic",
+    "slices_to_split",
 ]

@@ -9,7 +9,7 @@ from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,default-inputs,split-sequences,"
-    "common-subexpressions,merge-chains"
+    "common-subexpressions,merge-chains,slices-to-split"
 )
 _CLEAN: Final = "dead-code,deduplicate-constants"
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.rewriting import Match, op, rewrite, var
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 
 @rewrite(op.Concat(var("first"), ..., name="outer"))
@@ -37,13 +40,117 @@ def concat_of_concat(m: Match, first: Value) -> Value:
     return result
 
 
+@rewrite(op.Unsqueeze(op.Unsqueeze(var("x"), const("a"), name="inner"), const("b"), name="outer"))
+def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b)."""
+    rank = m.rank(x)
+    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
+    middle, last = (rank or 0) + a.size, (rank or 0) + a.size + b.size
+    inner = sorted(int(i) % middle if i < 0 else int(i) for i in a.reshape(-1))
+    axes = sorted(int(i) % last if i < 0 else int(i) for i in b.reshape(-1))
+    for i in inner:  # where the inner axes are once the outer ones are in
+        place = i
+        for j in sorted(int(k) % last if k < 0 else int(k) for k in b.reshape(-1)):
+            place += j <= place
+        axes.append(place)
+    result: Value = m.op.Unsqueeze(x, m.const(np.array(sorted(axes), np.int64)), like=m.outer)
+    return result
+
+
+@rewrite(op.Squeeze(op.Gather(var("x"), const("index"), name="gather"), const("axes"), name="squeeze"))
+def squeeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
+    """Squeeze(Gather(x, [i], axis), axis) = Gather(x, i, axis)."""
+    rank, axis = m.rank(x), int(m.gather.attr("axis"))
+    m.require(rank is not None, "the rank is unknown")
+    m.require(index.shape == (1,) and axes.size == 1, "more than one element or axis")
+    m.require(int(axes.reshape(-1)[0]) % (rank or 1) == axis % (rank or 1), "another axis")
+    result: Value = m.op.Gather(x, m.const(index.reshape(())), like=m.gather)
+    return result
+
+
+@rewrite(op.Gather(var("x"), const("index"), name="gather"))
+def gather_of_single(m: Match, x: Value, index: Array) -> Value:
+    """Gather(x, 0, axis) = Squeeze(x, axis) where the axis has one element."""
+    if index.ndim or int(index) not in (0, -1):
+        m.skip()
+    m.require(m.opset >= 13, "Squeeze takes its axes as input from opset 13 on")
+    dims, axis = m.shape(x), int(m.gather.attr("axis"))
+    m.require(dims is not None and dims[axis] == 1, "the axis has more elements, or an unknown number")
+    m.require(not x.constant, "a constant, which folds")
+    result: Value = m.op.Squeeze(x, m.const(np.array([axis % len(dims or ())], np.int64)))
+    return result
+
+
+@rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape"), const("axes"), name="squeeze"))
+def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
+    """Squeeze(Reshape(x, target), axes) = Reshape(x, target without the axes)."""
+    result: Value = m.op.Reshape(x, m.const(_without(m, target, axes)), like=m.reshape)
+    return result
+
+
+def _without(m: Match, target: Array, axes: Array) -> Array:
+    """A target of Reshape without `axes`, which are ones in it."""
+    dropped = {int(i) % target.size for i in axes.reshape(-1)}
+    m.require(all(target[i] == 1 for i in dropped), "the axis is not a written one")
+    m.require(not (target == 0).any(), "a zero copies the dim in its place")
+    return np.array([t for i, t in enumerate(target.tolist()) if i not in dropped], np.int64)
+
+
+@rewrite(op.Squeeze(op.Concat(var("first"), ..., name="concat"), const("axes"), name="squeeze"))
+def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
+    """Squeeze(Concat(Reshape(x, s), …), axes) = Concat(Reshape(x, s without the axes), …)."""
+    rank, axis = m.rank(first), int(m.concat.attr("axis"))
+    m.require(rank is not None, "the rank is unknown")
+    axis, dropped = axis % (rank or 1), {int(i) % (rank or 1) for i in axes.reshape(-1)}
+    m.require(axis not in dropped, "the axis is the one that is joined along")
+    parts: list[Value] = []
+    for v in m.concat.inputs:
+        assert v is not None
+        reshape = v.producer
+        m.require(reshape is not None and reshape.op == "Reshape" and v.only_user is m.concat, "a part is no Reshape")
+        assert reshape is not None
+        x, shape = reshape.inputs
+        m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
+        assert shape is not None
+        parts.append(m.op.Reshape(x, m.const(_without(m, shape.array, axes)), like=reshape))
+    result: Value = m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
+    return result
+
+
+@rewrite(
+    op.Unsqueeze(
+        one_of("Add", "Mul")(var("x"), op.Unsqueeze(var("y"), const("inner")), name="node"),
+        const("outer"),
+    )
+)
+def unsqueeze_of_broadcast(m: Match, x: Value, y: Value, inner: Array, outer: Array) -> Value:
+    """Unsqueeze(x + Unsqueeze(y, a), 0) = x + Unsqueeze(y, 0 and a): broadcasting raises the rank of x by itself."""
+    left, right = m.rank(x), m.rank(y)
+    m.require(left is not None and right is not None, "a rank is unknown")
+    middle = (right or 0) + inner.size
+    m.require(middle >= (left or 0), "the result has more axes than what is unsqueezed")
+    m.require(outer.reshape(-1).tolist() in ([0], [-middle - 1]), "not in front")
+    axes = [0, *(int(i) % middle + 1 for i in inner.reshape(-1))]
+    wide = m.op.Unsqueeze(y, m.const(np.array(axes, np.int64)))
+    result: Value = getattr(m.op, m.node.op)(x, wide, like=m.node)
+    return result
+
+
 @register
 @dataclass(frozen=True)
 class MergeChains(RewritePass):
-    """Concat(Concat(a, b), c) = Concat(a, b, c).
+    """Two steps that move data are one: Concat of Concat, Unsqueeze of Unsqueeze, Squeeze of Gather, Reshape, Concat.
 
-    Applies when: both go along the same axis, and nobody else reads the inner result.
+    Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
 
     info = PassInfo("merge-chains", opt_level=1)
-    rules = (concat_of_concat,)
+    rules = (
+        concat_of_concat,
+        unsqueeze_of_unsqueeze,
+        squeeze_of_gather,
+        gather_of_single,
+        squeeze_of_reshape,
+        squeeze_of_concat,
+        unsqueeze_of_broadcast,
+    )

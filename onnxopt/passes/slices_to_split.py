@@ -1,0 +1,96 @@
+"""Slices that share out one tensor along an axis are one Split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import make_node
+
+Range = tuple[int, int]
+
+
+@register
+@dataclass(frozen=True)
+class SlicesToSplit(GraphPass):
+    """x[:a], x[a:b], x[b:] = Split(x).
+
+    Applies when: the size of the axis is known, and the slices, each of constant bounds and step 1, cover it without
+    gaps and overlaps. A rotary embedding halves each head like that.
+    """
+
+    info = PassInfo("slices-to-split", opt_level=1)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 13:
+            return
+        groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
+        for node in graph.by_op.get("Slice", ()):
+            found = _cut(node)
+            if found is not None:
+                source, axis, bounds = found
+                groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
+        position = {node: i for i, node in enumerate(graph)} if groups else {}
+        for (source, axis), cuts in groups.items():
+            if _covers(sorted(cuts), _size(source, axis)) and ctx.spend("split"):
+                first = min((n for group in cuts.values() for n in group), key=position.__getitem__)
+                _split(graph, source, axis, {bounds: cuts[bounds] for bounds in sorted(cuts)}, first)
+
+
+def _size(source: Value, axis: int) -> int | None:
+    dims = types.shape(source)
+    size = dims[axis] if dims is not None else None
+    return size if isinstance(size, int) else None
+
+
+def _cut(node: Node) -> tuple[Value, int, Range] | None:
+    """(what is cut, along which axis, from where to where)."""
+    source = node.inputs[0]
+    parameters = [node.input(i) for i in (1, 2, 3, 4)]
+    if source is None or source.constant or parameters[0] is None or parameters[1] is None:
+        return None
+    if any(v is not None and (not v.constant or v.array.size != 1) for v in parameters):
+        return None
+    start, end, axis, step = (None if v is None else int(v.array.reshape(-1)[0]) for v in parameters)
+    rank = types.rank(source)
+    if rank is None or step not in (None, 1) or start is None or end is None or source.graph is not node.graph:
+        return None
+    axis = (axis or 0) % rank
+    size = _size(source, axis)
+    if size is None:
+        return None
+    begin, stop, _ = slice(start, end).indices(size)
+    return source, axis, (begin, stop)
+
+
+def _covers(cuts: list[Range], size: int | None) -> bool:
+    if len(cuts) < 2 or any(stop <= start for start, stop in cuts):
+        return False
+    return cuts[0][0] == 0 and cuts[-1][1] == size and all(a[1] == b[0] for a, b in pairwise(cuts))
+
+
+def _split(graph: Graph, source: Value, axis: int, cuts: dict[Range, list[Node]], first: Node) -> None:
+    sizes = graph.add_constant(np.array([b - a for a, b in cuts], np.int64), f"{source.name}_sizes", first)
+    split = Node(make_node("Split", "", first.name, {"axis": axis}), [source, sizes], [None] * len(cuts))
+    split.proto.metadata_props.extend(first.proto.metadata_props)
+    split.stale = True
+    graph.insert(split, first)
+    for i, group in enumerate(cuts.values()):
+        for j, node in enumerate(group):
+            value = node.output
+            if j == 0:  # its value becomes the part: the names of outputs stay
+                graph.take_over(value, split, i)
+            elif value.is_output:
+                identity = Node(make_node("Identity", "", node.name, {}), [split.outputs[i]], [None])
+                graph.take_over(value, graph.insert(identity, node))
+            else:
+                part = split.outputs[i]
+                assert part is not None
+                value.replace_all_uses_with(part)
+            graph.remove(node)
