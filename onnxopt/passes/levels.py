@@ -14,9 +14,9 @@ _EXACT: Final = (
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
 
-def _folds(options: str) -> str:
+def _folds(options: str, algebra: str = "") -> str:
     """First all that shrinks; then what weighs one form against another, which has to see the settled graph."""
-    weights = f"conv-bn-folding{options},conv-add-folding{options},simplify-arithmetic{options}"
+    weights = f"conv-bn-folding{options},conv-add-folding{options},simplify-arithmetic{options}{algebra}"
     forms = f"flatten-rows{options},gemm-fusion{options}"
     return f"fixpoint({_EXACT},{weights},{_CLEAN}),fixpoint({forms},{_EXACT},{weights},{_CLEAN})"
 
@@ -25,7 +25,7 @@ LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
     _folds(""),
-    _folds("{ranked=true}"),
+    _folds("{ranked=true}", ",parallel-conv-merging{ranked=true}"),
 )
 
 
