@@ -10,6 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+import onnxopt
 from tests.samples import ROOT, build
 
 SAMPLES = ROOT / "models"
@@ -108,3 +109,12 @@ def test_a_weight_that_is_not_declared_is_named(tmp_path: Path) -> None:
     text.write_text(header + "bad (float[2] x) => (float[2] y) { y = Relu (x) }\n")
     with pytest.raises(ValueError, match=r"bad\.onnxtxt: weight 'w' is not declared"):
         build.build(text)
+
+
+@pytest.mark.parametrize(("name", "left"), [("repvgg_blocks", 3), ("mobileone_block", 2)])
+def test_parallel_branches_collapse_to_one_conv(name: str, left: int, built: dict[str, Path], tmp_path: Path) -> None:
+    report = onnxopt.optimize_file(built[name], tmp_path / "out.onnx", onnxopt.OptimizeOptions(level=3))
+    assert report.verification is not None
+    assert report.verification.status == "equal"
+    operators = [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node]
+    assert operators == ["Conv", "Relu"] * left
