@@ -21,11 +21,13 @@ def _folds(options: str, algebra: str = "") -> str:
     return f"fixpoint({_EXACT},{weights},{_CLEAN}),fixpoint({forms},{_EXACT},{weights},{_CLEAN})"
 
 
+_ALGEBRA: Final = ",parallel-conv-merging{ranked=true},fuse-normalization{ranked=true},fuse-activation{ranked=true}"
+
 LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
     _folds(""),
-    _folds("{ranked=true}", ",parallel-conv-merging{ranked=true}"),
+    _folds("{ranked=true}", _ALGEBRA),
 )
 
 

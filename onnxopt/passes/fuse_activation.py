@@ -1,0 +1,84 @@
+"""Activations that are written out become the standard's operators."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.protos import FLOATS, Array
+from onnxopt.rewriting import Match, Pattern, const, either, op, require_order_kept, rewrite, var
+
+
+def near(m: Match, constant: Array, wanted: float) -> None:
+    """Decline unless `constant` is one number, equal up to the digits that exporters write."""
+    m.require(constant.size == 1 and constant.ndim <= 1, "a constant is not one number")
+    m.require(math.isclose(float(constant.item()), wanted, rel_tol=1e-4), "other constants")
+
+
+def half_of_product(factor: Pattern) -> Pattern:
+    """x * factor / 2, in any order; `half` is the constant."""
+    x, half = var("x"), const("half")
+    return either(
+        op.Mul(op.Mul(x, factor), half),
+        op.Mul(op.Mul(x, half), factor),
+        op.Mul(x, op.Mul(factor, half)),
+    )
+
+
+@rewrite(half_of_product(op.Add(op.Erf(either(op.Div(var("x"), const("k")), op.Mul(var("x"), const("r")))), 1)))
+def gelu(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | None = None) -> Value:
+    """x (1 + erf(x / √2)) / 2 = Gelu(x)."""
+    guard(m, x, 20, "Gelu")
+    near(m, half, 0.5)
+    if k is not None:
+        near(m, k, math.sqrt(2))
+    if r is not None:
+        near(m, r, math.sqrt(0.5))
+    result: Value = m.op.Gelu(x)
+    return result
+
+
+@rewrite(
+    half_of_product(
+        op.Add(op.Tanh(op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))), 1)
+    )
+)
+def gelu_by_tanh(m: Match, x: Value, half: Array, cubic: Array, root: Array) -> Value:
+    """x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = Gelu(x, approximate = tanh)."""
+    guard(m, x, 20, "Gelu")
+    near(m, half, 0.5)
+    near(m, cubic, 0.044715)
+    near(m, root, math.sqrt(2 / math.pi))
+    result: Value = m.op.Gelu(x, approximate="tanh")
+    return result
+
+
+@rewrite(op.Mul(var("x"), op.HardSigmoid(var("x"), name="gate")))
+def hard_swish(m: Match, x: Value) -> Value:
+    """x HardSigmoid(x; 1/6, 1/2) = HardSwish(x)."""
+    guard(m, x, 14, "HardSwish")
+    fits = math.isclose(m.gate.attr("alpha"), 1 / 6, rel_tol=1e-5) and m.gate.attr("beta") == 0.5
+    m.require(fits, "other constants")
+    result: Value = m.op.HardSwish(x)
+    return result
+
+
+def guard(m: Match, x: Value, opset: int, name: str) -> None:
+    require_order_kept(m)
+    m.require(m.opset >= opset, f"{name} is there from opset {opset} on")
+    m.require(m.dtype(x) in FLOATS, "not floating point")
+
+
+@register
+@dataclass(frozen=True)
+class FuseActivation(RewritePass):
+    """Gelu (opset 20, by erf and by tanh) and HardSwish (opset 14) in place of their formulas.
+
+    Applies when: the constants are theirs, and nothing in between is used elsewhere.
+    """
+
+    info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",))
+    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
+    rules = (gelu, gelu_by_tanh, hard_swish)

@@ -1,0 +1,112 @@
+"""Normalizations that are written out become the standard's operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Call, Match, Pattern, const, either, op, require_order_kept, rewrite, var
+
+
+def over_last(m: Match, node: Node, rank: int) -> None:
+    """Decline unless a Reduce node reduces the last axis, and keeps it."""
+    given = node.input(1)
+    m.require(given is None or given.constant, "the axes are computed")
+    axes = given.array.tolist() if given is not None else node.attr("axes")
+    m.require(axes in ([-1], [rank - 1]) and node.attr("keepdims", 1), "not the mean over the last axis, kept")
+
+
+def centered() -> Call:
+    return op.Sub(var("x"), op.ReduceMean(var("x"), ..., name="mean"), name="centered")
+
+
+def root(square: Pattern) -> Call:
+    """sqrt(mean of squares + eps)."""
+    return op.Sqrt(op.Add(op.ReduceMean(square, ..., name="moment"), const("eps")))
+
+
+def width(m: Match, x: Value, eps: Array) -> int:
+    """The size of the last axis; declines what the operators do not compute."""
+    require_order_kept(m)
+    dims = m.shape(x)
+    m.require(dims is not None and len(dims) > 0 and isinstance(dims[-1], int), "the size of the last axis is unknown")
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    m.require(eps.size == 1 and eps.item() > 0, "epsilon is not one positive number")
+    size = (dims or ())[-1]
+    assert isinstance(size, int)
+    return size
+
+
+@rewrite(op.Div(centered(), root(either(op.Pow(centered(), 2), op.Mul(centered(), centered())))))
+def layer_normalization(m: Match, x: Value, eps: Array) -> Value:
+    """(x - mean) / sqrt(mean((x - mean)²) + eps) = LayerNormalization(x, 1)."""
+    m.require(m.opset >= 17, "LayerNormalization is there from opset 17 on")
+    size = width(m, x, eps)
+    over_last(m, m.mean, m.rank(x) or 0)
+    over_last(m, m.moment, m.rank(x) or 0)
+    ones = m.const(np.ones(size, np.float32), hint=f"{x.name}_scale")
+    result: Value = m.op.LayerNormalization(x, ones, axis=-1, epsilon=eps.item())
+    return result
+
+
+@rewrite(op.Div(var("x"), root(either(op.Pow(var("x"), 2), op.Mul(var("x"), var("x"))))))
+def rms_normalization(m: Match, x: Value, eps: Array) -> Value:
+    """x / sqrt(mean(x²) + eps) = RMSNormalization(x, 1)."""
+    m.require(m.opset >= 23, "RMSNormalization is there from opset 23 on")
+    size = width(m, x, eps)
+    over_last(m, m.moment, m.rank(x) or 0)
+    ones = m.const(np.ones(size, np.float32), hint=f"{x.name}_scale")
+    result: Value = m.op.RMSNormalization(x, ones, axis=-1, epsilon=eps.item())
+    return result
+
+
+@rewrite(
+    op.Mul(
+        either(
+            op.LayerNormalization(var("x"), const("scale"), name="norm"),
+            op.RMSNormalization(var("x"), const("scale"), name="norm"),
+        ),
+        const("factor"),
+    )
+)
+def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> Value:
+    """LayerNormalization(x, s) f = LayerNormalization(x, s f); so is RMSNormalization."""
+    require_order_kept(m)
+    m.require(m.norm.attr("axis") == -1 and factor.dtype == scale.dtype, "another axis or type")
+    row = all(d == 1 for d in factor.shape[:-1]) and factor.ndim <= (m.rank(x) or 0)
+    m.require(row and factor.size in (1, scale.size), "the factor is not one per element of the last axis")
+    wide = scale.astype(np.float64) * factor.reshape(-1)
+    result: Value = getattr(m.op, m.norm.op)(x, m.const(wide, like=scale), like=m.norm)
+    return result
+
+
+@rewrite(op.Add(op.LayerNormalization(var("x"), const("scale"), name="norm"), const("shift")))
+def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Value:
+    """LayerNormalization(x, s) + b = LayerNormalization(x, s, b)."""
+    require_order_kept(m)
+    m.require(m.norm.attr("axis") == -1 and shift.dtype == scale.dtype, "another axis or type")
+    row = all(d == 1 for d in shift.shape[:-1]) and shift.ndim <= (m.rank(x) or 0)
+    m.require(row and shift.size == scale.size, "the term is not one per element of the last axis")
+    bias = m.value("shift") if shift.ndim == 1 else m.const(shift.reshape(-1))
+    result: Value = m.op.LayerNormalization(x, m.value("scale"), bias, like=m.norm)
+    return result
+
+
+@register
+@dataclass(frozen=True)
+class FuseNormalization(RewritePass):
+    """LayerNormalization (opset 17) and RMSNormalization (opset 23) in place of means, squares and roots.
+
+    Applies when: the means go over the last axis, whose size is known; nothing in between is used elsewhere.
+    Not done: types other than float32, for which the operators compute in another precision.
+    """
+
+    info = PassInfo("fuse-normalization", opt_level=3, after=("simplify-arithmetic",))
+    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
+    rules = (layer_normalization, rms_normalization, scale_of_normalization, bias_of_normalization)
