@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import OnnxOptError, UsageError, VerificationError
+from onnxopt.graph import operators, refuse_new_operators, specialise
 from onnxopt.io import Staged, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import (
@@ -43,6 +44,8 @@ class OptimizeOptions:
     `constant-folding.max-bytes`.
     `target`: what the result is for. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
+    `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
+    `allow_domains`: operator domains that may enter the model although it does not import them.
     """
 
     level: int = 2
@@ -53,6 +56,9 @@ class OptimizeOptions:
     target: str = "any"
     max_rewrites: int | None = None
     freeze_initializers: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    allow_domains: tuple[str, ...] = ()
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
@@ -106,6 +112,7 @@ class Report:
     verification: Verification | None = None
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     rolled_back: list[RolledBack] = field(default_factory=list)
+    fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -138,7 +145,12 @@ def optimize_model(
 ) -> PipelineReport:
     """Optimize an in-memory model in place."""
     options = options or OptimizeOptions()
-    return execute(options.passes(), model, options.context(instruments, trace))
+    if options.dims or options.shapes:
+        specialise(model, options.dims, options.shapes)
+    before = operators(model)
+    report = execute(options.passes(), model, options.context(instruments, trace))
+    refuse_new_operators(model, before, options.allow_domains)
+    return report
 
 
 def optimize(
@@ -222,13 +234,16 @@ def optimize_file(
             verifier.start()  # imports onnxruntime and runs the original while the passes run
         progress("loading")
         model = load(source, freeze_initializers=options.freeze_initializers)
+        fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)
         refuse_overwriting_input(source, destination)
         with Staged(destination) as staged:
             phase("load")
+            before = operators(model)
             try:
                 pipeline = execute(passes, model, ctx)
+                refuse_new_operators(model, before, options.allow_domains)
             except OnnxOptError as e:
                 _keep(reproducer, source, passes, ctx, e, options, zero_weights)
                 raise
@@ -237,7 +252,7 @@ def optimize_file(
             staged.write(model)
             phase("write")
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
-            report.phases = phases
+            report.phases, report.fixed_dims = phases, fixed
             if verifier is not None and model.version:
                 verifier.submit(staged.path)
                 progress("verifying")

@@ -52,6 +52,26 @@ def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return {key: text for key, _, text in pairs}
 
 
+def _dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
+    sizes = {}
+    for text in value:
+        name, found, size = text.rpartition("=")
+        if not found or not name or not size.strip().isdigit():
+            raise click.BadParameter(f"{text!r} is not NAME=SIZE")
+        sizes[name] = int(size)
+    return sizes
+
+
+def _shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for text in value:
+        name, found, sizes = text.rpartition(":")
+        if not found or not name or not all(s.strip().isdigit() for s in sizes.split(",")):
+            raise click.BadParameter(f"{text!r} is not INPUT:1,128")
+        shapes[name] = tuple(int(s) for s in sizes.split(","))
+    return shapes
+
+
 def _apply(options: list[Callable[[F], F]], function: F) -> F:
     for option in reversed(options):
         function = option(function)
@@ -105,6 +125,30 @@ def pipeline_options(function: F) -> F:
                 is_flag=True,
                 help="Initializers that are also inputs are constants: nobody overrides them.",
             ),
+            click.option(
+                "--dim",
+                "dims",
+                callback=_dims,
+                multiple=True,
+                metavar="NAME=SIZE",
+                help="Give a dynamic dim its size. [default: dims stay dynamic]",
+            ),
+            click.option(
+                "--shape",
+                "shapes",
+                callback=_shapes,
+                multiple=True,
+                metavar="INPUT:1,128",
+                help="Give a dynamic input its shape.",
+            ),
+            click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
+            click.option(
+                "--allow-domain",
+                "allow_domains",
+                multiple=True,
+                metavar="DOMAIN",
+                help="Operators of this domain may enter the model.",
+            ),
         ],
         function,
     )
@@ -128,6 +172,9 @@ def make_options(given: dict[str, Any], max_rewrites: int | None = None) -> Opti
         target=given["target"],
         max_rewrites=max_rewrites,
         freeze_initializers=given["freeze_initializers"],
+        dims={} if given["keep_dynamic"] else given["dims"],
+        shapes={} if given["keep_dynamic"] else given["shapes"],
+        allow_domains=given["allow_domains"],
     )
 
 

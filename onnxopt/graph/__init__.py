@@ -1,10 +1,11 @@
 """The in-memory graph: slim, and backed by the protobuf it came from."""
 
-from onnxopt.graph.check import check_model
+from onnxopt.graph.check import check_model, operators, refuse_new_operators
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import UNKNOWN, Node
 from onnxopt.graph.reader import read_model
+from onnxopt.graph.specialise import specialise
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import write_model
 
@@ -17,6 +18,9 @@ __all__ = [
     "Shape",
     "Value",
     "check_model",
+    "operators",
     "read_model",
+    "refuse_new_operators",
+    "specialise",
     "write_model",
 ]

@@ -28,6 +28,8 @@ def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                     yield f"    {name}: {rule['hits']:,}{removed}"
                 for reason, (count, example) in rule["declined"].items():
                     yield f"    {name} declined {count:,} times: {reason}, for example {example}"
+    if report.get("fixed_dims"):
+        yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
     yield summary(report)
     yield verdict(report)
 

@@ -1,0 +1,76 @@
+"""Give dynamic dims of the inputs their sizes, before anything else looks at the model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+
+from onnx import GraphProto, TensorShapeProto, ValueInfoProto
+
+from onnxopt.errors import UsageError
+from onnxopt.graph.model import Model
+from onnxopt.protos import body_graphs
+
+
+def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Set dims by symbol (`dims`), and whole shapes by input (`shapes`), wherever the symbols occur.
+
+    Returns the size of each symbol that is fixed now; dims without a name are called `input[axis]`. Raises UsageError
+    for names that do not exist, and sizes that contradict the model or each other.
+    """
+    graph = model.proto.graph
+    inputs = {i.name: i for i in graph.input if i.type.HasField("tensor_type")}
+    fixed: dict[str, int] = {}
+    symbols = {d.dim_param for i in inputs.values() for d in i.type.tensor_type.shape.dim if d.dim_param}
+    for name, size in dims.items():
+        if name not in symbols:
+            raise UsageError(f"{model.name}: no input has a dim called {name!r}", _near(name, symbols, "dims"))
+        _fix(fixed, name, size)
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise UsageError(f"{model.name}: no input is called {name!r}", _near(name, inputs, "inputs"))
+        _fix_shape(inputs[name], shape, fixed)
+    if fixed:
+        for info in _infos(graph):
+            for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+                given = fixed.get(dim.dim_param or f"{info.name}[{axis}]")
+                if given is not None and not dim.HasField("dim_value"):
+                    dim.dim_value = given
+        model.version += 1
+    return fixed
+
+
+def _fix(fixed: dict[str, int], name: str, size: int) -> None:
+    if size < 0:
+        raise UsageError(f"the size of {name!r} is {size}", "sizes are not negative")
+    if fixed.setdefault(name, size) != size:
+        raise UsageError(f"{name!r} is given as {fixed[name]} and as {size}", "give it once")
+
+
+def _fix_shape(info: ValueInfoProto, shape: Sequence[int], fixed: dict[str, int]) -> None:
+    tensor: TensorShapeProto = info.type.tensor_type.shape
+    if not info.type.tensor_type.HasField("shape"):
+        raise UsageError(f"the rank of input {info.name!r} is unknown", "declare it in the model")
+    if len(tensor.dim) != len(shape):
+        raise UsageError(f"input {info.name!r} has {len(tensor.dim)} dims, {len(shape)} are given", "give each of them")
+    for axis, (dim, size) in enumerate(zip(tensor.dim, shape)):
+        if dim.HasField("dim_value"):
+            if dim.dim_value != size:
+                raise UsageError(
+                    f"dim {axis} of input {info.name!r} is {dim.dim_value}, not {size}", "it is not dynamic"
+                )
+        else:
+            _fix(fixed, dim.dim_param or f"{info.name}[{axis}]", size)
+
+
+def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    yield from (*graph.input, *graph.output, *graph.value_info)
+    for node in graph.node:
+        for _, body in body_graphs(node):
+            yield from _infos(body)
+
+
+def _near(name: str, known: object, what: str) -> str:
+    names = sorted(known)  # type: ignore[call-overload]
+    near = difflib.get_close_matches(name, names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"the {what} are {', '.join(names) or 'all static'}"

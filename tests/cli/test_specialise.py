@@ -1,0 +1,98 @@
+"""Dynamic inputs that are given their sizes; operators that may not enter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+import onnxopt
+import onnxopt.passes  # registers them before a test forgets what it registers
+from onnxopt.errors import InvariantError
+from onnxopt.pipeline import registry
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def dynamic(tmp_path: Path) -> Path:
+    """Reshape to computed dims: dynamic, one stays; static, it is a constant."""
+    source = (
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "g (float[batch, sequence, 4] x, float[?, 4] z) => (float[?, ?] y, float[?] n)"
+        "<int64[1] last = {2}, int64[2] swap = {1, 0}, int64[1] four = {4}>"
+        "{ s = Shape (x) d = Gather (s, swap) t = Concat <axis = 0> (d, four) r = Reshape (x, t)"
+        " a = ReduceSum <keepdims = 0> (r, last) y = Identity (a) n = ReduceMax <axes = [1], keepdims = 0> (z) }"
+    )
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    return tmp_path
+
+
+def shape(path: Path, name: str) -> list[int | str]:
+    graph = onnx.load(path).graph
+    info = next(i for i in [*graph.input, *graph.output] if i.name == name)
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in info.type.tensor_type.shape.dim]
+
+
+def test_by_symbol(run: Run, dynamic: Path) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", "--dim", "batch=2", "--dim", "sequence=5")
+    assert r.returncode == 0, r.stderr
+    assert "fixed: batch = 2, sequence = 5" in r.stdout
+    assert "✓ verified" in r.stdout
+    assert shape(dynamic / "out.onnx", "x") == [2, 5, 4]
+    assert "Shape" not in [n.op_type for n in onnx.load(dynamic / "out.onnx").graph.node]
+
+
+def test_by_shape(run: Run, dynamic: Path) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", "--shape", "x:3,1,4", "--shape", "z:7,4")
+    assert r.returncode == 0, r.stderr
+    assert (shape(dynamic / "out.onnx", "x"), shape(dynamic / "out.onnx", "z")) == ([3, 1, 4], [7, 4])
+
+
+def test_dynamic_by_default(run: Run, dynamic: Path) -> None:
+    (dynamic / "onnxopt.toml").write_text('dim = ["batch=2"]\n')
+    assert run("optimize", "m.onnx", "out.onnx", "--keep-dynamic").returncode == 0
+    assert shape(dynamic / "out.onnx", "x") == ["batch", "sequence", 4]
+    assert run("optimize", "m.onnx", "out.onnx").returncode == 0
+    assert shape(dynamic / "out.onnx", "x") == [2, "sequence", 4]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--dim", "batc=2"], "no input has a dim called 'batc'"),
+        (["--shape", "w:1"], "no input is called 'w'"),
+        (["--shape", "x:1,2"], "input 'x' has 3 dims, 2 are given"),
+        (["--shape", "x:1,2,3"], "dim 2 of input 'x' is 4, not 3"),
+        (["--shape", "x:1,2,4", "--dim", "batch=3"], "'batch' is given as 3 and as 1"),
+        (["--dim", "batch"], "is not NAME=SIZE"),
+        (["--shape", "x:a"], "is not INPUT:1,128"),
+    ],
+)
+def test_contradictions(args: list[str], says: str, run: Run, dynamic: Path) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", *args)
+    assert r.returncode == 2
+    assert says in r.stderr
+    assert not (dynamic / "out.onnx").exists()
+
+
+def test_foreign_operators_do_not_enter(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_PASSES", registry._PASSES.copy())
+
+    @onnxopt.rewrite(onnxopt.op.ReduceMax(onnxopt.var("x"), ..., name="node"))
+    def foreign(m, x):  # type: ignore[no-untyped-def]
+        """ReduceMax(x) = com.example::Max(x)."""
+        return m.op.Max(x, domain="com.example")
+
+    @onnxopt.register
+    class Foreign(onnxopt.RewritePass):
+        """Brings in a domain."""
+
+        info = onnxopt.PassInfo("foreign")
+        rules = (foreign,)
+
+    with pytest.raises(InvariantError, match=r"no opset import of the model knows com\.example::Max"):
+        onnxopt.optimize(dynamic / "m.onnx", pipeline="foreign")
+    options = onnxopt.OptimizeOptions(pipeline="foreign", allow_domains=("com.example",))
+    onnxopt.optimize_model(onnxopt.load(dynamic / "m.onnx"), options)
