@@ -21,7 +21,7 @@ from onnxopt.graph import write_model
 from onnxopt.io import from_proto
 from onnxopt.pipeline import CheckEach
 
-EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "150"))
+EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "300"))
 SHAPES = [(2, 3, 4, 4), (2, 3), (4,), (1, 3, 1, 1), (2, 1, 4, 4)]
 NEUTRAL = [0.0, -0.0, 1.0, -1.0, 2.0]
 
@@ -164,6 +164,102 @@ class Grammar:
         op = self.draw(st.sampled_from(["Add", "Sub", "Mul", "Div"]))
         self.add(op, [x, k] if op == "Div" or self.draw(st.booleans()) else [k, x], self.shapes[x])
 
+    def linear(self) -> None:
+        """A product with a bias along the last axis, on any number of rows; sometimes a Gemm between Reshapes."""
+        x = self.pick(lambda s: len(s) >= 2 and s[-1] <= 64)
+        if x is None:
+            return
+        *lead, k = self.shapes[x]
+        n = self.draw(st.sampled_from([1, 3, 4]))
+        weight = self.constant((self.rng.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32))
+        bias = self.constant(self.rng.standard_normal((n,)).astype(np.float32))
+        if self.draw(st.booleans()):
+            self.add("MatMul", [x, weight], (*lead, n))
+            product = f"v{len(self.nodes) - 1}"
+            self.add("Add", [bias, product] if self.draw(st.booleans()) else [product, bias], (*lead, n))
+        else:
+            self.add("Reshape", [x, self.ints(-1, k)], (int(np.prod(lead)), k))
+            self.add("Gemm", [f"v{len(self.nodes) - 1}", weight, bias], (int(np.prod(lead)), n))
+            self.add("Reshape", [f"v{len(self.nodes) - 1}", self.ints(*lead, n)], (*lead, n))
+
+    def rows(self) -> None:
+        """What treats rows one by one."""
+        x = self.pick(lambda s: len(s) >= 1)
+        if x is None:
+            return
+        shape = self.shapes[x]
+        op = self.draw(st.sampled_from(["Softmax", "ReduceMean", "LayerNormalization", "Div"]))
+        if op == "ReduceMean":
+            self.add(op, [x], (*shape[:-1], 1), axes=[-1])
+        elif op == "LayerNormalization":
+            scale = self.constant(self.rng.uniform(0.5, 1.5, shape[-1:]).astype(np.float32))
+            self.add(op, [x, scale], shape, axis=-1)
+        elif op == "Softmax":
+            self.add(op, [x], shape, axis=self.draw(st.sampled_from([-1, len(shape) - 1, 0])))
+        else:
+            self.add("Exp", [x], shape)
+            exp = f"v{len(self.nodes) - 1}"
+            self.add("Div", [self.constant(np.float32(1)), exp], shape)
+            self.add("Mul", [f"v{len(self.nodes) - 1}", x], shape)
+
+    def computed(self) -> None:
+        """A target made of the shape, piece by piece."""
+        x = self.pick(lambda s: len(s) >= 1)
+        if x is None:
+            return
+        shape, i = self.shapes[x], len(self.nodes)
+        self.nodes.append(helper.make_node("Shape", [x], [f"s{i}"]))
+        parts = []
+        for axis in range(len(shape)):
+            way = self.draw(st.integers(0, 2))
+            if way == 0:
+                self.nodes.append(helper.make_node("Gather", [f"s{i}", self.ints(axis)], [f"s{i}_{axis}"]))
+            elif way == 1:
+                self.nodes.append(
+                    helper.make_node("Slice", [f"s{i}", self.ints(axis), self.ints(axis + 1)], [f"s{i}_{axis}"])
+                )
+            else:
+                scalar = self.constant(np.array(axis, np.int64))
+                self.nodes.append(helper.make_node("Gather", [f"s{i}", scalar], [f"s{i}_{axis}u"]))
+                self.nodes.append(helper.make_node("Unsqueeze", [f"s{i}_{axis}u", self.ints(0)], [f"s{i}_{axis}"]))
+            parts.append(f"s{i}_{axis}")
+        order = list(self.draw(st.permutations(range(len(shape)))))
+        self.nodes.append(helper.make_node("Concat", [parts[k] for k in order], [f"s{i}_t"], axis=0))
+        if self.draw(st.booleans()) or order != sorted(order):
+            self.add("Reshape", [x, f"s{i}_t"], tuple(shape[k] for k in order))
+        else:
+            self.add("Expand", [x, f"s{i}_t"], shape)
+
+    def halves(self) -> None:
+        x = self.pick(lambda s: len(s) >= 1 and max(s) >= 2)
+        if x is None:
+            return
+        shape = list(self.shapes[x])
+        axis = max(range(len(shape)), key=lambda k: shape[k])
+        cut = self.draw(st.integers(1, shape[axis] - 1))
+        for start, end in ((0, cut), (cut, shape[axis])):
+            part = tuple(end - start if k == axis else d for k, d in enumerate(shape))
+            last = self.draw(st.sampled_from([end, 2**63 - 1])) if end == shape[axis] else end
+            self.add("Slice", [x, self.ints(start), self.ints(last), self.ints(axis)], part)
+
+    def axes(self) -> None:
+        """Axes that come and go."""
+        x = self.pick(lambda s: len(s) <= 4)
+        if x is None:
+            return
+        shape = self.shapes[x]
+        axis = self.draw(st.integers(0, len(shape)))
+        wide = (*shape[:axis], 1, *shape[axis:])
+        self.add("Unsqueeze", [x, self.ints(axis)], wide)
+        name = f"v{len(self.nodes) - 1}"
+        way = self.draw(st.integers(0, 3))
+        if way == 0:
+            self.add("Squeeze", [name, self.ints(axis - len(wide))], shape)
+        elif way == 1:
+            self.add("Unsqueeze", [name, self.ints(0)], (1, *wide))
+        elif way == 2:
+            self.add("Gather", [name, self.constant(np.array(0, np.int64))], shape, axis=axis)
+
     def branch(self) -> None:
         x = self.pick()
         assert x
@@ -183,6 +279,7 @@ class Grammar:
 STEPS = [
     *["unary", "cast", "neutral", "binary", "reshape", "transpose", "slice", "concat", "expand", "branch"],
     *["conv", "conv", "batch_norm", "batch_norm", "per_channel", "per_channel"],
+    *["linear", "linear", "rows", "rows", "computed", "computed", "halves", "axes"],
 ]
 
 
@@ -190,10 +287,12 @@ STEPS = [
 def models(draw: Any) -> onnx.ModelProto:
     g = Grammar(draw, np.random.default_rng(draw(st.integers(0, 2**32 - 1))))
     inputs = [helper.make_tensor_value_info("condition", TensorProto.BOOL, [])]
+    dynamic = draw(st.sets(st.sampled_from([1, 2, 3, 4])))  # sizes that the model calls by a symbol
     for i in range(draw(st.integers(1, 2))):
         shape = draw(st.sampled_from(SHAPES))
         g.shapes[f"x{i}"] = shape
-        inputs.append(helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, shape))
+        dims = [f"n{d}" if d in dynamic else d for d in shape]
+        inputs.append(helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, dims))
     for _ in range(draw(st.integers(1, 14))):
         g.step()
     made = [n for n in g.shapes if n.startswith("v")]
@@ -201,7 +300,7 @@ def models(draw: Any) -> onnx.ModelProto:
     if not chosen:
         g.add("Neg", ["x0"], g.shapes["x0"])
         chosen = {next(n for n in g.shapes if n.startswith("v")): None}
-    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, g.shapes[n]) for n in chosen]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * len(g.shapes[n])) for n in chosen]
     graph = helper.make_graph(g.nodes, "fuzz", inputs, outputs, g.weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -219,13 +318,14 @@ def feeds_for(model: onnx.ModelProto, seed: int, condition: bool) -> dict[str, n
     rng = np.random.default_rng(seed)
     feeds: dict[str, np.ndarray] = {"condition": np.array(condition)}
     for i in model.graph.input[1:]:
-        x = rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(np.float32)
+        shape = [d.dim_value or int(d.dim_param[1:]) for d in i.type.tensor_type.shape.dim]
+        x = rng.standard_normal(shape).astype(np.float32)
         x.reshape(-1)[0] = -0.0
         feeds[i.name] = x
     return feeds
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 300, suppress_health_check=list(HealthCheck))
 @given(models())
 def test_random_graphs(proto: onnx.ModelProto) -> None:
     onnx.checker.check_model(proto, full_check=True)
@@ -233,7 +333,7 @@ def test_random_graphs(proto: onnx.ModelProto) -> None:
         expected = {c: results(proto, feeds_for(proto, 0, c)) for c in (True, False)}
     except rt.capi.onnxruntime_pybind11_state.Fail:
         reject()  # the original itself: without optimizations some outer values never reach a branch
-    for level in (1, 2):
+    for level in (1, 2, 3):
         model = from_proto(proto)
         optimize_model(model, OptimizeOptions(level=level), [CheckEach()])
         result = onnx.ModelProto()
