@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class Graph:
     """Nodes as a doubly linked list in topological order, with an index by operator.
 
-    All mutation goes through `insert`, `remove`, `move_after`, `take_over`, `add_constant`, `remove_initializer` here
-    and `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`, `Model.replace_output`: each keeps users,
-    index and version right and tells the model's watcher which nodes to look at again.
+    All mutation goes through `insert`, `remove`, `move_after`, `inline`, `take_over`, `add_constant` and
+    `remove_initializer` here and `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`,
+    `Model.replace_output`: each keeps users, index and version right and tells the model's watcher which nodes to
+    look at again.
     """
 
     def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
@@ -208,6 +209,45 @@ class Graph:
             node.graph = None  # removed with its owner
         for v in self.outputs:
             v.output_count -= 1
+
+    def inline(self, body: Graph) -> list[Value]:
+        """Move the nodes and initializers of `body` in front of its owner, which is a node of this scope, and return
+        what the body gave out. Their names become fresh: what is visible here must not be defined in a body again."""
+        owner, fresh = body.owner, self.model.names.fresh
+        assert owner is not None and owner.graph is self
+        for value in body.initializers.values():
+            value.name, value.graph = fresh(value.name), self
+            self.initializers[value.name] = value
+            self._renamed(value)
+        self.initializers_changed = self.initializers_changed or bool(body.initializers)
+        for node in list(body):
+            body._take_out(node)
+            node.prev, node.next = owner.prev, owner
+            if owner.prev is None:
+                self.first = node
+            else:
+                owner.prev.next = node
+            owner.prev, node.graph = node, self
+            self.by_op.setdefault(node.op, {})[node] = None
+            if node.bodies:
+                self.owners[node] = None
+            for v in node.outputs:
+                if v is not None:
+                    v.name, v.graph = fresh(v.name), self
+                    self._renamed(v)
+            node.stale = True
+            self.touch(node)
+        self.size += body.size
+        results = body.outputs
+        for v in results:
+            v.output_count -= 1
+        body.initializers, body.by_op, body.owners, body.outputs, body.size = {}, {}, {}, [], 0
+        body.nodes_changed = self.nodes_changed = True
+        return results
+
+    def _renamed(self, value: Value) -> None:
+        for user in value.users:
+            user.stale = True
 
     def take_over(self, value: Value, node: Node, index: int = 0) -> None:
         """`node` produces `value` (object, name, users, graph output) in place of its producer.

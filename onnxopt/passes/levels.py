@@ -8,7 +8,7 @@ from typing import Final
 from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
-    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,default-inputs,split-sequences,"
+    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,default-inputs,split-sequences,"
     "common-subexpressions,merge-chains,slices-to-split"
 )
 _CLEAN: Final = "dead-code,deduplicate-constants"
