@@ -207,6 +207,24 @@ def _gather(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     return (*x[:axis], *indices, *x[axis + 1 :])
 
 
+def _gather_nd(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
+    x, indices = s.shape(n.input(0)), s.shape(n.input(1))
+    if x is None or not indices or not isinstance(indices[-1], int):
+        return None
+    return (*indices[:-1], *x[n.attr("batch_dims") + indices[-1] :])
+
+
+def _like_indices(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
+    return s.shape(n.input(1))
+
+
+def _gemm(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
+    a, b = s.shape(n.input(0)), s.shape(n.input(1))
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return None
+    return a[1 if n.attr("transA") else 0], b[0 if n.attr("transB") else 1]
+
+
 def _slice(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     x = s.shape(n.input(0))
     starts, ends = s.content(n.input(1)), s.content(n.input(2))
@@ -459,7 +477,8 @@ _SHAPES: Final[dict[str, Rule]] = {
         (
             *("Abs", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
             *("Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal"),
-            *("Relu", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt", "Tanh", "Trilu"),
+            *("Relu", "Round", "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt"),
+            *("CumSum", "Tanh", "Trilu"),
         ),
         _same,
     ),
@@ -468,6 +487,9 @@ _SHAPES: Final[dict[str, Rule]] = {
     "ConstantOfShape": _filled,
     "Expand": _expand,
     "Gather": _gather,
+    "GatherElements": _like_indices,
+    "GatherND": _gather_nd,
+    "Gemm": _gemm,
     "MatMul": _matmul,
     "Range": _range,
     "Reshape": _reshape,

@@ -1,0 +1,156 @@
+"""What the sweep says of shapes and of integers made from them is what onnxruntime computes, at every size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as rt
+import pytest
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shape_data import ShapeData
+from onnxopt.analysis.symbolic import Expr, Size
+from onnxopt.graph import Model, Value, read_model
+from onnxopt.verification.inputs import InputMaker
+from onnxopt.verification.plan import make_plan
+from tests.samples import ROOT, build, build_text
+
+ZOO = ROOT.parent / "shared" / "zoo"
+DYNAMIC = [ZOO / p for p in ("ts/gpt2_past_dyn.onnx", "ts/lstm_tagger_dyn.onnx", "dynamo/t5_encoder_dyn.onnx")]
+
+OPERATORS = """
+# weights: normal w
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, S, 8] x, float[N, S, 8] z, int64[N, S] k) => (y)
+<
+  int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4},
+  int64[1] eight = {8}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}, int64 start = {0}, int64 step = {1},
+  int64[2] swap = {1, 0}, int64[3] keep = {0, 0, -1}, int64[2] pair = {-1, -1}, int64[2] ones = {1, 1}, float[8, 3] w
+>
+{
+  s = Shape (x)
+  n1 = Gather (s, zero)
+  s1 = Slice (s, one, two)
+  size = Size (x)
+  both = Mul (n1, s1)
+  sum = Add (both, one)
+  less = Sub (sum, one)
+  scalar = Squeeze (less)
+  range = Range (start, scalar, step)
+  swapped = Gather (s, swap)
+  target = Concat <axis = 0> (swapped, two, four)
+  r = Reshape (x, target)
+  flat = Reshape (x, keep)
+  rows = Concat <axis = 0> (both, eight)
+  m = Reshape (x, rows)
+  p = MatMul (x, w)
+  g1 = Gemm (m, w)
+  t = Transpose <perm = [1, 2, 0]> (p)
+  u = Unsqueeze (t, zero)
+  c = Concat <axis = 1> (x, z)
+  d = Shape (c)
+  e = Gather (d, one)
+  f = Slice (c, zero, s1, one)
+  h = Slice (c, s1, end, one)
+  i = Add (x, z)
+  j = ReduceMean <axes = [1], keepdims = 0> (i)
+  wide = Concat <axis = 0> (three, n1, eight)
+  l = Expand (j, wide)
+  minus = Equal (swapped, pair)
+  guarded = Where (minus, ones, swapped)
+  fill = ConstantOfShape (guarded)
+  o = ReduceProd <keepdims = 0> (s)
+  q = Div (both, one)
+  narrow = Cast <to = 6> (both)
+  ku = Unsqueeze (k, last)
+  kz = Mul (ku, zero)
+  nd = GatherND (x, kz)
+  zi = Cast <to = 7> (z)
+  zz = Mul (zi, zero)
+  ge = GatherElements <axis = 1> (x, zz)
+  y = Softmax (i)
+}
+"""
+
+
+def value_of(size: Size, of: dict[str, int]) -> int | None:
+    """The number, None if a symbol is not one of the inputs' own."""
+    if isinstance(size, int):
+        return size
+    total = 0
+    for monomial, coefficient in size.terms:
+        for name in monomial:
+            if name not in of:
+                return None
+            coefficient *= of[name]
+        total += coefficient
+    return total
+
+
+def everything(model: Model) -> list[Value]:
+    return [v for n in model.graph for v in n.outputs if v is not None]
+
+
+def check(proto: onnx.ModelProto, at_least: int) -> None:
+    plan = make_plan(proto)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    model = read_model(proto)
+    types.infer(model)
+    data = ShapeData()
+    list(data.sweep(model.graph))
+    values = everything(model)
+    listed = {o.name for o in copy.graph.output}
+    copy.graph.output.extend(onnx.ValueInfoProto(name=v.name) for v in values if v.name not in listed)
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = rt.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    sizes = 0
+    proven: set[str] = set()
+    for dims in plan.size_choices():
+        try:
+            results = dict(zip(names, session.run(None, InputMaker(plan, {}, 0).make("case", dims, 0).feeds)))
+        except Exception:
+            continue  # sizes that the model does not take
+        sizes += 1
+        for v in values:
+            actual = results[v.name]
+            if not isinstance(actual, np.ndarray):
+                continue
+            for expected, d in zip(data.dims.get(v, ()), actual.shape):
+                number = value_of(expected, dims)
+                assert number is None or number == d, f"{v.name}: {data.dims[v]} is {actual.shape}"
+                if isinstance(expected, Expr) and number is not None:
+                    proven.add(v.name)
+            content = data.contents.get(v)
+            if content is not None:
+                assert content.shape == actual.shape, v.name
+                for expected, element in zip(content.reshape(-1).tolist(), actual.reshape(-1).tolist()):
+                    number = None if expected is None else value_of(expected, dims)
+                    assert number is None or number == element, f"{v.name}: {content} is {actual}"
+                    if isinstance(expected, Expr) and number is not None:
+                        proven.add(v.name)
+        if sizes == 2:
+            break
+    assert sizes
+    assert len(proven) >= at_least, f"only {len(proven)} values with symbols"
+
+
+def test_every_operator_that_is_followed() -> None:
+    check(build_text(OPERATORS.strip()), 30)
+
+
+@pytest.mark.parametrize("name", ["transformer_block", "residual_block", "depthwise_separable"])
+def test_samples(name: str) -> None:
+    check(build.build(ROOT / "models" / f"{name}.onnxtxt"), 4)
+
+
+@pytest.mark.parametrize("path", DYNAMIC, ids=lambda p: p.stem)
+def test_real_models(path: Path) -> None:
+    if not path.is_file():
+        pytest.skip("the zoo is not here")
+    check(onnx.load(path), 10)
