@@ -1,0 +1,94 @@
+"""Nothing that no rewrite touches is lost: a model that has every field keeps them at every level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxopt
+
+
+def tensor(name: str, *shape: int, seed: int = 0) -> TensorProto:
+    data = np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
+    result = numpy_helper.from_array(data, name)
+    result.doc_string = f"about {name}"
+    result.metadata_props.add(key="tensor", value=name)
+    return result
+
+
+def everything() -> onnx.ModelProto:
+    """Conv, BatchNormalization (folds), a call of a function, a sparse bias, training, quantization, denotations."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", doc_string="about conv"),
+        helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["n"], name="bn"),
+        helper.make_node("Twice", ["n"], ["t"], name="call", domain="local"),
+        helper.make_node("Add", ["t", "sparse"], ["s"], name="add"),
+        helper.make_node("Identity", ["s"], ["i"], name="clutter"),
+        helper.make_node("Relu", ["i"], ["y"], name="relu"),
+    ]
+    for node in nodes:
+        node.metadata_props.add(key="node", value=node.name)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 2, 4, 4]) for n in "xy")
+    for info in (x, y):
+        info.doc_string = f"about {info.name}"
+        info.metadata_props.add(key="value", value=info.name)
+        info.type.denotation = "IMAGE"
+        for dim, meaning in zip(info.type.tensor_type.shape.dim, ("BATCH", "CHANNEL", "HEIGHT", "WIDTH")):
+            dim.denotation = f"DATA_{meaning}"
+    weights = [
+        tensor("w", 2, 2, 1, 1),
+        *(tensor(n, 2) for n in ("scale", "shift", "mean", "var")),
+        tensor("q_scale", 1),
+    ]
+    sparse = helper.make_sparse_tensor(
+        numpy_helper.from_array(np.ones(2, np.float32), "sparse"),
+        numpy_helper.from_array(np.array([0, 5], np.int64), "sparse_indices"),
+        [2, 4, 4],
+    )
+    inner = helper.make_tensor_value_info("s", TensorProto.FLOAT, ["N", 2, 4, 4])
+    inner.metadata_props.add(key="value", value="s")
+    graph = helper.make_graph(nodes, "g", [x], [y], weights, "about g", [inner], sparse_initializer=[sparse])
+    graph.metadata_props.add(key="graph", value="g")
+    annotation = graph.quantization_annotation.add(tensor_name="y")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="q_scale")
+    body = [helper.make_node("Add", ["a", "a"], ["b"], name="double")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    function = helper.make_function("local", "Twice", ["a"], ["b"], body, opsets[:1], doc_string="about Twice")
+    function.metadata_props.add(key="function", value="Twice")
+    model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=10)
+    model.producer_name, model.producer_version, model.domain = "test", "1.2", "org.example"
+    model.model_version, model.doc_string = 7, "about the model"
+    model.metadata_props.add(key="model", value="m")
+    training = model.training_info.add()
+    training.algorithm.name = "step"
+    training.update_binding.add(key="q_scale", value="updated")
+    return model
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_every_field_survives(level: int, tmp_path: Path) -> None:
+    before = everything()
+    onnx.save(before, tmp_path / "in.onnx")
+    onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", onnxopt.OptimizeOptions(level=level))
+    after = onnx.load(tmp_path / "out.onnx")
+    for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        assert getattr(after, field) == getattr(before, field), field
+    for field in ("opset_import", "metadata_props", "training_info", "functions"):
+        assert list(getattr(after, field)) == list(getattr(before, field)), field
+    a, b = after.graph, before.graph
+    assert (a.name, a.doc_string) == (b.name, b.doc_string)
+    for field in ("metadata_props", "input", "output", "sparse_initializer", "quantization_annotation"):
+        assert list(getattr(a, field)) == list(getattr(b, field)), field
+    kept = {t.name: t for t in a.initializer}
+    assert kept["q_scale"] == next(t for t in b.initializer if t.name == "q_scale")
+    nodes = {n.name: n for n in a.node}
+    originals = {n.name: n for n in b.node}
+    assert len(a.node) == {0: 6, 1: 5}.get(level, 4)
+    for name in ("conv", "call", "add", "relu"):
+        assert nodes[name].doc_string == originals[name].doc_string
+        assert list(nodes[name].metadata_props) == list(originals[name].metadata_props), name
+    assert [i for i in a.value_info if i.name == "s"] == list(b.value_info)
