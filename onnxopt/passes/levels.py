@@ -16,7 +16,8 @@ _CLEAN: Final = "dead-code,deduplicate-constants"
 
 def _folds(options: str, algebra: str = "") -> str:
     """First all that shrinks; then what weighs one form against another, which has to see the settled graph."""
-    weights = f"conv-bn-folding{options},conv-add-folding{options},simplify-arithmetic{options}{algebra}"
+    weights = f"conv-bn-folding{options},conv-add-folding{options},matmul-scale-folding{options}"
+    weights += f",simplify-arithmetic{options}{algebra}"
     forms = f"flatten-rows{options},gemm-fusion{options}"
     return f"fixpoint({_EXACT},{weights},{_CLEAN}),fixpoint({forms},{_EXACT},{weights},{_CLEAN})"
 

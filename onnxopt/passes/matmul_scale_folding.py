@@ -1,0 +1,76 @@
+"""Constant factors before and after a product with constant weights belong into the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, op, quantized, require_order_kept, rewrite, var
+
+
+def row(m: Match, z: Array, size: int, rank: int | None) -> Array:
+    """`z` as one factor for each of `size` elements of the last axis; declines where it is none, or widens."""
+    m.require(rank is not None and z.ndim <= rank, "the rank is unknown, or would rise")
+    m.require(all(d == 1 for d in z.shape[:-1]) and z.size in (1, size), "not one factor per element of the last axis")
+    m.require(np.isfinite(z).all() and z.all(), "a factor is zero or not finite")
+    return z.reshape(-1).astype(np.float64)
+
+
+def weights(m: Match, x: Value, w: Array) -> None:
+    m.require(w.ndim == 2 and w.dtype.kind == "f", "the weights are no matrix of floats")
+    m.require(len(m.value("w").users) == 1, "the weights are shared, and would be there twice")
+    m.require(not quantized(m, x), "the product is quantized")
+    require_order_kept(m)
+
+
+@rewrite(op.Mul(op.MatMul(var("x"), const("w"), name="product"), const("z")))
+def fold_factor(m: Match, x: Value, w: Array, z: Array) -> Value:
+    """(x W) z = x (W z), z along the columns."""
+    weights(m, x, w)
+    factor = row(m, z, w.shape[1], m.rank(x))
+    result: Value = m.op.MatMul(x, m.const(w.astype(np.float64) * factor, like=w), like=m.product)
+    return result
+
+
+@rewrite(op.Div(op.MatMul(var("x"), const("w"), name="product"), const("z")))
+def fold_divisor(m: Match, x: Value, w: Array, z: Array) -> Value:
+    """(x W) / z = x (W / z), z along the columns."""
+    weights(m, x, w)
+    factor = row(m, z, w.shape[1], m.rank(x))
+    result: Value = m.op.MatMul(x, m.const(w.astype(np.float64) / factor, like=w), like=m.product)
+    return result
+
+
+@rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling", shared=True), const("w"), name="product"))
+def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
+    """(x z) W = x (z W), z along the rows of W; all readers of x z are such products."""
+    scaled = m.scaling.output
+    m.require(not scaled.is_output, "what is scaled is an output")
+    alike = all(
+        u.op == "MatMul" and u.inputs[0] is scaled and u.inputs[1] is not None and u.inputs[1].constant
+        for u in scaled.users
+    )
+    m.require(alike, "what is scaled is used elsewhere")
+    weights(m, x, w)
+    factor = row(m, z, w.shape[0], m.rank(x))
+    wide = w.astype(np.float64) * (factor[:, None] if factor.size > 1 else factor)
+    result: Value = m.op.MatMul(x, m.const(wide, like=w), like=m.product)
+    return result
+
+
+@register
+@dataclass(frozen=True)
+class MatMulScaleFolding(RewritePass):
+    """(x z) W = x (z W), (x W) z = x (W z): the scale of a normalization goes into the products that read it.
+
+    Applies when: the factor is one number, or one per element of the last axis; nobody else reads the value between.
+    Not done: weights that are shared, which would be there twice; factors of zero; quantized products.
+    """
+
+    info = PassInfo("matmul-scale-folding", opt_level=2)
+    ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
+    rules = (fold_factor, fold_divisor, fold_scaled_rows)
