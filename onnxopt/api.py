@@ -46,6 +46,7 @@ class OptimizeOptions:
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
+    `inline_functions`: put the bodies of model-local functions in place of their calls (files only).
     """
 
     level: int = 2
@@ -59,6 +60,7 @@ class OptimizeOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     allow_domains: tuple[str, ...] = ()
+    inline_functions: bool = False
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
@@ -233,7 +235,7 @@ def optimize_file(
         if verifier is not None:
             verifier.start()  # imports onnxruntime and runs the original while the passes run
         progress("loading")
-        model = load(source, freeze_initializers=options.freeze_initializers)
+        model = load(source, freeze_initializers=options.freeze_initializers, inline_functions=options.inline_functions)
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)

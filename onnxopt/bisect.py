@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from onnxopt.analysis.submodel import submodel
 from onnxopt.api import OptimizeOptions
 from onnxopt.errors import ModelError, OnnxOptError, UsageError
+from onnxopt.graph import specialise
 from onnxopt.graph.text import node_text
 from onnxopt.io import from_proto, load, save
 from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
@@ -64,6 +65,10 @@ def bisect(
     """
     source, options = Path(source), options or OptimizeOptions()
     with Verifier(source, verify_options) as verifier, tempfile.TemporaryDirectory() as folder:
+        if options.dims or options.shapes:
+            sized = load(source)
+            specialise(sized, options.dims, options.shapes)
+            verifier.describe(sized.proto)
         trial = _Trial(source, options, verifier, Path(folder) / "trial.onnx")
         whole = trial.run()
         message = trial.difference(whole)
@@ -137,7 +142,12 @@ class _Trial:
 
     def run(self, runs: int | None = None, rewrites: int | None = None, watch: Instrument | None = None) -> _Outcome:
         """The pipeline up to so many runs of passes and so many rewrites."""
-        model = load(self.source, freeze_initializers=self.options.freeze_initializers)
+        given = self.options
+        model = load(
+            self.source, freeze_initializers=given.freeze_initializers, inline_functions=given.inline_functions
+        )
+        if given.dims or given.shapes:
+            specialise(model, given.dims, given.shapes)
         limit, count = _Limit(runs), _Fuel()
         options = dataclasses.replace(self.options, max_rewrites=rewrites)
         instruments = [limit, count, *([watch] if watch is not None else [])]

@@ -13,18 +13,46 @@ from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData
+from onnxopt.protos import body_graphs
 
 
-def load(path: str | Path, *, freeze_initializers: bool = False) -> Model:
+def load(path: str | Path, *, freeze_initializers: bool = False, inline_functions: bool = False) -> Model:
     """Load a model. External data stays on disk until somebody reads it.
 
-    Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
+    `freeze_initializers`: see `read_model`. `inline_functions` puts the bodies of model-local functions in place of
+    their calls. Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not
+    resolve.
     """
     path = Path(path)
     proto = read_proto(path)
-    model = read_model(proto, path, freeze_initializers=freeze_initializers)
+    inlined = inline_functions and len(proto.functions) > 0
+    model = read_model(_inlined(proto, path) if inlined else proto, path, freeze_initializers=freeze_initializers)
+    model.version += inlined  # it is not the file any more
     model.read_external = ExternalData(path.absolute().parent, path.name).decode
     return model
+
+
+def _inlined(proto: ModelProto, path: Path) -> ModelProto:
+    from onnx.inliner import inline_local_functions
+
+    _write_defaults(proto)
+    try:
+        return inline_local_functions(proto, False)
+    except Exception as e:
+        reason = str(e).strip().splitlines() or [type(e).__name__]
+        raise ModelError(f"{path}: its functions cannot be inlined: {reason[0]}", "optimize them in place") from None
+
+
+def _write_defaults(proto: ModelProto) -> None:
+    """Give each call the attributes that its function declares a default for: onnx's inliner forgets those."""
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions if f.attribute_proto}
+    scopes = [proto.graph.node, *(f.node for f in proto.functions)] if defaults else []
+    while scopes:
+        for node in scopes.pop():
+            given = {a.name for a in node.attribute}
+            declared = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(a for a in declared if a.name not in given)
+            scopes += [body.node for _, body in body_graphs(node)]
 
 
 def from_proto(proto: ModelProto, *, freeze_initializers: bool = False) -> Model:

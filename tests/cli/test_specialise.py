@@ -77,6 +77,19 @@ def test_contradictions(args: list[str], says: str, run: Run, dynamic: Path) -> 
     assert not (dynamic / "out.onnx").exists()
 
 
+def test_functions_are_inlined_on_request(run: Run, samples: Path, tmp_path: Path) -> None:
+    source = samples / "local_functions.onnx"
+    assert onnx.load(source).functions
+    r = run("optimize", source, "out.onnx", "--inline-functions")
+    assert r.returncode == 0, r.stderr
+    assert "✓ verified" in r.stdout
+    inlined = onnx.load(tmp_path / "out.onnx")
+    assert not inlined.functions
+    assert all(not n.domain for n in inlined.graph.node)
+    assert run("optimize", source, "kept.onnx").returncode == 0
+    assert onnx.load(tmp_path / "kept.onnx").functions
+
+
 def test_foreign_operators_do_not_enter(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_PASSES", registry._PASSES.copy())
 
