@@ -8,27 +8,26 @@ from typing import Final
 from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
-    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,default-inputs,split-sequences,"
-    "common-subexpressions,merge-chains,slices-to-split"
+    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,default-inputs,"
+    "split-sequences,common-subexpressions,merge-chains,slices-to-split"
 )
+_FOLDS: Final = "conv-bn-folding{0},conv-add-folding{0},matmul-scale-folding{0},simplify-arithmetic{0}"
+_ALGEBRA: Final = ",parallel-conv-merging{0},fuse-normalization{0},fuse-activation{0}"
+_FORMS: Final = "flatten-rows{0},gemm-fusion{0}"
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
 
-def _folds(options: str, algebra: str = "") -> str:
+def _level(folds: str, forms: str, options: str = "") -> str:
     """First all that shrinks; then what weighs one form against another, which has to see the settled graph."""
-    weights = f"conv-bn-folding{options},conv-add-folding{options},matmul-scale-folding{options}"
-    weights += f",simplify-arithmetic{options}{algebra}"
-    forms = f"flatten-rows{options},gemm-fusion{options}"
-    return f"fixpoint({_EXACT},{weights},{_CLEAN}),fixpoint({forms},{_EXACT},{weights},{_CLEAN})"
+    text = f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({forms},{_EXACT},{folds},{_CLEAN})"
+    return text.replace("{0}", options)
 
-
-_ALGEBRA: Final = ",parallel-conv-merging{ranked=true},fuse-normalization{ranked=true},fuse-activation{ranked=true}"
 
 LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
-    _folds(""),
-    _folds("{ranked=true}", _ALGEBRA),
+    _level(_FOLDS, _FORMS),
+    _level(_FOLDS + _ALGEBRA, _FORMS + ",merge-parallel{0}", "{ranked=true}"),
 )
 
 

@@ -40,7 +40,7 @@ class SlicesToSplit(GraphPass):
         for (source, axis), cuts in groups.items():
             if _covers(sorted(cuts), _size(source, axis)) and ctx.spend("split"):
                 first = min((n for group in cuts.values() for n in group), key=position.__getitem__)
-                _split(graph, source, axis, {bounds: cuts[bounds] for bounds in sorted(cuts)}, first)
+                _split(graph, axis, {bounds: cuts[bounds] for bounds in sorted(cuts)}, first)
 
 
 def _size(source: Value, axis: int) -> int | None:
@@ -75,7 +75,9 @@ def _covers(cuts: list[Range], size: int | None) -> bool:
     return cuts[0][0] == 0 and cuts[-1][1] == size and all(a[1] == b[0] for a, b in pairwise(cuts))
 
 
-def _split(graph: Graph, source: Value, axis: int, cuts: dict[Range, list[Node]], first: Node) -> None:
+def _split(graph: Graph, axis: int, cuts: dict[Range, list[Node]], first: Node) -> None:
+    source = first.inputs[0]  # not what it was at first, if that was itself cut out twice
+    assert source is not None
     sizes = graph.add_constant(np.array([b - a for a, b in cuts], np.int64), f"{source.name}_sizes", first)
     split = Node(make_node("Split", "", first.name, {"axis": axis}), [source, sizes], [None] * len(cuts))
     split.proto.metadata_props.extend(first.proto.metadata_props)

@@ -1,0 +1,256 @@
+"""Parts of one tensor: the same operator behind every part is one operator before the split.
+
+f(part 0), f(part 1), … of Split(x)  =  the parts of Split(f(x))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array, make_attribute, make_node
+
+# Each element of the result depends on the element in the same place, and on nothing else.
+_UNARY = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
+    "HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus "
+    "Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
+)
+UNARY: Final = frozenset(_UNARY.split(" "))
+BINARY: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod"})
+# A constant that all parts share is repeated for each of them only up to this many bytes.
+_MAX_REPEATED: Final = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One operator in place of `followers`, the nodes behind the parts.
+
+    `operands`: constants beside x; `axis`, `sizes`: how its result is split; `shape`: of that result.
+    `after`: per part the order of axes that it needs still, or None.
+    """
+
+    followers: tuple[Node, ...]
+    axis: int
+    sizes: tuple[int, ...]
+    shape: Shape | None
+    operands: tuple[Array | Value, ...] = ()
+    position: int = 0
+    attributes: tuple[tuple[str, object], ...] = ()
+    after: tuple[tuple[int, ...] | None, ...] = ()
+
+    @property
+    def saved(self) -> int:
+        """Nodes less: the followers become one, and one for each that needs its axes in another order."""
+        return len(self.followers) - 1 - sum(a is not None for a in self.after)
+
+
+def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan | None:
+    """How to apply what reads the parts (along `axis`, of `sizes`) before they are split; None where it cannot be."""
+    followers = _followers(parts)
+    if followers is None:
+        return None
+    op, shape = followers[0].op, types.shape(parts[0])
+    if shape is not None:
+        axis %= len(shape)
+    if op in UNARY:
+        if any(_attributes(n) != _attributes(followers[0]) for n in followers):
+            return None
+        return Plan(followers, axis, tuple(sizes), _joined(shape, axis, sizes))
+    if shape is None:
+        return None
+    if op in BINARY:
+        return _binary(followers, parts, shape, axis, sizes)
+    if op == "Reshape":
+        return _reshape(followers, shape, axis, sizes)
+    if op == "Transpose":
+        return _transpose(followers, shape, axis, sizes)
+    return None
+
+
+def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, sizes: Sequence[int], before: Node) -> Node:
+    """Split `x` into `parts`, existing values that the new node takes over from their producers."""
+    if graph.opset() >= 13:
+        given = graph.add_constant(np.array(sizes, np.int64), f"{x.name}_split", before)
+        node = Node(make_node("Split", "", "", {"axis": axis}), [x, given], [])
+    else:
+        node = Node(make_node("Split", "", "", {"axis": axis, "split": list(sizes)}), [x], [])
+    node.stale = True
+    graph.insert(node, before)
+    for i, part in enumerate(parts):
+        graph.take_over(part, node, i)
+    return node
+
+
+def new_node(graph: Graph, proto: NodeProto, inputs: list[Value | None], like: Value, before: Node) -> Value:
+    """Insert a node with one new output, of the element type of `like` and a name made from it; returns that."""
+    value = Value(graph.model.names.fresh(f"{like.name}_joined"), graph)
+    value.dtype = types.dtype(like)
+    node = Node(proto, inputs, [value])
+    node.stale = True
+    graph.insert(node, before)
+    return value
+
+
+def hoist(plan: Plan, x: Value, place: Node) -> Node:
+    """Apply the followers' operator to `x`, before `place`, then split; the followers go. Returns the Split."""
+    graph, first = plan.followers[0].graph, plan.followers[0]
+    assert graph is not None
+    inputs: list[Value | None] = [
+        v if isinstance(v, Value) else graph.add_constant(v, f"{first.output.name}_joined", place)
+        for v in plan.operands
+    ]
+    inputs.insert(plan.position, x)
+    proto = NodeProto()
+    proto.CopyFrom(first.proto)
+    changed = dict(plan.attributes)
+    kept = [a for a in proto.attribute if a.name not in changed]
+    del proto.attribute[:]
+    proto.attribute.extend([*kept, *(make_attribute(k, v) for k, v in changed.items())])
+    result = new_node(graph, proto, inputs, first.output, place)
+    result.shape = plan.shape
+    parts: list[Value] = []
+    for node, perm in zip(plan.followers, plan.after or [None] * len(plan.followers)):
+        if perm is None:
+            parts.append(node.output)
+            continue
+        part = Value(graph.model.names.fresh(f"{node.output.name}_part"), graph)
+        part.dtype = types.dtype(node.output)
+        reorder = Node(make_node("Transpose", "", "", {"perm": list(perm)}), [part], [])
+        reorder.stale = True
+        graph.insert(reorder, node)
+        graph.take_over(node.output, reorder)
+        parts.append(part)
+    split = insert_split(graph, result, parts, plan.axis, plan.sizes, place)
+    for node in plan.followers:
+        graph.remove(node)
+    return split
+
+
+def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:
+    """The only reader of each part, if they are different nodes of one operator in the parts' own scope."""
+    found: dict[Node, None] = {}
+    for part in parts:
+        node = part.only_user
+        if node is None or node.graph is not part.graph or node.has_references or len(node.outputs) != 1:
+            return None
+        if part.users[node] != 1 or node.outputs[0] is None:
+            return None
+        found[node] = None
+    if len(found) != len(parts) or len({n.op for n in found}) != 1:
+        return None
+    return tuple(found)
+
+
+def _attributes(node: Node) -> list[tuple[str, bytes]]:
+    return sorted((a.name, a.SerializeToString(deterministic=True)) for a in node.proto.attribute)
+
+
+def _joined(shape: Shape | None, axis: int, sizes: Sequence[int]) -> Shape | None:
+    return None if shape is None else (*shape[:axis], sum(sizes), *shape[axis + 1 :])
+
+
+def _binary(
+    followers: tuple[Node, ...], parts: Sequence[Value], shape: Shape, axis: int, sizes: Sequence[int]
+) -> Plan | None:
+    """x ∘ constant: the constants side by side, or one if it is the same for all."""
+    if any(len(n.inputs) != 2 or _attributes(n) != _attributes(followers[0]) for n in followers):
+        return None
+    position = followers[0].inputs.index(parts[0])
+    arrays: list[Array] = []
+    for node, part in zip(followers, parts):
+        other = node.inputs[1 - position]
+        if node.inputs[position] is not part or other is None or not other.constant:
+            return None
+        if len(other.constant_type()[1]) > len(shape):
+            return None
+        arrays.append(other.array)
+    back = len(shape) - axis  # from the end, where broadcasting starts
+    joined = _join(arrays, back, sizes)
+    if joined is None:
+        return None
+    dims: list[int | str | None] = list(_joined(shape, axis, sizes) or ())
+    for i, size in enumerate(joined.shape[::-1], 1):
+        if i != back and size != 1:
+            dims[-i] = size
+    shared = followers[0].inputs[1 - position] if joined is arrays[0] else None
+    # A Constant node may come after the place where the operator goes.
+    operand = shared if shared is not None and shared.producer is None else joined
+    return Plan(followers, axis, tuple(sizes), tuple(dims), (operand,), position)
+
+
+def _join(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array | None:
+    """The constants along axis -back, each as wide as its part; the first if it does for all parts."""
+    first = arrays[0]
+    if any(a.dtype != first.dtype for a in arrays):
+        return None
+    if all(a.ndim < back or a.shape[-back] == 1 for a in arrays) and all(
+        a.shape == first.shape and a.tobytes() == first.tobytes() for a in arrays
+    ):
+        return first
+    rank = max(back, *(a.ndim for a in arrays))
+    wide = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
+    front, end = wide[0].shape[: rank - back], wide[0].shape[rank - back + 1 :]
+    if any(a.shape[: rank - back] != front or a.shape[rank - back + 1 :] != end for a in wide):
+        return None
+    if any(a.shape[-back] not in (1, n) for a, n in zip(wide, sizes)):
+        return None
+    if sum(a.nbytes * n for a, n in zip(wide, sizes) if a.shape[-back] != n) > _MAX_REPEATED:
+        return None
+    return np.concatenate([np.broadcast_to(a, (*front, n, *end)) for a, n in zip(wide, sizes)], axis=rank - back)
+
+
+def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
+    """[…, N] to […, N / D, D], the rest alike for all parts: heads lie side by side as the parts do."""
+    if axis != len(shape) - 1 or any(n.attr("allowzero", 0) for n in followers):
+        return None
+    targets: list[list[int]] = []
+    for node in followers:
+        given = node.inputs[1] if len(node.inputs) == 2 else None
+        if given is None or not given.constant:
+            return None
+        targets.append(given.array.tolist())
+    rank, heads = len(targets[0]), []
+    if rank < 2:
+        return None
+    for node, target, size in zip(followers, targets, sizes):
+        dims = types.shape(node.output)
+        if dims is None or len(target) != rank or target[:-2] != targets[0][:-2] or len(dims) != rank:
+            return None
+        count, width = dims[-2:]
+        if not isinstance(count, int) or not isinstance(width, int) or count * width != size:
+            return None
+        if width != (types.shape(followers[0].output) or (None,))[-1]:
+            return None
+        heads.append(count)
+    front = targets[0][:-2]
+    if any(d == 0 and i >= axis for i, d in enumerate(front)):  # copies the split axis
+        return None
+    out = types.shape(followers[0].output) or ()
+    # -1 among the front dims stays: what it stands for does not depend on the parts. Elsewhere it is known.
+    joined = np.array([*front, sum(heads), out[-1]], np.int64)
+    return Plan(followers, rank - 2, tuple(heads), (*out[:-2], sum(heads), out[-1]), (joined,))
+
+
+def _transpose(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
+    """The order that most parts want is given to all; a part that wants another is put in order afterwards."""
+    reverse = list(range(len(shape)))[::-1]
+    perms = [tuple(n.attr("perm") or reverse) for n in followers]
+    common = max(perms, key=perms.count)
+    after = tuple(None if p == common else tuple(common.index(i) for i in p) for p in perms)
+    joined = _joined(shape, axis, sizes) or ()
+    return Plan(
+        followers,
+        common.index(axis),
+        tuple(sizes),
+        tuple(joined[i] for i in common),
+        attributes=(("perm", list(common)),),
+        after=after,
+    )
