@@ -1,0 +1,173 @@
+"""A linear operator right behind another, with nothing non-linear between, is one linear operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.analysis import linear
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.protos import FLOATS, Array
+from onnxopt.rewriting import Call, Match, const, op, quantized, require_order_kept, rewrite, var
+
+
+def conv(x: object, w: str, b: str, name: str) -> Call:
+    return op.Conv(x, const(w), const(b).opt(), name=name)
+
+
+def require_cheaper(m: Match, composed: int, apart: int) -> None:
+    """A product of weights may be larger than both: a bottleneck is there to be narrow."""
+    m.require(composed <= apart, "the composed weights are larger, and take more multiplications")
+
+
+def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
+    """A Conv with one tap per channel and no padding, that looks at every position, or every so many."""
+    auto = node.attr("auto_pad")
+    return (
+        set(w.shape[2:]) <= {1}
+        and node.attr("group") == 1
+        and not any(node.attr("pads") or ())
+        and auto in ("NOTSET", "VALID", b"NOTSET", b"VALID")
+        and (strides or set(node.attr("strides") or [1]) == {1})
+    )
+
+
+def bias_or_zero(b: Array | None, channels: int) -> Array:
+    return np.zeros(channels) if b is None else b.astype(np.float64)
+
+
+def composed_conv(
+    m: Match, like: Node, weight: Array, bias: Array | None, arrays: tuple[Array, Array], **attributes: object
+) -> Value:
+    """The Conv with `weight`, where nothing forbids it; `arrays` are the weights it stands for."""
+    x, w = m.value("x"), arrays[0]
+    require_order_kept(m)
+    m.require(not quantized(m, x) and not quantized(m, m.inner.output), "the convolutions are quantized")
+    m.require(w.dtype == arrays[1].dtype, "the types differ")
+    bias_value = None if bias is None else m.const(bias, like=w, hint=f"{m.outer.output.name}_bias")
+    weight_value = m.const(weight, like=w, hint=f"{m.outer.output.name}_weight")
+    result: Value = m.op.Conv(x, weight_value, bias_value, like=like, **attributes)
+    return result
+
+
+@rewrite(conv(conv(var("x"), "w1", "b1", "inner"), "w2", "b2", "outer"))
+def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
+    """Conv1x1(Conv(x; W, b); V, c) = Conv(x; V W, V b + c): V mixes the channels that W makes."""
+    if w1.ndim != w2.ndim or not is_pointwise(m.outer, w2, strides=True):
+        m.skip()
+    m.require(m.inner.attr("group") == 1, "grouped convolution")
+    auto = m.inner.attr("auto_pad")
+    strides = m.outer.attr("strides") or [1] * (w1.ndim - 2)
+    m.require(auto not in ("SAME_UPPER", "SAME_LOWER", b"SAME_UPPER", b"SAME_LOWER") or set(strides) == {1},
+              "the padding depends on the stride")  # fmt: skip
+    mix = w2.reshape(w2.shape[:2]).astype(np.float64)
+    weight = np.tensordot(mix, w1.astype(np.float64), axes=1)
+    require_cheaper(m, weight.size, w1.size + w2.size)
+    bias = None
+    if b1 is not None or b2 is not None:
+        bias = mix @ bias_or_zero(b1, w1.shape[0]) + bias_or_zero(b2, w2.shape[0])
+    # floor(floor(n / s) / t) = floor(n / (s t)): every t-th of every s-th position.
+    inner_strides = m.inner.attr("strides") or [1] * (w1.ndim - 2)
+    product = [s * t for s, t in zip(inner_strides, strides)]
+    changes = {} if product == list(inner_strides) else {"strides": product}
+    return composed_conv(m, m.inner, weight, bias, (w1, w2), **changes)
+
+
+@rewrite(conv(conv(var("x"), "w1", "b1", "inner"), "w2", "b2", "outer"))
+def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
+    """Conv(Conv1x1(x; W, b); V, c) = Conv(x; V W, c + sum V b): without padding where there is a b."""
+    if w1.ndim != w2.ndim or not is_pointwise(m.inner, w1) or set(w2.shape[2:]) <= {1}:
+        m.skip()
+    m.require(m.outer.attr("group") == 1, "grouped convolution")
+    m.require(b1 is None or not b1.any() or linear.unpadded(m.outer), "the padding is zero, and not the bias")
+    mix = w1.reshape(w1.shape[:2]).astype(np.float64)
+    weight = np.moveaxis(np.tensordot(w2.astype(np.float64), mix, axes=(1, 0)), -1, 1)
+    require_cheaper(m, weight.size, w1.size + w2.size)
+    bias = None
+    if b1 is not None or b2 is not None:
+        shift = linear.sum_over_inputs(m.outer, w2, bias_or_zero(b1, w1.shape[0]))
+        bias = shift + bias_or_zero(b2, w2.shape[0])
+    return composed_conv(m, m.outer, weight, bias, (w1, w2))
+
+
+def product(m: Match, w1: Array, w2: Array) -> Array:
+    """W V in float64, where it is no larger than both together."""
+    require_order_kept(m)
+    m.require(w1.ndim == 2 and w2.ndim == 2 and w1.dtype == w2.dtype, "the weights are no matrices of one type")
+    m.require(w1.dtype.kind == "f", "not a floating point product")
+    require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size)
+    result: Array = w1.astype(np.float64) @ w2.astype(np.float64)
+    return result
+
+
+@rewrite(op.MatMul(op.MatMul(var("x"), const("w1"), name="inner"), const("w2"), name="outer"))
+def compose_products(m: Match, x: Value, w1: Array, w2: Array) -> Value:
+    """(x W) V = x (W V)."""
+    m.require(not quantized(m, x), "the products are quantized")
+    result: Value = m.op.MatMul(x, m.const(product(m, w1, w2), like=w1), like=m.outer)
+    return result
+
+
+@rewrite(op.MatMul(op.Add(op.MatMul(var("x"), const("w1")), const("b1"), name="add"), const("w2"), name="outer"))
+def compose_products_with_bias(m: Match, x: Value, w1: Array, b1: Array, w2: Array) -> Value:
+    """(x W + b) V = x (W V) + b V, b along the columns."""
+    m.require(not quantized(m, x), "the products are quantized")
+    rank = m.rank(x)
+    m.require(rank is not None and b1.ndim <= rank, "the rank is unknown, or would rise")
+    weight = product(m, w1, w2)
+    m.require(b1.size == w1.shape[1] == b1.shape[-1], "the bias is not one per column")
+    bias = b1.reshape(-1).astype(np.float64) @ w2.astype(np.float64)
+    scaled = m.op.MatMul(x, m.const(weight, like=w1), like=m.outer)
+    result: Value = m.op.Add(scaled, m.const(bias, like=w1), like=m.add)
+    return result
+
+
+@rewrite(
+    op.Gemm(
+        op.Gemm(var("x"), const("w1"), const("b1").opt(), name="inner"), const("w2"), const("b2").opt(), name="outer"
+    )
+)
+def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
+    """Gemm(Gemm(x, W, b), V, c) = Gemm(x, W V, b V + c)."""
+    m.require(not m.outer.attr("transA"), "the result in between is transposed")
+    m.require(m.dtype(x) in FLOATS and not quantized(m, x), "not floating point products")
+    first = (w1.T if m.inner.attr("transB") else w1).astype(np.float64) * float(m.inner.attr("alpha"))
+    second = (w2.T if m.outer.attr("transB") else w2).astype(np.float64) * float(m.outer.attr("alpha"))
+    b, c = (
+        linear.bias_of(m.inner, b1, first.shape[1]),
+        linear.bias_of(m.outer, b2, second.shape[1]),
+    )
+    m.require(b is not None and c is not None, "a bias is not one per column")
+    require_order_kept(m)
+    require_cheaper(m, first.shape[0] * second.shape[1], w1.size + w2.size)
+    weight = m.const(first @ second, like=w1)
+    assert b is not None and c is not None
+    has_bias = b1 is not None or b2 is not None
+    bias = m.const(b @ second + c, like=w1, hint=f"{m.outer.output.name}_bias") if has_bias else None
+    result: Value = m.op.Gemm(x, weight, bias, like=m.inner, transB=None, alpha=None, beta=None)
+    return result
+
+
+@register
+@dataclass(frozen=True)
+class LinearComposition(RewritePass):
+    """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): linear operators in a row are one.
+
+    Applies when: nobody reads the value in between, and the composed weights are no larger than both were, so that
+    neither bytes nor multiplications rise: the narrow middle of a bottleneck stays.
+    Keeps: biases in between; with padding behind them they are not linear, and stay.
+    Not done: groups, quantized operators, results that are ranked.
+    """
+
+    info = PassInfo("linear-composition", opt_level=3, after=("conv-bn-folding", "conv-add-folding"))
+    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
+    rules = (
+        compose_pointwise_after,
+        compose_pointwise_before,
+        compose_products,
+        compose_products_with_bias,
+        compose_gemms,
+    )
