@@ -26,6 +26,7 @@ from onnxopt.passes import (
     shape_arithmetic,
     simplify_arithmetic,
     slices_to_split,
+    transpose_propagation,
 )
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "shape_arithmetic",
     "simplify_arithmetic",
     "slices_to_split",
+    "transpose_propagation",
 ]

@@ -20,6 +20,7 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import FLOATS, make_node
+from onnxopt.rewriting.regions import Region, regions
 
 _UNARY: Final = frozenset(
     {
@@ -51,7 +52,8 @@ class FlattenRows(GraphPass):
         if graph.is_function or graph.opset() < 13 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.update(graph.model)
-        for region in _regions(graph):
+        for found in regions(graph, _leading_dims, _rows):
+            region = _Region(graph, found)
             gain = region.gain()
             if not gain:
                 continue
@@ -65,53 +67,14 @@ class FlattenRows(GraphPass):
                 region.flatten()
 
 
-def _regions(graph: Graph) -> list[_Region]:
-    """Nodes that treat rows of the same leading dims one by one, connected by values that one makes and another reads,
-    or both read; linear in nodes."""
-    region_of: dict[Node, _Region] = {}
-    reading: dict[Value, _Region] = {}
-    for node in graph:
-        lead = _leading_dims(node)
-        if lead is None:
-            continue
-        region = _Region(graph, lead)
-        for v in _rows(node, lead):
-            made = region_of.get(v.producer) if v.producer is not None else None
-            region = (made or reading.setdefault(v, region)).root().absorb(region.root())
-        region.root().nodes.append(node)
-        region_of[node] = region.root()
-    regions = list({id(r.root()): r.root() for r in region_of.values()}.values())
-    position = {node: i for i, node in enumerate(region_of)}
-    for region in regions:
-        region.inside = set(region.nodes)
-        region.nodes.sort(key=position.__getitem__)
-    return regions
-
-
 class _Region:
     """Nodes, in order, whose values all have the leading dims `lead`."""
 
-    def __init__(self, graph: Graph, lead: Shape) -> None:
+    def __init__(self, graph: Graph, found: Region[Shape]) -> None:
         self.graph = graph
-        self.lead = lead
-        self.nodes: list[Node] = []
-        self.inside: set[Node] = set()
-        self._into: _Region | None = None
-
-    def root(self) -> _Region:
-        region = self
-        while region._into is not None:
-            region = region._into
-        return region
-
-    def absorb(self, other: _Region) -> _Region:
-        """Union by size; returns the region that holds both."""
-        if other is self:
-            return self
-        large, small = (self, other) if len(self.nodes) >= len(other.nodes) else (other, self)
-        large.nodes += small.nodes
-        small.nodes, small._into = [], large
-        return large
+        self.lead = found.kind
+        self.nodes = found.nodes
+        self.inside = set(found.nodes)
 
     # -- does it pay? ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ _FOLDS: Final = (
     "conv-bn-folding{0},conv-add-folding{0},matmul-scale-folding{0},scale-propagation{0},simplify-arithmetic{0}"
 )
 _ALGEBRA: Final = ",linear-composition{0},parallel-conv-merging{0},fuse-normalization{0},fuse-activation{0}"
-_FORMS: Final = "flatten-rows{0},gemm-fusion{0}"
+_FORMS: Final = "transpose-propagation{0},flatten-rows{0},gemm-fusion{0}"
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
 

@@ -131,10 +131,28 @@ def _up(value: Value | None, reader: Node, factor: Array, reach: int) -> list[_E
         return _through_split(node, value.index, factor, reach)
     if node.op == "Concat" and not factor.ndim:
         return _all([_into(node, i, factor) or _up(v, node, factor, reach) for i, v in enumerate(inputs)])
-    linear_in_it = node.op in _LINEAR or (node.op in _POSITIVE and bool((factor > 0).all()))
-    if linear_in_it and value.index == 0 and len(node.outputs) == 1 and (not factor.ndim or _keeps_last(node)):
+    if (
+        _commutes(node, factor)
+        and value.index == 0
+        and len(node.outputs) == 1
+        and (not factor.ndim or _keeps_last(node))
+    ):
         return _up(inputs[0], node, factor, reach)
     return None
+
+
+def _commutes(node: Node, factor: Array) -> bool:
+    """Is f(c x) = c f(x), for this c?"""
+    return node.op in _LINEAR or _pads_zeros(node) or (node.op in _POSITIVE and bool((factor > 0).all()))
+
+
+def _pads_zeros(node: Node) -> bool:
+    if node.op != "Pad" or node.graph is None or node.graph.opset() < 11:
+        return False
+    value = node.input(2)
+    return node.attr("mode") in ("constant", b"constant") and (
+        value is None or (value.constant and not value.array.any())
+    )
 
 
 def _all(parts: list[list[_Edit] | None]) -> list[_Edit] | None:
@@ -262,7 +280,7 @@ def _down(node: Node, factor: Array) -> list[_Edit] | None:
             return None
         if reader.op in ("Conv", "MatMul"):
             return _into_reader(reader, axis, numbers, len(shape))
-        if axis is None and (reader.op in _LINEAR or (reader.op in _POSITIVE and bool((numbers > 0).all()))):
+        if axis is None and _commutes(reader, numbers):
             continue
         if reader.op == "Transpose":
             perm = list(reader.attr("perm") or range(len(shape))[::-1])
@@ -274,7 +292,7 @@ def _down(node: Node, factor: Array) -> list[_Edit] | None:
 
 def _keeps_axis(node: Node, axis: int | None) -> bool:
     """Does the result, along `axis`, come from the same elements, and keep a positive factor?"""
-    return node.op in _ELEMENTWISE or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
+    return node.op in _ELEMENTWISE or _pads_zeros(node) or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
 
 
 def _readers(value: Value) -> Iterator[tuple[Node, int]]:

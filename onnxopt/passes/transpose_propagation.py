@@ -1,0 +1,333 @@
+"""Operators that do not care about the order of axes are turned as a whole, so that the Transposes around them go.
+
+Exporters of channels-last frameworks put a Transpose before and after each convolution; what lies between works element
+by element, or along axes that can be renamed. Turned into the order of the convolutions, the region needs none of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.ordering import decides_ranking
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.parts import BINARY, UNARY
+from onnxopt.rewriting.regions import Region, regions
+from onnxopt.rewriting.replace import remove_dead
+
+Perm = tuple[int, ...]
+
+_BROADCASTING: Final = BINARY | {
+    *("And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Equal", "Greater", "GreaterOrEqual"),
+    *("Less", "LessOrEqual", "Max", "Mean", "Min", "Or", "PRelu", "Sum", "Where", "Xor"),
+}
+_ONE_AXIS: Final = frozenset({"Concat", "LogSoftmax", "Softmax", "Split"})
+_REDUCE: Final = frozenset(
+    {
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
+        *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
+    }
+)
+_SHARED_BYTES: Final = 1 << 16  # a constant with other readers is copied in another order up to this size
+
+
+@register
+@dataclass(frozen=True)
+class TransposePropagation(GraphPass):
+    """f(Transpose(x, p)) = Transpose(f'(x), p), f' the same with its axes renamed: Transposes meet, and cancel.
+
+    Applies when: a region of operators that work element by element, broadcast, or along axes that are constant
+    (Concat, Split, Softmax, Reduce, Pad, Slice) has more Transposes at its border than the turned region needs, and
+    these move no more elements.
+    Keeps: what is read elsewhere, or an output, in its order: by a Transpose that counts against the rest.
+    Not done: opsets before 13; results that are ranked, whose sums would be taken in another order.
+    """
+
+    info = PassInfo("transpose-propagation", opt_level=2, before=("flatten-rows",))
+    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.is_function or graph.opset() < 13 or not graph.by_op.get("Transpose"):
+            return
+        for found in regions(graph, _turnable_rank, _data):
+            region = _Region(graph, found)
+            choices = [(region.saving(q), q) for q in region.choices()]
+            if not choices:
+                continue
+            saved, q = max(choices, key=lambda c: c[0])
+            if saved < 1:
+                ctx.decline("turned", "it would not leave fewer Transposes", repr(region.nodes[0]))
+            elif not self.ranked and region.is_sum and region.decides_ranking():
+                ctx.decline("turned", "the result is ranked (NonMaxSuppression, TopK)", repr(region.nodes[0]))
+            elif ctx.spend("turned"):
+                region.turn(q)
+
+
+def inverse(perm: Sequence[int]) -> Perm:
+    """Where each axis goes: inverse(p)[p[i]] = i."""
+    result = [0] * len(perm)
+    for i, p in enumerate(perm):
+        result[p] = i
+    return tuple(result)
+
+
+def after(first: Sequence[int], second: Sequence[int]) -> Perm:
+    """The one order that does both: Transpose(Transpose(x, first), second)."""
+    return tuple(first[i] for i in second)
+
+
+def _perm(node: Node, rank: int) -> Perm:
+    return tuple(node.attr("perm") or range(rank)[::-1])
+
+
+# -- which operators can be turned ----------------------------------------------------------------------------
+
+
+def _turnable_rank(node: Node) -> int | None:
+    """The rank of what the node works on, if renaming axes is all it takes; None if not."""
+    if node.has_references or None in node.outputs or not node.inputs or node.bodies:
+        return None
+    op = node.op
+    if op not in UNARY and op not in _BROADCASTING and op not in _ONE_AXIS | _REDUCE and op not in ("Pad", "Slice"):
+        return None
+    first = node.inputs[0]
+    value = first if op in _REDUCE and first is not None else node.outputs[0]
+    rank = types.rank(value) if value is not None else None
+    if rank is None or rank < 2 or (len(node.outputs) > 1 and op != "Split"):
+        return None
+    if op in _BROADCASTING:
+        return rank if all(v is None or _fits(v, rank) for v in node.inputs) else None
+    if op == "Concat":
+        return rank if all(v is not None and types.rank(v) == rank for v in node.inputs) else None
+    if op in _REDUCE:
+        return rank if _axes(node) else None
+    if op == "Pad":
+        pads = node.input(1)
+        return rank if pads is not None and pads.constant and node.input(3) is None else None
+    if op == "Slice":
+        axes = node.input(3)
+        return rank if axes is not None and axes.constant else None
+    return rank
+
+
+def _fits(v: Value, rank: int) -> bool:
+    """Can an operand that is broadcast be turned? One of lower rank gets ones in front, if it is constant."""
+    return types.rank(v) == rank or _is_single(v) or (v.constant and len(v.constant_type()[1]) <= rank)
+
+
+def _is_single(v: Value) -> bool:
+    shape = types.shape(v)
+    return shape is not None and all(d == 1 for d in shape)
+
+
+def _axes(node: Node) -> list[int] | None:
+    """The axes that a Reduce goes over; None where they are computed, or all."""
+    given = node.input(1)
+    if given is not None:
+        return [int(i) for i in given.array.reshape(-1)] if given.constant else None
+    written: list[int] | None = node.attr("axes")
+    return written
+
+
+def _drops_axes(node: Node) -> bool:
+    return node.op in _REDUCE and not node.attr("keepdims")
+
+
+def _data(node: Node, rank: int) -> Iterator[Value]:
+    """The inputs whose axes are turned, constants left out."""
+    inputs = node.inputs if node.op in _BROADCASTING or node.op == "Concat" else node.inputs[:1]
+    return (v for v in inputs if v is not None and not v.constant and not _is_single(v))
+
+
+# -- a region -------------------------------------------------------------------------------------------------
+
+
+class _Region:
+    """Nodes, in order, that work on values of one rank."""
+
+    def __init__(self, graph: Graph, found: Region[int]) -> None:
+        self.graph = graph
+        self.rank = found.kind
+        self.nodes = found.nodes
+        self.inside = set(found.nodes)
+        self.is_sum = any(n.op in _REDUCE or n.op in ("LogSoftmax", "Softmax") for n in self.nodes)
+        self.entering = list(
+            dict.fromkeys(v for n in self.nodes for v in _data(n, self.rank) if v.producer not in self.inside)
+        )
+
+    def decides_ranking(self) -> bool:
+        return any(decides_ranking(v) for n in self.nodes for v in n.outputs if v is not None)
+
+    def made(self) -> Iterator[Value]:
+        """What has the rank of the region, and is turned."""
+        return (v for n in self.nodes if not _drops_axes(n) for v in n.outputs if v is not None)
+
+    def _leaving(self) -> Iterator[tuple[Value, list[Node], bool]]:
+        """(value, Transposes outside that read it, does anything else outside?)"""
+        for v in self.made():
+            outside = [u for u in v.users if u not in self.inside]
+            transposes = [u for u in outside if u.op == "Transpose" and u.graph is self.graph]
+            if outside or v.is_output:
+                yield v, transposes, v.is_output or len(transposes) < len(outside)
+
+    def choices(self) -> list[Perm]:
+        """The orders that make Transposes at the border cancel, the most common first."""
+        count: Counter[Perm] = Counter()
+        for v in self.entering:
+            if v.producer is not None and v.producer.op == "Transpose":
+                count[inverse(_perm(v.producer, self.rank))] += 1
+        for _, transposes, _ in self._leaving():
+            count.update(_perm(t, self.rank) for t in transposes)
+        identity = tuple(range(self.rank))
+        return [q for q, _ in count.most_common(2) if q != identity]
+
+    def saving(self, q: Perm) -> int:
+        """Transposes less when the region is in the order `q`; 0 where more elements would be moved."""
+        back, identity = inverse(q), tuple(range(self.rank))
+        saved, moved = 0, 0.0
+        for node in self.nodes:
+            if _drops_axes(node):
+                rest = [back[i] for i in range(self.rank) if i not in {a % self.rank for a in _axes(node) or ()}]
+                if rest != sorted(rest):
+                    return 0
+        for v in self.entering:
+            t = v.producer if v.producer is not None and v.producer.op == "Transpose" else None
+            goes = t is not None and not v.is_output and self.inside.issuperset(v.users)
+            cancels = t is not None and after(_perm(t, self.rank), q) == identity
+            saved += goes - (not cancels)
+            moved += _size(v) * ((not cancels) - goes)
+        for v, transposes, others in self._leaving():
+            for t in transposes:
+                cancels = after(back, _perm(t, self.rank)) == identity and not t.output.is_output
+                saved += cancels
+                moved -= _size(v) * cancels
+            saved -= others
+            moved += _size(v) * others
+        for v in {v for n in self.nodes for v in n.inputs if v is not None and v.constant}:
+            if len(v.users) > 1 and v.array.nbytes > _SHARED_BYTES:
+                return 0
+        return 0 if moved > 0 else saved
+
+    # -- doing it ----------------------------------------------------------------------------------------
+
+    def turn(self, q: Perm) -> None:
+        back = inverse(q)
+        turned: dict[Value, Value] = {}
+        leaving = list(self._leaving())
+        sources = [v.producer for v in self.entering]
+        for node in self.nodes:
+            inputs = [v if v is None else self._operand(node, i, v, q, turned) for i, v in enumerate(node.inputs)]
+            if _drops_axes(node):
+                for i, v in enumerate(inputs):
+                    if v is not node.inputs[i]:
+                        node.set_input(i, v)
+                _rename_axes(node, node, back, self.rank)
+                continue
+            proto = NodeProto()
+            proto.CopyFrom(node.proto)
+            results: list[Value | None] = [self._new(v, q) for v in node.outputs if v is not None]
+            new = Node(proto, inputs, results)
+            new.stale = True
+            self.graph.insert(new, node)
+            _rename_axes(new, node, back, self.rank)
+            turned.update((old, made) for old, made in zip(node.outputs, results) if old is not None and made)
+        for value, transposes, others in leaving:
+            self._hand_out(value, turned[value], transposes, others, back)
+        for node in reversed(self.nodes):
+            if not _drops_axes(node):
+                self.graph.remove(node)
+        for source in sources:
+            if source is not None and source.op == "Transpose":
+                remove_dead(source)
+
+    def _new(self, like: Value, q: Perm) -> Value:
+        value = Value(self.graph.model.names.fresh(f"{like.name}_turned"), self.graph)
+        shape = types.shape(like)
+        value.dtype = types.dtype(like)
+        value.shape = tuple(shape[i] for i in q) if shape is not None else None
+        return value
+
+    def _operand(self, node: Node, index: int, v: Value, q: Perm, turned: dict[Value, Value]) -> Value:
+        """What the turned node reads in place of `v`."""
+        broadcast = node.op in _BROADCASTING or node.op == "Concat"
+        if (index and not broadcast) or (_is_single(v) and node.op != "Concat"):
+            return v
+        if v not in turned:
+            if v.constant:
+                array: Array = v.array.reshape((1,) * (self.rank - v.array.ndim) + v.array.shape).transpose(q)
+                turned[v] = self.graph.add_constant(array, v.name, node)
+            else:
+                turned[v] = self._enter(v, q, node)
+        return turned[v]
+
+    def _enter(self, v: Value, q: Perm, before: Node) -> Value:
+        """A value from outside in the order `q`: what was transposed into its order is read in its own."""
+        t = v.producer
+        if t is not None and t.op == "Transpose" and t.inputs[0] is not None:
+            x, perm = t.inputs[0], after(_perm(t, self.rank), q)
+            if perm == tuple(range(self.rank)):
+                return x
+        else:
+            x, perm = v, q
+        value = self._new(v, q)
+        self._transpose(x, perm, value, before)
+        return value
+
+    def _transpose(self, x: Value, perm: Perm, result: Value | None, before: Node | None) -> Node:
+        node = Node(make_node("Transpose", "", "", {"perm": list(perm)}), [x], [result])
+        node.stale = True
+        return self.graph.insert(node, before)
+
+    def _hand_out(self, value: Value, new: Value, transposes: list[Node], others: bool, back: Perm) -> None:
+        """Transposes outside read the turned value, or are it; anything else gets the value in its order."""
+        for t in transposes:
+            perm = after(back, _perm(t, self.rank))
+            if perm == tuple(range(self.rank)) and not t.output.is_output:
+                t.output.replace_all_uses_with(new)
+                self.graph.remove(t)
+            else:
+                t.set_input(0, new)
+                t.set_attr("perm", list(perm))
+        if others:
+            self.graph.take_over(value, self._transpose(new, back, None, value.producer))
+
+
+def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
+    """Axis i of `old` is axis back[i] of `node`, which has the operands of the turned region."""
+    graph = node.graph
+    assert graph is not None
+
+    def constant(index: int, array: Array) -> None:
+        like = old.inputs[index]
+        assert like is not None and graph is not None
+        node.set_input(index, graph.add_constant(array.astype(like.array.dtype), like.name, node))
+
+    if node.op in _ONE_AXIS:
+        node.set_attr("axis", back[int(old.attr("axis")) % rank])
+    elif node.op in _REDUCE:
+        axes = sorted(back[i % rank] for i in _axes(old) or ())
+        if old.input(1) is not None:
+            constant(1, np.array(axes))
+        else:
+            node.set_attr("axes", axes)
+    elif node.op == "Pad":
+        pads = old.inputs[1].array.reshape(2, rank)  # type: ignore[union-attr]
+        constant(1, pads[:, list(inverse(back))].reshape(-1))
+    elif node.op == "Slice":
+        axes = [back[int(i) % rank] for i in old.inputs[3].array]  # type: ignore[union-attr]
+        constant(3, np.array(axes))
+
+
+def _size(value: Value) -> float:
+    """Elements, an unknown dim taken for one: what is compared has the same unknown dims nearly always."""
+    return float(prod(d for d in types.shape(value) or () if isinstance(d, int)))
