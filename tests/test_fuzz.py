@@ -28,13 +28,15 @@ NEUTRAL = [0.0, -0.0, 1.0, -1.0, 2.0]
 
 @dataclass
 class Grammar:
-    """Grows a graph node by node; every value's shape is known, so that operands fit."""
+    """Grows a graph node by node; every value's type and shape are known, so that operands fit."""
 
     draw: Any
     rng: np.random.Generator
+    float: type = np.float32
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    types: dict[str, type] = field(default_factory=dict)
 
     def constant(self, array: np.ndarray) -> str:
         name = f"k{len(self.weights)}"
@@ -48,14 +50,23 @@ class Grammar:
     def ints(self, *values: int) -> str:
         return self.constant(np.array(values, np.int64))
 
-    def add(self, op: str, inputs: list[str], shape: tuple[int, ...], **attributes: Any) -> None:
+    def floats(self, array: Any) -> str:
+        return self.constant(np.asarray(array, self.float))
+
+    def add(self, op: str, inputs: list[str], shape: tuple[int, ...], of: type | None = None, **attributes: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
         self.shapes[name] = shape
+        self.types[name] = of or self.float
+        return name
 
-    def pick(self, wanted: Any = lambda s: True) -> str | None:
-        names = [n for n, s in self.shapes.items() if wanted(s)]
+    def pick(self, wanted: Any = lambda s: True, of: type | None = None) -> str | None:
+        of = of or self.float
+        names = [n for n, s in self.shapes.items() if self.types[n] is of and wanted(s)]
         return self.draw(st.sampled_from(names)) if names else None
+
+    def element(self, of: type) -> int:
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(of)))
 
     def step(self) -> None:
         getattr(self, self.draw(st.sampled_from(STEPS)))()
@@ -69,13 +80,13 @@ class Grammar:
     def cast(self) -> None:
         x = self.pick()
         assert x
-        self.add("Cast", [x], self.shapes[x], to=TensorProto.FLOAT)
+        self.add("Cast", [x], self.shapes[x], to=self.element(self.float))
 
     def neutral(self) -> None:
         x = self.pick()
         assert x
         shape = (1,) * self.draw(st.integers(0, 3))
-        k = self.constant(np.full(shape, self.draw(st.sampled_from(NEUTRAL)), np.float32))
+        k = self.floats(np.full(shape, self.draw(st.sampled_from(NEUTRAL))))
         op = self.draw(st.sampled_from(["Add", "Sub", "Mul", "Pow", "Max"]))
         pair = [x, k] if op == "Pow" or self.draw(st.booleans()) else [k, x]
         self.add(op, pair, np.broadcast_shapes(self.shapes[x], shape))
@@ -135,16 +146,16 @@ class Grammar:
 
     def conv(self) -> None:
         x = self.pick(lambda s: len(s) == 4 and min(s[2:]) >= 1)
-        if x is None:
+        if x is None or self.float is not np.float32:  # the runtime has no other kernel
             return
         n, c, h, w = self.shapes[x]
         group = self.draw(st.sampled_from([1, c]))
         channels = c if group == c else 4
-        weight = self.constant(self.rng.standard_normal((channels, c // group, 1, 1)).astype(np.float32))
+        weight = self.floats(self.rng.standard_normal((channels, c // group, 1, 1)))
         pad = self.draw(st.integers(0, 1))
         inputs = [x, weight]
         if self.draw(st.booleans()):
-            inputs.append(self.constant(self.rng.standard_normal(channels).astype(np.float32)))
+            inputs.append(self.floats(self.rng.standard_normal(channels)))
         self.add("Conv", inputs, (n, channels, h + 2 * pad, w + 2 * pad), group=group, pads=[pad] * 4)
 
     def batch_norm(self) -> None:
@@ -152,15 +163,15 @@ class Grammar:
         if x is None:
             return
         c = self.shapes[x][1]
-        statistics = [self.rng.uniform(0.5, 1.5, c).astype(np.float32) for _ in range(4)]
-        self.add("BatchNormalization", [x, *map(self.constant, statistics)], self.shapes[x])
+        statistics = [self.rng.uniform(0.5, 1.5, c) for _ in range(4)]
+        self.add("BatchNormalization", [x, *map(self.floats, statistics)], self.shapes[x])
 
     def per_channel(self) -> None:
         x = self.pick(lambda s: len(s) == 4)
         if x is None:
             return
         shape = self.draw(st.sampled_from([(self.shapes[x][1], 1, 1), (1, self.shapes[x][1], 1, 1), ()]))
-        k = self.constant(self.rng.uniform(0.5, 1.5, shape).astype(np.float32))
+        k = self.floats(self.rng.uniform(0.5, 1.5, shape))
         op = self.draw(st.sampled_from(["Add", "Sub", "Mul", "Div"]))
         self.add(op, [x, k] if op == "Div" or self.draw(st.booleans()) else [k, x], self.shapes[x])
 
@@ -171,8 +182,8 @@ class Grammar:
             return
         *lead, k = self.shapes[x]
         n = self.draw(st.sampled_from([1, 3, 4]))
-        weight = self.constant((self.rng.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32))
-        bias = self.constant(self.rng.standard_normal((n,)).astype(np.float32))
+        weight = self.floats(self.rng.standard_normal((k, n)) / np.sqrt(k))
+        bias = self.floats(self.rng.standard_normal((n,)))
         if self.draw(st.booleans()):
             self.add("MatMul", [x, weight], (*lead, n))
             product = f"v{len(self.nodes) - 1}"
@@ -192,14 +203,14 @@ class Grammar:
         if op == "ReduceMean":
             self.add(op, [x], (*shape[:-1], 1), axes=[-1])
         elif op == "LayerNormalization":
-            scale = self.constant(self.rng.uniform(0.5, 1.5, shape[-1:]).astype(np.float32))
+            scale = self.floats(self.rng.uniform(0.5, 1.5, shape[-1:]))
             self.add(op, [x, scale], shape, axis=-1)
         elif op == "Softmax":
             self.add(op, [x], shape, axis=self.draw(st.sampled_from([-1, len(shape) - 1, 0])))
         else:
             self.add("Exp", [x], shape)
             exp = f"v{len(self.nodes) - 1}"
-            self.add("Div", [self.constant(np.float32(1)), exp], shape)
+            self.add("Div", [self.floats(1), exp], shape)
             self.add("Mul", [f"v{len(self.nodes) - 1}", x], shape)
 
     def computed(self) -> None:
@@ -260,11 +271,111 @@ class Grammar:
         elif way == 2:
             self.add("Gather", [name, self.constant(np.array(0, np.int64))], shape, axis=axis)
 
+    def integers(self) -> None:
+        """What integers do otherwise than floats: truncate, wrap around, stay exact."""
+        kind = self.draw(st.sampled_from([np.int32, np.int64]))
+        x = self.pick(of=kind)
+        if x is None:
+            source = self.pick() or "x0"
+            self.add("Cast", [source], self.shapes[source], kind, to=self.element(kind))
+            return
+        op = self.draw(st.sampled_from(["Add", "Sub", "Mul", "Div", "Neg", "Abs", "Cast", "Float", "Max"]))
+        k = self.constant(np.array(self.draw(st.sampled_from([-3, -1, 1, 2, 5])), kind))
+        if op in ("Neg", "Abs"):
+            self.add(op, [x], self.shapes[x], kind)
+        elif op == "Cast":
+            other = np.int32 if kind is np.int64 else np.int64
+            self.add("Cast", [x], self.shapes[x], other, to=self.element(other))
+        elif op == "Float":
+            self.add("Cast", [x], self.shapes[x], to=self.element(self.float))
+        elif op == "Div" or self.draw(st.booleans()):
+            self.add(op, [x, k], self.shapes[x], kind)
+        else:
+            self.add(op, [k, x], self.shapes[x], kind)
+
+    def choices(self) -> None:
+        """Comparisons, logic, and what they choose."""
+        x = self.pick()
+        assert x
+        mask = self.pick(lambda s: s == self.shapes[x], of=np.bool_)
+        if mask is None or self.draw(st.booleans()):
+            limit = self.floats(self.draw(st.sampled_from(NEUTRAL)))
+            mask = self.add(
+                self.draw(st.sampled_from(["Greater", "Less", "Equal"])), [x, limit], self.shapes[x], np.bool_
+            )
+        if self.draw(st.booleans()):
+            mask = self.add("Not", [mask], self.shapes[x], np.bool_)
+        if self.draw(st.booleans()):
+            k = self.floats(self.draw(st.sampled_from(NEUTRAL)))
+            pair = [x, k] if self.draw(st.booleans()) else [k, x]
+            self.add("Where", [mask, *pair], self.shapes[x])
+
+    def window(self) -> None:
+        """A Clip of a Clip, of a Relu, or with bounds that exclude each other."""
+        x = self.pick()
+        assert x
+        low, high = self.draw(st.sampled_from([(0.0, 6.0), (-1.0, 1.0), (0.5, 0.25), (-2.0, -1.0)]))
+        bounds = [self.floats(low), self.floats(high)]
+        way = self.draw(st.integers(0, 2))
+        if way == 2:
+            self.add("Max", [x, bounds[0]], self.shapes[x])
+            self.add("Min", [f"v{len(self.nodes) - 1}", bounds[1]], self.shapes[x])
+        else:
+            self.add("Clip", [x, *bounds[: 1 + way]], self.shapes[x])
+
+    def channels_last(self) -> None:
+        """Into the other order of axes and back, with something between."""
+        x = self.pick(lambda s: len(s) == 4)
+        if x is None:
+            return
+        n, c, h, w = self.shapes[x]
+        a = self.add("Transpose", [x], (n, h, w, c), perm=[0, 2, 3, 1])
+        way = self.draw(st.integers(0, 3))
+        if way == 0:
+            a = self.add("Add", [a, self.floats(self.rng.standard_normal(c))], (n, h, w, c))
+        elif way == 1:
+            a = self.add("Softmax", [a], (n, h, w, c), axis=self.draw(st.sampled_from([-1, 1, 2])))
+        elif way == 2:
+            a = self.add("ReduceMean", [a], (n, 1, 1, c), axes=[1, 2])
+            h = w = 1
+        else:
+            a = self.add("Pad", [a, self.ints(0, 1, 0, 0, 0, 0, 2, 0)], (n, h + 1, w + 2, c))
+            h, w = h + 1, w + 2
+        if self.draw(st.booleans()):
+            self.add("Transpose", [a], (n, c, h, w), perm=[0, 3, 1, 2])
+
+    def loop(self) -> None:
+        """A body that carries a value, reads one of outside, and collects one."""
+        x = self.pick()
+        assert x
+        i, shape, element = len(self.nodes), self.shapes[x], self.element(self.float)
+        trips = self.constant(np.array(self.draw(st.integers(0, 3)), np.int64))
+        body = [
+            helper.make_node("Identity", [f"go{i}"], [f"on{i}"]),
+            helper.make_node(self.draw(st.sampled_from(["Neg", "Identity", "Relu"])), [f"c{i}"], [f"n{i}"]),
+            helper.make_node("Add", [f"n{i}", x], [f"r{i}"]),
+            helper.make_node("Identity", [f"r{i}"], [f"s{i}"]),
+        ]
+        inputs = [
+            helper.make_tensor_value_info(f"it{i}", TensorProto.INT64, []),
+            helper.make_tensor_value_info(f"go{i}", TensorProto.BOOL, []),
+            helper.make_tensor_value_info(f"c{i}", element, shape),
+        ]
+        outputs = [
+            helper.make_tensor_value_info(f"on{i}", TensorProto.BOOL, []),
+            helper.make_tensor_value_info(f"r{i}", element, shape),
+            helper.make_tensor_value_info(f"s{i}", element, shape),
+        ]
+        condition = self.draw(st.sampled_from(["", "condition"]))
+        graph = helper.make_graph(body, "body", inputs, outputs)
+        self.nodes.append(helper.make_node("Loop", [trips, condition, x], [f"v{i}", f"scan{i}"], body=graph))
+        self.shapes[f"v{i}"], self.types[f"v{i}"] = shape, self.float
+
     def branch(self) -> None:
         x = self.pick()
         assert x
         i = len(self.nodes)
-        info = [helper.make_tensor_value_info("", TensorProto.FLOAT, self.shapes[x])]
+        info = [helper.make_tensor_value_info("", self.element(self.float), self.shapes[x])]
         bodies = []
         for name, op in (("then", "Identity"), ("else", "Neg")):
             body = [
@@ -280,19 +391,21 @@ STEPS = [
     *["unary", "cast", "neutral", "binary", "reshape", "transpose", "slice", "concat", "expand", "branch"],
     *["conv", "conv", "batch_norm", "batch_norm", "per_channel", "per_channel"],
     *["linear", "linear", "rows", "rows", "computed", "computed", "halves", "axes"],
+    *["integers", "integers", "choices", "window", "channels_last", "channels_last", "loop"],
 ]
 
 
 @st.composite
 def models(draw: Any) -> onnx.ModelProto:
-    g = Grammar(draw, np.random.default_rng(draw(st.integers(0, 2**32 - 1))))
+    kind = draw(st.sampled_from([np.float32, np.float32, np.float64]))
+    g = Grammar(draw, np.random.default_rng(draw(st.integers(0, 2**32 - 1))), kind)
     inputs = [helper.make_tensor_value_info("condition", TensorProto.BOOL, [])]
     dynamic = draw(st.sets(st.sampled_from([1, 2, 3, 4])))  # sizes that the model calls by a symbol
     for i in range(draw(st.integers(1, 2))):
         shape = draw(st.sampled_from(SHAPES))
-        g.shapes[f"x{i}"] = shape
+        g.shapes[f"x{i}"], g.types[f"x{i}"] = shape, kind
         dims = [f"n{d}" if d in dynamic else d for d in shape]
-        inputs.append(helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, dims))
+        inputs.append(helper.make_tensor_value_info(f"x{i}", g.element(kind), dims))
     for _ in range(draw(st.integers(1, 14))):
         g.step()
     made = [n for n in g.shapes if n.startswith("v")]
@@ -300,7 +413,7 @@ def models(draw: Any) -> onnx.ModelProto:
     if not chosen:
         g.add("Neg", ["x0"], g.shapes["x0"])
         chosen = {next(n for n in g.shapes if n.startswith("v")): None}
-    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * len(g.shapes[n])) for n in chosen]
+    outputs = [helper.make_tensor_value_info(n, g.element(g.types[n]), [None] * len(g.shapes[n])) for n in chosen]
     graph = helper.make_graph(g.nodes, "fuzz", inputs, outputs, g.weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -319,7 +432,7 @@ def feeds_for(model: onnx.ModelProto, seed: int, condition: bool) -> dict[str, n
     feeds: dict[str, np.ndarray] = {"condition": np.array(condition)}
     for i in model.graph.input[1:]:
         shape = [d.dim_value or int(d.dim_param[1:]) for d in i.type.tensor_type.shape.dim]
-        x = rng.standard_normal(shape).astype(np.float32)
+        x = rng.standard_normal(shape).astype(helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type))
         x.reshape(-1)[0] = -0.0
         feeds[i.name] = x
     return feeds
@@ -343,7 +456,7 @@ def test_random_graphs(proto: onnx.ModelProto) -> None:
             feeds = feeds_for(proto, 0, condition)
             for a, b in zip(expected[condition], results(result, feeds), strict=True):
                 assert a.shape == b.shape
-                if level == 1:
+                if level == 1 or a.dtype.kind != "f":
                     same = (a == b) & (np.signbit(a) == np.signbit(b)) | (np.isnan(a) & np.isnan(b))
                     assert same.all()
                 else:

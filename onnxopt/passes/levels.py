@@ -11,25 +11,22 @@ _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,default-inputs,"
     "split-sequences,common-subexpressions,merge-chains,slices-to-split"
 )
-_FOLDS: Final = (
-    "conv-bn-folding{0},conv-add-folding{0},matmul-scale-folding{0},scale-propagation{0},simplify-arithmetic{0}"
-)
-_ALGEBRA: Final = ",linear-composition{0},parallel-conv-merging{0},fuse-normalization{0},fuse-activation{0}"
-_FORMS: Final = "transpose-propagation{0},flatten-rows{0},gemm-fusion{0}"
+_FOLDS: Final = "conv-bn-folding,conv-add-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic"
+_ALGEBRA: Final = ",linear-composition,parallel-conv-merging,fuse-normalization,fuse-activation"
+_FORMS: Final = "transpose-propagation,flatten-rows,gemm-fusion"
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
 
-def _level(folds: str, forms: str, options: str = "") -> str:
+def _level(folds: str, forms: str) -> str:
     """First all that shrinks; then what weighs one form against another, which has to see the settled graph."""
-    text = f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({forms},{_EXACT},{folds},{_CLEAN})"
-    return text.replace("{0}", options)
+    return f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({forms},{_EXACT},{folds},{_CLEAN})"
 
 
 LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
     _level(_FOLDS, _FORMS),
-    _level(_FOLDS + _ALGEBRA, _FORMS + ",merge-parallel{0}", "{ranked=true}"),
+    _level(_FOLDS + _ALGEBRA, _FORMS + ",merge-parallel"),
 )
 
 

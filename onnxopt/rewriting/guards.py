@@ -11,7 +11,7 @@ def require_order_kept(m: Match) -> None:
     """Decline to re-associate arithmetic whose result is ranked, unless the pass's option `ranked` allows it."""
     m.require(
         m.options is None or m.options.ranked or not decides_ranking(m.anchor.output),
-        "the result is ranked (NonMaxSuppression, TopK): near ties would change places (-O3 folds)",
+        "the result is ranked (NonMaxSuppression, TopK): near ties would change places",
     )
 
 
