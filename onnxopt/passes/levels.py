@@ -8,7 +8,7 @@ from typing import Final
 from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
-    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,default-inputs,"
+    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
     "split-sequences,common-subexpressions,merge-chains,slices-to-split"
 )
 _FOLDS: Final = "conv-bn-folding,conv-add-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic"

@@ -1,0 +1,84 @@
+"""A Loop that is known to make no trip, or one, is no loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import make_node
+from onnxopt.rewriting.inline import forward_results, obstacle
+
+
+@register
+@dataclass(frozen=True)
+class InlineLoops(GraphPass):
+    """Loop(0, cond, v, body) = v; Loop(1, true, v, body) = body(0, true, v), in the scope around it.
+
+    Applies when: the trip count is constant, or the condition is: false at first, or false after the first trip.
+    Keeps: names of the Loop's results; what is collected over trips, as one element along a new first axis.
+    Not done: no trip where something reads what is collected, whose shape only the runtime knows; bodies marked
+    `onnxopt.skip`.
+    """
+
+    info = PassInfo("inline-loops", opt_level=1)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in list(graph.by_op.get("Loop", ())):
+            trips, body = _trips(node), node.bodies["body"]
+            carried = len(body.inputs) - 2
+            if trips is None:
+                continue
+            if trips == 0:
+                if any(v is not None and v.is_used for v in node.outputs[carried:]):
+                    ctx.decline("inlined", "what no trip collects has a shape that is not known", repr(node))
+                elif ctx.spend("inlined"):
+                    forward_results(graph, node, node.inputs[2:])
+                continue
+            reason = obstacle(graph, body)
+            if reason:
+                ctx.decline("inlined", reason, repr(node))
+            elif ctx.spend("inlined"):
+                _inline(graph, node, body, carried)
+
+
+def _trips(node: Node) -> int | None:
+    """0 or 1, if that is how many trips it makes; None for more, or not known."""
+    count, condition, going_on = node.inputs[0], node.input(1), node.bodies["body"].outputs[0]
+    limit = _scalar(count)
+    if (limit is not None and limit <= 0) or _scalar(condition) == 0:
+        return 0
+    surely_starts = (condition is None or _scalar(condition)) and (count is None or limit is not None)
+    if surely_starts and (limit == 1 or _scalar(going_on) == 0):
+        return 1
+    return None
+
+
+def _scalar(value: Value | None) -> int | None:
+    return int(value.array.item()) if value is not None and value.constant and value.array.size == 1 else None
+
+
+def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
+    first = graph.add_constant(np.array(0, np.int64), body.inputs[0].name, node)
+    going = graph.add_constant(np.array(True), body.inputs[1].name, node)
+    for value, given in zip(body.inputs, [first, going, *node.inputs[2:]]):
+        assert given is not None
+        value.replace_all_uses_with(given)
+    _, *results = graph.inline(body)
+    collected = [_with_axis(graph, node, v) for v in results[carried:]]
+    forward_results(graph, node, [*results[:carried], *collected])
+
+
+def _with_axis(graph: Graph, node: Node, value: Value) -> Value:
+    """One element along a new first axis."""
+    if graph.opset() >= 13:
+        axes = graph.add_constant(np.array([0], np.int64), f"{value.name}_axes", node)
+        wide = Node(make_node("Unsqueeze", "", "", {}), [value, axes], [None])
+    else:
+        wide = Node(make_node("Unsqueeze", "", "", {"axes": [0]}), [value], [None])
+    wide.outputs[0] = Value(graph.model.names.fresh(f"{value.name}_collected"), graph)
+    wide.stale = True
+    return graph.insert(wide, node).output
