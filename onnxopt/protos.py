@@ -41,6 +41,12 @@ _BITS: Final[dict[int, int]] = {
 
 # Element types whose arithmetic rounds.
 FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+INTEGERS: Final = frozenset(
+    {
+        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
+    }
+)
 
 
 def qualified(op_type: str, domain: str) -> str:

@@ -2,6 +2,7 @@
 
 from onnxopt.passes import (
     canonicalize,
+    clip_chains,
     common_subexpressions,
     constant_folding,
     conv_add_folding,
@@ -14,6 +15,7 @@ from onnxopt.passes import (
     fuse_activation,
     fuse_normalization,
     gemm_fusion,
+    implicit_broadcast,
     inline_branches,
     inline_loops,
     lift_constants,
@@ -32,6 +34,7 @@ from onnxopt.passes import (
 
 __all__ = [
     "canonicalize",
+    "clip_chains",
     "common_subexpressions",
     "constant_folding",
     "conv_add_folding",
@@ -44,6 +47,7 @@ __all__ = [
     "fuse_activation",
     "fuse_normalization",
     "gemm_fusion",
+    "implicit_broadcast",
     "inline_branches",
     "inline_loops",
     "lift_constants",

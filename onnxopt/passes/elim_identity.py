@@ -273,6 +273,12 @@ def idempotent(m: Match, x: Value) -> Value:
     return m.inner.output
 
 
+@rewrite(op.Not(op.Not(var("x"), shared=True)))
+def not_of_not(m: Match, x: Value) -> Value:
+    """not not x = x."""
+    return x
+
+
 @rewrite(
     op.Unsqueeze(op.Squeeze(var("x"), const("a"), shared=True), const("b")),
 )
@@ -333,6 +339,7 @@ class ElimIdentity(RewritePass):
         and_true,
         or_false,
         idempotent,
+        not_of_not,
         unsqueeze_of_squeeze,
         squeeze_of_unsqueeze,
     )

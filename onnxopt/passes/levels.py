@@ -9,9 +9,11 @@ from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
-    "split-sequences,common-subexpressions,merge-chains,slices-to-split"
+    "split-sequences,common-subexpressions,merge-chains,clip-chains,slices-to-split"
 )
-_FOLDS: Final = "conv-bn-folding,conv-add-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic"
+_FOLDS: Final = (
+    "conv-bn-folding,conv-add-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic,implicit-broadcast"
+)
 _ALGEBRA: Final = ",linear-composition,parallel-conv-merging,fuse-normalization,fuse-activation"
 _FORMS: Final = "transpose-propagation,flatten-rows,gemm-fusion"
 _CLEAN: Final = "dead-code,deduplicate-constants"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.protos import FLOATS, INTEGERS, Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 
@@ -136,10 +137,123 @@ def unsqueeze_of_broadcast(m: Match, x: Value, y: Value, inner: Array, outer: Ar
     return result
 
 
+@rewrite(
+    op.Unsqueeze(
+        one_of("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL1", "ReduceL2")(
+            var("x"), ..., name="reduce"
+        ),
+        const("back"),
+    )
+)
+def unsqueeze_of_reduce(m: Match, x: Value, back: Array) -> Value:
+    """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
+    node, rank = m.reduce, m.rank(x)
+    given = node.input(1)
+    m.require(given is None or given.constant, "the axes are computed")
+    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
+    m.require(axes, "reduces all axes, or none")
+    m.require(not node.attr("keepdims"), "the dims are kept already")
+    m.require(rank is not None, "the rank is unknown")
+    n = rank or 1
+    m.require(sorted(int(i) % n for i in axes) == sorted(int(i) % n for i in back.reshape(-1)), "other axes")
+    result: Value = getattr(m.op, node.op)(*node.inputs, like=node, keepdims=1)
+    return result
+
+
+_FAR = np.iinfo(np.int64).max
+
+
+@rewrite(
+    op.Slice(
+        op.Slice(var("x"), const("s1"), const("e1"), const("a1"), const("t1").opt()),
+        const("s2"),
+        const("e2"),
+        const("a2"),
+        const("t2").opt(),
+        name="outer",
+    )
+)
+def slice_of_slice(
+    m: Match,
+    x: Value,
+    s1: Array,
+    e1: Array,
+    a1: Array,
+    t1: Array | None,
+    s2: Array,
+    e2: Array,
+    a2: Array,
+    t2: Array | None,
+) -> Value:
+    """x[s1:e1][s2:e2] = x[s1 + s2 : min(e1, s1 + e2)] along one axis; along different axes, one Slice does both."""
+    rank = m.rank(x)
+    m.require(rank is not None or ((a1 >= 0).all() and (a2 >= 0).all()), "negative axes of an unknown rank")
+    cuts: dict[int, tuple[int, int, int]] = {}
+    for s, e, a, t in ((s1, e1, a1, t1), (s2, e2, a2, t2)):
+        steps = [1] * s.size if t is None else t.tolist()
+        for start, end, axis, step in zip(s.tolist(), e.tolist(), a.tolist(), steps):
+            axis = axis % rank if rank else axis
+            if axis not in cuts:
+                cuts[axis] = start, end, step
+                continue
+            first, last, stride = cuts[axis]
+            m.require(stride == step == 1, "steps along the same axis")
+            m.require(min(first, last, start, end) >= 0, "counts from the end along the same axis")
+            cuts[axis] = min(first + start, _FAR), min(last, first + end), 1
+    columns = zip(*((*cut, axis) for axis, cut in cuts.items()))
+    starts, ends, steps, axes = (m.const(np.array(c, np.int64)) for c in columns)
+    stepping = any(step != 1 for _, _, step in cuts.values())
+    result: Value = m.op.Slice(x, starts, ends, axes, steps if stepping else None, like=m.outer)
+    return result
+
+
+@rewrite(op.Gather(op.Gather(var("x"), const("i"), name="inner"), const("j"), name="outer"))
+def gather_of_gather(m: Match, x: Value, i: Array, j: Array) -> Value:
+    """Gather(Gather(x, i), j) = Gather(x, i[j]), along the same axis."""
+    rank = m.rank(x)
+    m.require(i.ndim == 1, "the indices are not a list")
+    a, b = int(m.inner.attr("axis")), int(m.outer.attr("axis"))
+    m.require(a == b or (rank is not None and a % rank == b % rank), "another axis")
+    m.require(((-i.size <= j) & (j < i.size)).all(), "an index is out of range")
+    result: Value = m.op.Gather(x, m.const(i[j]), like=m.outer)
+    return result
+
+
+# Every value of the first type is one of the second.
+_EXACT_IN = {
+    TensorProto.BOOL: {*INTEGERS, *FLOATS},
+    TensorProto.INT8: {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, *FLOATS},
+    TensorProto.UINT8: {*INTEGERS, *FLOATS} - {TensorProto.INT8},
+    TensorProto.INT16: {TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE},
+    TensorProto.UINT16: {TensorProto.UINT32, TensorProto.UINT64, TensorProto.INT32, TensorProto.INT64}
+    | {TensorProto.FLOAT, TensorProto.DOUBLE},
+    TensorProto.INT32: {TensorProto.INT64, TensorProto.DOUBLE},
+    TensorProto.UINT32: {TensorProto.UINT64, TensorProto.INT64, TensorProto.DOUBLE},
+    TensorProto.FLOAT16: {TensorProto.FLOAT, TensorProto.DOUBLE},
+    TensorProto.BFLOAT16: {TensorProto.FLOAT, TensorProto.DOUBLE},
+    TensorProto.FLOAT: {TensorProto.DOUBLE},
+}
+
+
+@rewrite(op.Cast(op.Cast(var("x"), name="inner"), name="outer"))
+def cast_of_cast(m: Match, x: Value) -> Value:
+    """Cast(Cast(x, A), B) = Cast(x, B), where A holds every value of x's type."""
+    kind, middle, last = m.dtype(x), m.inner.attr("to"), m.outer.attr("to")
+    m.require(middle in _EXACT_IN.get(kind, ()), "the first Cast may lose something")
+    m.require(
+        last in FLOATS or middle not in FLOATS or last in {kind, *_EXACT_IN[kind]},
+        "what an integer does not hold becomes anything",
+    )
+    m.require(last in FLOATS | INTEGERS | {TensorProto.BOOL}, "not a number")
+    result: Value = m.op.Cast(x, like=m.outer)
+    return result
+
+
 @register
 @dataclass(frozen=True)
 class MergeChains(RewritePass):
-    """Two steps that move data are one: Concat of Concat, Unsqueeze of Unsqueeze, Squeeze of Gather, Reshape, Concat.
+    """Two steps that move data are one: Concat of Concat, Unsqueeze of Unsqueeze, Squeeze of Gather, Reshape, Concat;
+    Slice of Slice, Gather of Gather, Unsqueeze of Reduce, Cast of a Cast that loses nothing.
 
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
@@ -153,4 +267,8 @@ class MergeChains(RewritePass):
         squeeze_of_reshape,
         squeeze_of_concat,
         unsqueeze_of_broadcast,
+        unsqueeze_of_reduce,
+        slice_of_slice,
+        gather_of_gather,
+        cast_of_cast,
     )

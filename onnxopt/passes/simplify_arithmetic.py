@@ -72,10 +72,47 @@ def _scaled(m: Match, x: Value, factor: Array, divisor: Array) -> Value:
     return result
 
 
+@rewrite(op.Where(op.Not(var("c")), var("a"), var("b"), name="where"))
+def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
+    """Where(not c, a, b) = Where(c, b, a)."""
+    result: Value = m.op.Where(c, b, a, like=m.where)
+    return result
+
+
+@rewrite(op.Min(op.Max(var("x"), const("a")), const("b")))
+def clip_of_max(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Min(Max(x, a), b) = Clip(x, a, b)."""
+    return _clip(m, x, a, b)
+
+
+@rewrite(op.Max(op.Min(var("x"), const("b")), const("a")))
+def clip_of_min(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Max(Min(x, b), a) = Clip(x, a, b), where a <= b."""
+    m.require(a.size == b.size == 1 and a.reshape(()) <= b.reshape(()), "the bounds exclude each other")
+    return _clip(m, x, a, b)
+
+
+@rewrite(op.Min(op.Relu(var("x")), const("b")))
+def clip_of_relu_below(m: Match, x: Value, b: Array) -> Value:
+    """Min(Relu(x), b) = Clip(x, 0, b)."""
+    return _clip(m, x, np.zeros((), b.dtype), b)
+
+
+def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
+    rank = m.rank(x)
+    m.require(a.size == b.size == 1, "bounds for each element")
+    m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "the rank is unknown, or would rise")
+    m.require(a.dtype in (np.float32, np.float64), "runtimes clip few other types")
+    m.require(m.opset >= 11, "the bounds are attributes before opset 11")
+    m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
+    result: Value = m.op.Clip(x, m.const(a.reshape(()), like=a), m.const(b.reshape(()), like=b))
+    return result
+
+
 @register
 @dataclass(frozen=True)
 class SimplifyArithmetic(RewritePass):
-    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one.
+    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one; Min of Max is Clip.
 
     Applies when: the values are floating point, and nobody reads the one in between.
     Keeps: integers, whose division truncates; constants that would take more room together.
@@ -91,4 +128,8 @@ class SimplifyArithmetic(RewritePass):
         product_of_divisors,
         factor_of_divided,
         divided_product,
+        choice_of_not,
+        clip_of_max,
+        clip_of_min,
+        clip_of_relu_below,
     )

@@ -1,0 +1,81 @@
+"""Bounds of bounds are bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, op, rewrite, var
+
+# min(max(x, a), b) is monotone, so that g(f(x)) = min(max(x, g(a)), g(b)), whether the ranges overlap or not, and also
+# where a > b, which gives b for every x. NaN stays NaN in all of them.
+
+
+def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) -> tuple[Array, Array]:
+    """Both bounds of a Clip; one that is absent is the largest finite number (Clip-11)."""
+    m.require(m.opset >= 11, "the bounds are attributes before opset 11")
+    known = next((b for b in (low, high, like) if b is not None), None)
+    m.require(known is not None, "no bound is known")
+    assert known is not None
+    kind = np.finfo(known.dtype) if known.dtype.kind == "f" else np.iinfo(known.dtype)
+    low = np.array(kind.min, known.dtype) if low is None else low
+    high = np.array(kind.max, known.dtype) if high is None else high
+    m.require(not np.isnan(low).any() and not np.isnan(high).any(), "a bound is NaN")
+    return low.reshape(()), high.reshape(())
+
+
+def clip(m: Match, x: Value, low: Array, high: Array) -> Value:
+    low, high = low.reshape(()), high.reshape(())
+    m.require(low.dtype.kind != "f" or low.any() or high.any(), "all is zero: bounds of zero would let -0.0 pass")
+    result: Value = m.op.Clip(x, m.const(low, like=low), m.const(high, like=high), like=m.outer)
+    return result
+
+
+@rewrite(
+    op.Clip(
+        op.Clip(var("x"), const("a").opt(), const("b").opt()),
+        const("c").opt(),
+        const("d").opt(),
+        name="outer",
+    )
+)
+def clip_of_clip(m: Match, x: Value, a: Array | None, b: Array | None, c: Array | None, d: Array | None) -> Value:
+    """Clip(Clip(x, a, b), c, d) = Clip(x, Clip(a, c, d), Clip(b, c, d))."""
+    like = next((v for v in (a, b, c, d) if v is not None), None)
+    low, high = bounds(m, a, b, like)
+    least, most = bounds(m, c, d, like)
+    return clip(m, x, np.minimum(np.maximum(low, least), most), np.minimum(np.maximum(high, least), most))
+
+
+@rewrite(op.Clip(op.Relu(var("x")), const("c").opt(), const("d").opt(), name="outer"))
+def clip_of_relu(m: Match, x: Value, c: Array | None, d: Array | None) -> Value:
+    """Clip(Relu(x), c, d) = Clip(x, Clip(0, c, d), d), where d is not below c."""
+    least, most = bounds(m, c, d, None)
+    m.require(least <= most, "the bounds exclude each other")
+    low = np.minimum(np.maximum(np.zeros_like(least), least), most)
+    return clip(m, x, low, most)
+
+
+@rewrite(op.Relu(op.Clip(var("x"), const("a").opt(), const("b").opt(), name="outer")))
+def relu_of_clip(m: Match, x: Value, a: Array | None, b: Array | None) -> Value:
+    """Relu(Clip(x, a, b)) = Clip(x, Relu(a), Relu(b))."""
+    low, high = bounds(m, a, b, None)
+    return clip(m, x, np.maximum(low, low.dtype.type(0)), np.maximum(high, high.dtype.type(0)))
+
+
+@register
+@dataclass(frozen=True)
+class ClipChains(RewritePass):
+    """Clip(Clip(x, a, b), c, d) = Clip(x, a', b'); Relu is a Clip from zero.
+
+    Applies when: the bounds are constant (inputs, from opset 11 on), and nobody reads the value in between.
+    Keeps: NaN, which no bound holds; infinities where one bound is absent, which a Clip makes the largest number.
+    Not done: Max and Min, which in runtimes may turn -0.0 into 0.0 (`simplify-arithmetic` does it).
+    """
+
+    info = PassInfo("clip-chains", opt_level=1)
+    rules = (clip_of_clip, clip_of_relu, relu_of_clip)
