@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.printer
 import onnxruntime as rt
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, given, note, reject, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -441,6 +442,7 @@ def feeds_for(model: onnx.ModelProto, seed: int, condition: bool) -> dict[str, n
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 300, suppress_health_check=list(HealthCheck))
 @given(models())
 def test_random_graphs(proto: onnx.ModelProto) -> None:
+    note(onnx.printer.to_text(proto))
     onnx.checker.check_model(proto, full_check=True)
     try:
         expected = {c: results(proto, feeds_for(proto, 0, c)) for c in (True, False)}

@@ -59,6 +59,11 @@ class TransposePropagation(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 13 or not graph.by_op.get("Transpose"):
             return
+        while self._turn_regions(graph, ctx):
+            pass  # what is turned reads what others read, and may be one region with them now
+
+    def _turn_regions(self, graph: Graph, ctx: PassContext) -> bool:
+        turned = False
         for found in regions(graph, _turnable_rank, _data):
             region = _Region(graph, found)
             choices = [(region.saving(q), q) for q in region.choices()]
@@ -71,6 +76,8 @@ class TransposePropagation(GraphPass):
                 ctx.decline("turned", "the result is ranked (NonMaxSuppression, TopK)", repr(region.nodes[0]))
             elif ctx.spend("turned"):
                 region.turn(q)
+                turned = True
+        return turned
 
 
 def inverse(perm: Sequence[int]) -> Perm:
