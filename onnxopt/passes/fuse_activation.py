@@ -65,6 +65,14 @@ def hard_swish(m: Match, x: Value) -> Value:
     return result
 
 
+@rewrite(op.Log(op.Softmax(var("x"), name="softmax")))
+def log_softmax(m: Match, x: Value) -> Value:
+    """log(Softmax(x)) = LogSoftmax(x), which also is finite where the probability is too small for a number."""
+    require_order_kept(m)
+    result: Value = m.op.LogSoftmax(x, axis=m.softmax.attr("axis"))
+    return result
+
+
 def guard(m: Match, x: Value, opset: int, name: str) -> None:
     require_order_kept(m)
     m.require(m.opset >= opset, f"{name} is there from opset {opset} on")
@@ -74,11 +82,11 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
 @register
 @dataclass(frozen=True)
 class FuseActivation(RewritePass):
-    """Gelu (opset 20, by erf and by tanh) and HardSwish (opset 14) in place of their formulas.
+    """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14) and LogSoftmax in place of their formulas.
 
     Applies when: the constants are theirs, and nothing in between is used elsewhere.
     """
 
     info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",))
     ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
-    rules = (gelu, gelu_by_tanh, hard_swish)
+    rules = (gelu, gelu_by_tanh, hard_swish, log_softmax)

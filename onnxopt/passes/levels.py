@@ -12,7 +12,8 @@ _EXACT: Final = (
     "split-sequences,common-subexpressions,merge-chains,clip-chains,slices-to-split"
 )
 _FOLDS: Final = (
-    "conv-bn-folding,conv-add-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic,implicit-broadcast"
+    "conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic,"
+    "simplify-einsum,implicit-broadcast"
 )
 _ALGEBRA: Final = ",linear-composition,parallel-conv-merging,fuse-normalization,fuse-activation"
 _FORMS: Final = "transpose-propagation,flatten-rows,gemm-fusion"

@@ -1,0 +1,90 @@
+"""Zeros put around an image in front of an operator that can pad by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Call, Match, const, op, quantized, require_order_kept, rewrite, var
+
+
+def padded() -> Call:
+    return op.Pad(var("x"), const("pads"), const("value").opt(), const("axes").opt(), name="pad")
+
+
+def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) -> list[int]:
+    """Pads of `node` and of the Pad in front of it, [begins, ends]; declines where the Pad does more than that."""
+    require_order_kept(m)
+    m.require(not quantized(m, x), "the operator is quantized")
+    m.require(m.pad.attr("mode") in ("constant", b"constant"), "the border is not of one value")
+    m.require(node.attr("auto_pad") in ("NOTSET", b"NOTSET", "VALID", b"VALID"), "the padding depends on the input")
+    rank = m.rank(x)
+    m.require(rank is not None and rank > 2, "the rank is unknown")
+    n = rank or 0
+    full = np.zeros((2, n), np.int64)
+    full[:, slice(None) if axes is None else axes % n] = pads.reshape(2, -1)
+    m.require(not full[:, :2].any(), "batch or channels are padded")
+    m.require((full >= 0).all(), "negative pads cut off")
+    own = np.array(node.attr("pads") or [0] * (2 * n - 4), np.int64)
+    return [int(p) for p in own + full[:, 2:].reshape(-1)]
+
+
+@rewrite(op.Conv(padded(), var("w"), var("b").opt(), name="conv"))
+def pad_of_conv(
+    m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None, w: Value, b: Value | None
+) -> Value:
+    """Conv(Pad(x, p)) = Conv(x), pads larger by p."""
+    m.require(value is None or not value.any(), "the border is not zero")
+    result: Value = m.op.Conv(x, w, b, like=m.conv, pads=together(m, m.conv, x, pads, axes), auto_pad=None)
+    return result
+
+
+@rewrite(op.AveragePool(padded(), name="pool"))
+def pad_of_average(m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None) -> Value:
+    """AveragePool(Pad(x, p)) = AveragePool(x), pads larger by p, which count."""
+    m.require(value is None or not value.any(), "the border is not zero")
+    m.require(m.opset >= 7, "padding never counts before opset 7")
+    m.require(
+        m.pool.attr("count_include_pad") or not any(m.pool.attr("pads") or ()), "padding of its own does not count"
+    )
+    result: Value = m.op.AveragePool(x, like=m.pool, pads=_pooled(m, x, pads, axes), count_include_pad=1, auto_pad=None)
+    return result
+
+
+@rewrite(op.MaxPool(padded(), name="pool"))
+def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None) -> Value:
+    """MaxPool(Pad(x, p, -inf)) = MaxPool(x), pads larger by p: it pads with what never is the largest."""
+    m.require(
+        value is not None and value.dtype.kind == "f" and np.isneginf(value).all(), "the border may be the largest"
+    )
+    m.require(len(m.pool.outputs) == 1, "the places of the largest are counted in what is padded")
+    result: Value = m.op.MaxPool(x, like=m.pool, pads=_pooled(m, x, pads, axes), auto_pad=None)
+    return result
+
+
+def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
+    total = together(m, m.pool, x, pads, axes)
+    kernel = list(m.pool.attr("kernel_shape"))
+    m.require(not m.pool.attr("ceil_mode", 0), "windows that start in the border are counted otherwise (ceil_mode)")
+    m.require(all(p < k for p, k in zip(total, kernel * 2)), "runtimes refuse pads as large as the window")
+    return total
+
+
+@register
+@dataclass(frozen=True)
+class PadFolding(RewritePass):
+    """Conv(Pad(x, p)) = Conv(x), pads larger by p; AveragePool that counts its padding, and MaxPool of -inf, likewise.
+
+    Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
+    Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros.
+    Not done: padding that depends on the input (auto_pad), ceil_mode, quantized operators.
+    """
+
+    info = PassInfo("pad-folding", opt_level=2)
+    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
+    rules = (pad_of_conv, pad_of_average, pad_of_max)
