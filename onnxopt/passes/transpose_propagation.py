@@ -209,6 +209,8 @@ class _Region:
                     return 0
         for v in self.entering:
             t = v.producer if v.producer is not None and v.producer.op == "Transpose" else None
+            if t is not None and t.inputs[0] is not None and t.inputs[0].producer in self.inside:
+                return 0  # it works on one value in two orders
             goes = t is not None and not v.is_output and self.inside.issuperset(v.users)
             cancels = t is not None and after(_perm(t, self.rank), q) == identity
             saved += goes - (not cancels)
