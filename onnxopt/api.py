@@ -46,7 +46,8 @@ class OptimizeOptions:
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
-    `inline_functions`: put the bodies of model-local functions in place of their calls (files only).
+    `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
+    model to this version of the default domain (both for files only).
     """
 
     level: int = 2
@@ -61,6 +62,16 @@ class OptimizeOptions:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     allow_domains: tuple[str, ...] = ()
     inline_functions: bool = False
+    target_opset: int | None = None
+
+    def load(self, source: str | Path) -> Model:
+        """The model in a file, as these options want it read. Raises ModelError and UsageError."""
+        return load(
+            source,
+            freeze_initializers=self.freeze_initializers,
+            inline_functions=self.inline_functions,
+            target_opset=self.target_opset,
+        )
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
@@ -235,7 +246,7 @@ def optimize_file(
         if verifier is not None:
             verifier.start()  # imports onnxruntime and runs the original while the passes run
         progress("loading")
-        model = load(source, freeze_initializers=options.freeze_initializers, inline_functions=options.inline_functions)
+        model = options.load(source)
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)

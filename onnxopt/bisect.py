@@ -78,6 +78,8 @@ def bisect(
 
         runs = _first(1, whole.runs, lambda n: bool(trial.difference(trial.run(runs=n))), tell, "runs of passes")
         before, guilty = trial.run(runs=runs - 1), trial.run(runs=runs)
+        if runs <= 1 and trial.difference(before):
+            raise UsageError(f"{source}: it differs before the first pass: {message}", "no pass is guilty")
         name = guilty.texts[-1]
         tell(f"the guilty pass is run {runs}: {name}")
         finding = Finding(trial.difference(guilty), name, runs)
@@ -143,9 +145,7 @@ class _Trial:
     def run(self, runs: int | None = None, rewrites: int | None = None, watch: Instrument | None = None) -> _Outcome:
         """The pipeline up to so many runs of passes and so many rewrites."""
         given = self.options
-        model = load(
-            self.source, freeze_initializers=given.freeze_initializers, inline_functions=given.inline_functions
-        )
+        model = given.load(self.source)
         if given.dims or given.shapes:
             specialise(model, given.dims, given.shapes)
         limit, count = _Limit(runs), _Fuel()

@@ -141,6 +141,9 @@ def pipeline_options(function: F) -> F:
                 metavar="INPUT:1,128",
                 help="Give a dynamic input its shape.",
             ),
+            click.option(
+                "--target-opset", type=click.IntRange(7), metavar="N", help="Convert the model to this opset first."
+            ),
             click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
             click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
             click.option(
@@ -177,6 +180,7 @@ def make_options(given: dict[str, Any], max_rewrites: int | None = None) -> Opti
         shapes={} if given["keep_dynamic"] else given["shapes"],
         allow_domains=given["allow_domains"],
         inline_functions=given["inline_functions"],
+        target_opset=given["target_opset"],
     )
 
 

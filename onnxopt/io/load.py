@@ -16,18 +16,30 @@ from onnxopt.io.external import ExternalData
 from onnxopt.protos import body_graphs
 
 
-def load(path: str | Path, *, freeze_initializers: bool = False, inline_functions: bool = False) -> Model:
+def load(
+    path: str | Path,
+    *,
+    freeze_initializers: bool = False,
+    inline_functions: bool = False,
+    target_opset: int | None = None,
+) -> Model:
     """Load a model. External data stays on disk until somebody reads it.
 
     `freeze_initializers`: see `read_model`. `inline_functions` puts the bodies of model-local functions in place of
-    their calls. Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not
-    resolve.
+    their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`).
+    Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = Path(path)
     proto = read_proto(path)
-    inlined = inline_functions and len(proto.functions) > 0
-    model = read_model(_inlined(proto, path) if inlined else proto, path, freeze_initializers=freeze_initializers)
-    model.version += inlined  # it is not the file any more
+    changed = inline_functions and len(proto.functions) > 0
+    if changed:
+        proto = _inlined(proto, path)
+    if target_opset is not None:
+        from onnxopt.io.convert import convert_opset
+
+        changed = convert_opset(proto, target_opset, path) or changed
+    model = read_model(proto, path, freeze_initializers=freeze_initializers)
+    model.version += changed  # it is not the file any more
     model.read_external = ExternalData(path.absolute().parent, path.name).decode
     return model
 

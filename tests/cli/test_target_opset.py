@@ -1,0 +1,132 @@
+"""`--target-opset`: the model is converted first, and loses nothing by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from tests.cli.conftest import Run
+from tests.test_lossless import everything
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 11, "org.example" : 2]>
+g (float[N, 4] x, bool c) => (float[N, 4] y, float[N, 1, 4] z, float[N, 1] u)
+<int64[1] n = {1}, float root = {1.4142135}, float one = {1}, float half = {0.5}, float[4] b = {1, 2, 3, 4}>
+{
+  [gelu_1] h = Mul (x, b)
+  [gelu_2] i = Div (h, root)
+  [gelu_3] j = Erf (i)
+  [gelu_4] k = Add (j, one)
+  [gelu_5] l = Mul (h, k)
+  [gelu_6] a = Mul (l, half)
+  [branch] y = If (c) <
+    then_branch = t () => (float[N, 4] r) {
+      [soft] s = Softmax <axis = 1> (a)
+      [sum] q = ReduceSum <axes = [1]> (s)
+      r = Mul (s, q)
+    },
+    else_branch = e () => (float[N, 4] v) { v = Neg (a) }
+  >
+  [wide] z = Unsqueeze <axes = [1]> (a)
+  [top] u, places = TopK (x, n)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    proto = onnx.parser.parse_model(TEXT)
+    for node in proto.graph.node:
+        node.metadata_props.add(key="from", value=node.name)
+        node.doc_string = f"about {node.name}"
+    onnx.save(proto, tmp_path / "in.onnx")
+    return tmp_path / "in.onnx"
+
+
+def test_operators_of_the_new_opset_are_used(model: Path, run: Run) -> None:
+    done = run("optimize", model, "out.onnx", "-O3", "--target-opset", "20")
+    assert done.returncode == 0, done.stderr
+    result = onnx.load(model.parent / "out.onnx")
+    onnx.checker.check_model(result, full_check=True)
+    assert {o.domain: o.version for o in result.opset_import} == {"": 20, "org.example": 2}
+    assert result.ir_version == 9
+    assert {n.op_type for n in result.graph.node} == {"Mul", "Gelu", "If", "Unsqueeze", "TopK"}
+
+
+def test_nodes_keep_names_and_notes(model: Path, run: Run) -> None:
+    done = run("optimize", model, "out.onnx", "--pipeline", "lift-constants", "--target-opset", "21")
+    assert done.returncode == 0, done.stderr
+    nodes = {n.name: n for n in onnx.load(model.parent / "out.onnx").graph.node}
+    for name in ("gelu_1", "branch", "wide", "top"):
+        assert nodes[name].doc_string == f"about {name}"
+        assert [(p.key, p.value) for p in nodes[name].metadata_props] == [("from", name)]
+    body = next(a.g for a in nodes["branch"].attribute if a.name == "then_branch")
+    assert {"soft", "sum"} <= {n.name for n in body.node}
+    reduced = next(n for n in body.node if n.name == "sum")
+    assert len(reduced.input) == 2, "the axes are an input from opset 13 on"
+
+
+def test_every_other_field_survives(tmp_path: Path, run: Run) -> None:
+    before = everything()
+    del before.functions[:]
+    call = next(n for n in before.graph.node if n.op_type == "Twice")
+    call.op_type, call.domain = "Neg", ""
+    onnx.save(before, tmp_path / "in.onnx")
+    done = run("optimize", "in.onnx", "out.onnx", "--pipeline", "dead-code", "--target-opset", "18")
+    assert done.returncode == 0, done.stderr
+    after = onnx.load(tmp_path / "out.onnx")
+    for field in ("producer_name", "domain", "model_version", "doc_string", "metadata_props", "training_info"):
+        assert getattr(after, field) == getattr(before, field), field
+    for field in ("name", "doc_string", "metadata_props", "input", "output", "value_info", "sparse_initializer"):
+        assert getattr(after.graph, field) == getattr(before.graph, field), field
+    assert list(after.graph.quantization_annotation) == list(before.graph.quantization_annotation)
+    assert list(after.graph.node) == list(before.graph.node)
+
+
+def test_external_data_is_not_lost(model: Path, run: Run) -> None:
+    proto = onnx.load(model)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((400, 4), np.float32), "w"))
+    proto.graph.node.add(op_type="MatMul", input=["w", "b"], output=["p"], name="product")
+    proto.graph.output.add(name="p").type.tensor_type.elem_type = TensorProto.FLOAT
+    onnx.save(proto, model, save_as_external_data=True, location="in.data", size_threshold=0)
+    done = run("optimize", model, "out.onnx", "--target-opset", "17")
+    assert done.returncode == 0, done.stderr
+    assert "bit for bit the same" in done.stdout
+    assert {t.name for t in onnx.load(model.parent / "out.onnx").graph.initializer} >= {"b", "n"}
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "message"),
+    [("9", 2, "not converted down"), ("99", 2, "the installed onnx knows opsets up to"), ("3", 2, "Invalid value")],
+)
+def test_versions_that_cannot_be(model: Path, run: Run, version: str, code: int, message: str) -> None:
+    done = run("optimize", model, "out.onnx", "--target-opset", version)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert not (model.parent / "out.onnx").exists()
+
+
+def test_functions_have_opsets_of_their_own(tmp_path: Path, run: Run) -> None:
+    onnx.save(everything(), tmp_path / "in.onnx")
+    refused = run("optimize", "in.onnx", "out.onnx", "--target-opset", "18")
+    assert refused.returncode == 2
+    assert "--inline-functions" in refused.stderr
+    done = run("optimize", "in.onnx", "out.onnx", "--target-opset", "18", "--inline-functions")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_the_converter_cannot_do_is_one_line(tmp_path: Path, run: Run) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 4, opset_import: ["" : 8]> g (float[4] x, float[4] s) => (float[A] y) { y = Upsample (x, s) }'
+    )
+    onnx.save(proto, tmp_path / "in.onnx")
+    done = run("optimize", "in.onnx", "out.onnx", "--target-opset", "17")
+    assert done.returncode == 2, done.stdout
+    assert "cannot be converted to opset 17" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert not (tmp_path / "out.onnx").exists()
