@@ -15,7 +15,8 @@ _FOLDS: Final = (
     "conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic,"
     "simplify-einsum,implicit-broadcast"
 )
-_ALGEBRA: Final = ",linear-composition,parallel-conv-merging,fuse-normalization,fuse-activation"
+_OPERATORS: Final = "fuse-normalization,fuse-activation,"  # first: a factor of theirs may travel into weights
+_ALGEBRA: Final = ",linear-composition,parallel-conv-merging"
 _FORMS: Final = "transpose-propagation,flatten-rows,gemm-fusion"
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
@@ -29,7 +30,7 @@ LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
     _level(_FOLDS, _FORMS),
-    _level(_FOLDS + _ALGEBRA, _FORMS + ",merge-parallel"),
+    _level(_OPERATORS + _FOLDS + _ALGEBRA, _FORMS + ",merge-parallel"),
 )
 
 

@@ -62,10 +62,32 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     return result
 
 
+@rewrite(
+    op.MatMul(
+        op.Mul(var("x"), const("z"), name="scaling"),
+        op.Mul(var("y"), const("u")),
+        name="product",
+    )
+)
+def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
+    """(x z) (y u) = (x zu) y, for single numbers: attention that scales queries and keys by the root of its scale."""
+    require_order_kept(m)
+    m.require(z.dtype == u.dtype and z.dtype in (np.float32, np.float64), "half precision is scaled in two steps")
+    m.require(z.size == u.size == 1, "a factor for each element")
+    left, right = m.rank(x), m.rank(y)
+    m.require(left is not None and right is not None, "a rank is unknown")
+    m.require(z.ndim <= (left or 0) and u.ndim <= (right or 0), "the rank would rise")
+    factor = z.reshape(()).astype(np.float64) * u.reshape(())
+    m.require(np.isfinite(factor) and factor != 0, "a factor is zero or not finite")
+    result: Value = m.op.MatMul(m.op.Mul(x, m.const(factor, like=z), like=m.scaling), y, like=m.product)
+    return result
+
+
 @register
 @dataclass(frozen=True)
 class MatMulScaleFolding(RewritePass):
     """(x z) W = x (z W), (x W) z = x (W z): the scale of a normalization goes into the products that read it.
+    (x z) (y u) = (x zu) y: of two scales one is left.
 
     Applies when: the factor is one number, or one per element of the last axis; nobody else reads the value between.
     Not done: weights that are shared, which would be there twice; factors of zero; quantized products.
@@ -73,4 +95,4 @@ class MatMulScaleFolding(RewritePass):
 
     info = PassInfo("matmul-scale-folding", opt_level=2)
     ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
-    rules = (fold_factor, fold_divisor, fold_scaled_rows)
+    rules = (fold_factor, fold_divisor, fold_scaled_rows, join_factors)

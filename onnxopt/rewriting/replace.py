@@ -57,11 +57,25 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
                 remove_dead(value.producer)
     for node in m.new_nodes:
         remove_dead(node)
+    _name_apart(m)
     for lender in m.borrowed:
         if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
             copy = NodeProto()
             copy.CopyFrom(lender.proto)
             lender.proto, lender._attributes = copy, None
+
+
+def _name_apart(m: Match) -> None:
+    """Runtimes refuse two nodes of one name: the last that was made keeps it, and any that was there before."""
+    names = {n.name for n, _ in m.bindings.covered if n.graph is not None}
+    for node in reversed(m.new_nodes):
+        if node.graph is not None and node.name:
+            if node.name in names:
+                proto = NodeProto()
+                proto.CopyFrom(node.proto)
+                proto.name = ""
+                node.proto, node._attributes = proto, None
+            names.add(node.name)
 
 
 def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:

@@ -108,6 +108,24 @@ def test_a_replacement_takes_over_name_and_readers() -> None:
     assert value.producer.op == "Clip"
 
 
+def test_new_nodes_have_names_of_their_own() -> None:
+    @rewrite(op.Add(op.Exp(var("x"), name="exp", shared=True), 1, name="add"))
+    def spread(m: Match, x: Value) -> Value:
+        """exp(x) + 1 = -(-exp(x) - 1)."""
+        less = m.op.Sub(m.op.Neg(m.op.Exp(x, like=m.exp)), m.const(np.float32(1)))
+        return m.op.Neg(less)  # type: ignore[no-any-return]
+
+    m = model(
+        "[e] a = Exp (x) [s] y = Add (a, one) z = Relu (a)",
+        "(float[N] x) => (float[N] y, float[N] z)",
+        "<float one = {1}>",
+    )
+    run(m, spread)
+    names = [n.name for n in m.graph if n.name]
+    assert sorted(names) == ["e", "s"], "two nodes of one name: a runtime refuses the model"
+    assert next(n for n in m.graph if n.name == "s").output.name == "y"
+
+
 def test_a_graph_output_keeps_its_name() -> None:
     m = model("a = Relu (x) y = Neg (a)")
     run(m, neg_of_relu)
