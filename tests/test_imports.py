@@ -16,6 +16,7 @@ ORDER = [
     ["api"],
     ["bisect"],
     ["rollback"],
+    ["comparison"],
     ["cli"],
 ]
 LEVEL = {name: i for i, names in enumerate(ORDER) for name in names}

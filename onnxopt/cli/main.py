@@ -17,6 +17,7 @@ from onnxopt.errors import OnnxOptError
 _COMMANDS: Final = {
     "optimize": ("onnxopt.cli.optimize", "Optimize a model and verify the result."),
     "stats": ("onnxopt.cli.stats", "Count what is in a model, or compare two."),
+    "report": ("onnxopt.cli.report", "Show in an HTML page what became of a model."),
     "passes": ("onnxopt.cli.passes", "List the passes."),
     "explain": ("onnxopt.cli.explain", "Print the manual page of a pass."),
     "why": ("onnxopt.cli.why", "Show why a rule fires at a node, or why not."),

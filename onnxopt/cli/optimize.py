@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.options import Watch, instrument_options, make_options, pipeline_options, write_text
+from onnxopt.cli.options import Recorder, Watch, instrument_options, make_options, pipeline_options, write_text
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.errors import UsageError, WriteError
 
@@ -113,6 +113,9 @@ def optimize(
         from onnxopt.pipeline.instruments import Sizes
 
         watch.instruments.append(Sizes())
+    recorder = Recorder() if report_file is not None else None
+    if recorder is not None:
+        watch.instruments += recorder.instruments
     failure = None
     with Progress(enabled=not quiet) as progress:
         try:
@@ -141,13 +144,14 @@ def optimize(
                     options,
                     verify_options=verify_options,
                     progress=progress.phase,
+                    instruments=recorder.instruments if recorder is not None else (),
                     reproducer=reproducer,
                 )
                 failure = None
             except DifferentResult as e:
                 failure, report = e, e.report
-    if report_file is not None:
-        write_text(report_file, json.dumps(report.to_dict(), indent=2) + "\n")
+    if report_file is not None and recorder is not None:
+        write_text(report_file, json.dumps(report.to_dict() | recorder.to_dict(), indent=2) + "\n")
     if not quiet:
         _print(report.to_dict(), verbose)
     watch.report()

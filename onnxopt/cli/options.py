@@ -267,6 +267,20 @@ class Watch:
             write_text(self._file, json.dumps(self._journal.to_list(), indent=2) + "\n")
 
 
+class Recorder:
+    """What `--report` says beside the report itself: when each pass ran, and which rule made which node."""
+
+    def __init__(self) -> None:
+        from onnxopt.pipeline.instruments import Journal, Timeline
+
+        self._timeline, self._journal = Timeline(), Journal()
+        self.instruments: list[Instrument] = [self._timeline, self._journal]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"timeline": self._timeline.to_list(), "journal": self._journal.to_list()}
+
+
 _WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
 
 

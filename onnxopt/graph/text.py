@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any, Final
 
 from onnxopt.graph.graph import Graph
@@ -50,11 +51,14 @@ def _operand(value: Value) -> str:
         return value.name
     data_type, dims = value.constant_type()
     kind = f"{type_name(data_type).lower()}{list(dims) if dims else ''}".replace(" ", "")
-    size = 1
-    for d in dims:
-        size *= d
-    small = size <= _SHOWN and data_type not in (0, 8)
-    return f"{value.name}: {kind}" + (f" = {_numbers(value.array)}" if small else "")
+    numbers = constant_text(value)
+    return f"{value.name}: {kind}" + (f" = {numbers}" if numbers else "")
+
+
+def constant_text(value: Value) -> str:
+    """The elements of a constant that has few: `0.5`, `{1,3,3}`; empty for others, and for strings."""
+    data_type, dims = value.constant_type()
+    return _numbers(value.array) if prod(dims) <= _SHOWN and data_type not in (0, 8) else ""
 
 
 def _numbers(array: Array) -> str:

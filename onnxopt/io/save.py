@@ -55,6 +55,11 @@ class Staged:
             else:
                 self._write_changed(model)
 
+    def write_bytes(self, data: bytes) -> None:
+        """Write what is not a model, such as a report. Raises WriteError."""
+        with _explained(self.asked):
+            self.path.write_bytes(data)
+
     def _copy(self, model: Model, source: Path) -> None:
         """Nothing changed, so nothing is encoded again: the same bytes, whoever wrote them and however."""
         tensors = external_tensors(model.proto)

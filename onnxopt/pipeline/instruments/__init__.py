@@ -5,6 +5,7 @@ from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
 from onnxopt.pipeline.instruments.journal import Entry, Journal
 from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR
 from onnxopt.pipeline.instruments.sizes import Sizes
+from onnxopt.pipeline.instruments.timeline import Run, Timeline
 from onnxopt.pipeline.instruments.timing import Span, Timing
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "Instrument",
     "Journal",
     "PrintIR",
+    "Run",
     "Sizes",
     "Span",
+    "Timeline",
     "Timing",
     "VerifyEach",
 ]

@@ -50,6 +50,9 @@ class Journal(Instrument):
 
     # -- writing -----------------------------------------------------------------------------------------
 
+    def begin(self, model: Model) -> None:
+        self.entries = []
+
     def before(self, model: Model, p: Pass) -> None:
         if p.children:
             return

@@ -1,0 +1,24 @@
+"""Two models side by side: which node became which, what vanished, and what a run says about it. Plain records."""
+
+from onnxopt.comparison.blocks import Block
+from onnxopt.comparison.compare import Comparison, compare_files
+from onnxopt.comparison.counterparts import Counterparts, Fate, match
+from onnxopt.comparison.history import History, judge, read_history, repeat
+from onnxopt.comparison.records import GraphRecord, NodeRecord, ValueRecord, graph_record
+
+__all__ = [
+    "Block",
+    "Comparison",
+    "Counterparts",
+    "Fate",
+    "GraphRecord",
+    "History",
+    "NodeRecord",
+    "ValueRecord",
+    "compare_files",
+    "graph_record",
+    "judge",
+    "match",
+    "read_history",
+    "repeat",
+]

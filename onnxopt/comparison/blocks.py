@@ -1,0 +1,247 @@
+"""Nodes in blocks that can be folded away: by the modules in their names, by repetition, and else by position.
+
+No level has more than a screenful: a list that is longer becomes a list of repeated units, or of sections.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord
+
+MOST: Final = 48  # items of one level
+_SECTION: Final = 24  # items of a section, where nothing repeats
+_LEAST: Final = 3  # nodes of a block that names make
+_SHORTEST: Final = 3  # nodes of a unit that repeats
+_LONGEST: Final = 1024
+_DEEPEST: Final = 16  # modules inside each other
+
+
+@dataclass
+class Block:
+    """`items` are indices of nodes, and blocks. `kind`: root, module, repeat, section, body or function."""
+
+    label: str
+    kind: str
+    items: list[Item] = field(default_factory=list)
+
+    def nodes(self) -> Iterator[int]:
+        for item in self.items:
+            if isinstance(item, Block):
+                yield from item.nodes()
+            else:
+                yield item
+
+
+Item = int | Block
+
+
+def blocks(graph: GraphRecord) -> Block:
+    """The whole model as one block of blocks: bodies beside their owners, functions at the end.
+
+    Constant nodes are where they are read first: they make no structure.
+    """
+    readers = _readers(graph)
+    scopes: dict[int, list[int]] = defaultdict(list)
+    for i, node in enumerate(graph.nodes):
+        if i not in readers:
+            scopes[node.scope].append(i)
+    bodies: dict[int, list[Block]] = defaultdict(list)
+    functions: list[Block] = []
+    for number, scope in reversed([*enumerate(graph.scopes)][1:]):  # bodies come after their owners
+        items = _scope(graph, scopes[number], bodies)
+        if scope.owner is None:
+            functions.insert(0, Block(scope.label, "function", items))
+        else:
+            owner = graph.nodes[scope.owner]
+            label = f"{owner.op} {owner.name} {scope.label}" if owner.name else f"{owner.op} {scope.label}"
+            bodies[scope.owner].insert(0, Block(label, "body", items))
+    root = Block("model", "root", [*_scope(graph, scopes[0], bodies), *functions])
+    inside = {i: block for block in _all(root) for i in block.items if not isinstance(i, Block)}
+    for constant, reader in readers.items():
+        inside[reader].items.append(constant)
+    return root
+
+
+def _readers(graph: GraphRecord) -> dict[int, int]:
+    """For each Constant node the first node that reads it; those that nobody reads are left out."""
+    made = {v: i for i, n in enumerate(graph.nodes) if n.op == "Constant" for v in n.outputs if v != ABSENT}
+    found: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        for v in node.inputs:
+            if v in made:
+                found.setdefault(made[v], i)
+    return found
+
+
+def _all(root: Block) -> Iterator[Block]:
+    stack = [root]
+    while stack:
+        block = stack.pop()
+        yield block
+        stack += [item for item in block.items if isinstance(item, Block)]
+
+
+def _scope(graph: GraphRecord, nodes: Sequence[int], bodies: dict[int, list[Block]]) -> list[Item]:
+    if len(nodes) <= MOST and not any(i in bodies for i in nodes):
+        return list(nodes)
+    top = Block("", "root")
+    modules: dict[tuple[str, ...], Block] = {(): top}
+    for i in nodes:
+        path = _modules(graph, graph.nodes[i])
+        for depth in range(1, len(path) + 1):
+            if path[:depth] not in modules:
+                modules[path[:depth]] = Block(path[depth - 1], "module")
+                modules[path[: depth - 1]].items.append(modules[path[:depth]])
+        modules[path].items.append(i)
+        modules[path].items.extend(bodies.get(i, ()))
+    return _folded(_simplified(top).items, graph)
+
+
+# -- by name -------------------------------------------------------------------------------------------------
+
+
+def _modules(graph: GraphRecord, node: NodeRecord) -> tuple[str, ...]:
+    """The modules around a node: `/encoder/layer.3/MatMul` is in encoder, layer.3."""
+    if node.namespace:
+        parts = [part.split(":")[0].strip() for part in node.namespace.split("/") if ": aten." not in part]
+        return tuple(_relative(parts))[:_DEEPEST]
+    name = node.name if "/" in node.name else graph.output_name(node)
+    return tuple(part for part in name.split("/")[:-1] if part)[:_DEEPEST]
+
+
+def _relative(names: list[str]) -> Iterator[str]:
+    """`model`, `model.encoder`, `model.encoder.layer.3` without what each repeats."""
+    around = ""
+    for name in names:
+        if name:
+            yield name.removeprefix(f"{around}.")
+            around = name
+
+
+def _simplified(block: Block) -> Block:
+    """Without blocks of next to nothing, and without a block that is all of another."""
+    items: list[Item] = []
+    for item in block.items:
+        if not isinstance(item, Block) or item.kind != "module":
+            items.append(item)
+            continue
+        small = _simplified(item)
+        if sum(1 for _ in small.nodes()) < _LEAST:
+            items.extend(small.items)
+        else:
+            items.append(small)
+    inner = items[0] if len(items) == 1 else None
+    if isinstance(inner, Block) and inner.kind == "module" and block.kind in ("module", "root"):
+        label = f"{block.label}/{inner.label}" if block.label else inner.label
+        return Block(label if block.kind == "module" else block.label, block.kind, inner.items)
+    return Block(block.label, block.kind, items)
+
+
+# -- by repetition and position --------------------------------------------------------------------------------
+
+
+def _folded(items: list[Item], graph: GraphRecord) -> list[Item]:
+    """The same items, at most `MOST` on each level."""
+    for item in items:
+        if isinstance(item, Block):
+            item.items = _folded(item.items, graph)
+    if len(items) <= MOST:
+        return items
+    items = _repeats(items, [_token(item, graph) for item in items])
+    while len(items) > MOST:
+        items = _sections(items)
+    return items
+
+
+def _token(item: Item, graph: GraphRecord) -> str:
+    return re.sub(r"\d+", "#", item.label) if isinstance(item, Block) else graph.nodes[item].op
+
+
+def _repeats(items: list[Item], tokens: list[str]) -> list[Item]:
+    """Consecutive repetitions of a unit become blocks, the run that covers most first."""
+    codes = np.unique(tokens, return_inverse=True)[1] if tokens else np.array([], int)
+    found: list[tuple[int, int, int]] = []  # start, period, units
+    ranges = [(0, len(items))]
+    while ranges:
+        start, stop = ranges.pop()
+        run = _longest_run(codes[start:stop])
+        if run is None:
+            continue
+        first, period, units = run
+        found.append((start + first, period, units))
+        ranges += [(start, start + first), (start + first + period * units, stop)]
+    result: list[Item] = []
+    at = 0
+    for start, period, units in sorted(found):
+        result += items[at:start]
+        for k in range(units):
+            at = start + (k + 1) * period
+            result.append(_unit(f"repeat {k + 1} of {units}", items[at - period : at], tokens[at - period : at]))
+    return result + items[at:]
+
+
+def _unit(label: str, items: list[Item], tokens: list[str]) -> Block:
+    if len(items) <= MOST:
+        return Block(label, "repeat", items)
+    inner = _repeats(items, tokens)
+    while len(inner) > MOST:
+        inner = _sections(inner)
+    return Block(label, "repeat", inner)
+
+
+def _longest_run(codes: np.ndarray[tuple[int], np.dtype[np.intp]]) -> tuple[int, int, int] | None:
+    """(start, period, units) of the consecutive repetition that covers most; the shortest period of those."""
+    best: tuple[int, int, int] | None = None
+    covered = _SECTION
+    for period in range(_SHORTEST, min(len(codes) // 2, _LONGEST) + 1):
+        equal = np.flatnonzero(np.diff(np.concatenate(([0], codes[:-period] == codes[period:], [0]))))
+        starts, lengths = equal[::2], equal[1::2] - equal[::2]
+        if not len(lengths):
+            continue
+        longest = int(lengths.argmax())
+        units = int(lengths[longest]) // period + 1
+        start = int(starts[longest])
+        if units > 1 and units * period > covered and len(set(codes[start : start + period].tolist())) > 1:
+            best, covered = (start, period, units), units * period
+    return best
+
+
+def _sections(items: list[Item]) -> list[Item]:
+    """Consecutive items in sections: nodes between blocks if that is enough, else all."""
+    runs: list[list[Item]] = []
+    for item in items:
+        if runs and isinstance(item, Block) == isinstance(runs[-1][0], Block):
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    loose = [part for run in runs for part in (run if isinstance(run[0], Block) else _parts(run))]
+    return loose if len(loose) <= MOST else _parts(items)
+
+
+def _parts(items: list[Item]) -> list[Item]:
+    """Sections of equal length, if there is more than one."""
+    if len(items) <= _SECTION // 3:
+        return items
+    number = -(-len(items) // _SECTION)
+    size = -(-len(items) // number)
+    return [Block("", "section", items[at : at + size]) for at in range(0, len(items), size)]
+
+
+def named(root: Block) -> Block:
+    """Give sections their label: the first and last of what they hold."""
+    for block in _all(root):
+        if block.kind == "section":
+            first, last = block.items[0], block.items[-1]
+            if isinstance(first, Block) and isinstance(last, Block) and first.label and last.label:
+                block.label = f"{first.label} – {last.label}"
+            else:
+                inner = list(block.nodes())
+                block.label = f"nodes {min(inner) + 1:,} – {max(inner) + 1:,}"
+    return root

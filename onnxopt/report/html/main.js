@@ -1,0 +1,119 @@
+// Two panes, one selection, and the same blocks open in both.
+
+const VISIBLE = 70; // items that are opened at first, in the larger model
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const models = readModels(data);
+const open = new Set();
+const settings = { constants: false };
+const section = document.getElementById("graphs");
+const layouts = models.map((model) => new Layout(model, open, settings));
+
+/** Open blocks from the outside in, while the picture stays small. */
+const openFirst = () => {
+  const [before] = models;
+  const count = (block) => block.items.filter((item) => layouts[0].shown(item)).length;
+  let total = count(before.root);
+  const queue = [...before.root.items.filter(isBlock)];
+  while (queue.length) {
+    const block = queue.shift();
+    if (total + count(block) > VISIBLE) continue;
+    total += count(block) - 1;
+    open.add(block.id);
+    queue.push(...block.items.filter(isBlock));
+  }
+};
+
+const redraw = () => {
+  for (const layout of layouts) layout.cache.clear();
+  for (const pane of panes) pane.draw();
+};
+
+const toggle = (block, pane) => {
+  const held = panes.map((p) => [p, p.model.blocks[block.id], p.layout.locate(p.model.blocks[block.id])]);
+  if (!open.delete(block.id)) open.add(block.id);
+  for (const layout of layouts) layout.changed(layout.model.blocks[block.id]);
+  for (const [p, b, was] of held) {
+    const now = p.layout.locate(b); // it stays where it was on the screen
+    if (was && now) p.shift((was.x + was.width / 2 - now.x - now.width / 2) * p.view.scale, (was.y - now.y) * p.view.scale);
+    p.draw();
+  }
+  pane.elements.get(block)?.focus({ preventScroll: true });
+};
+
+const reveal = (node, pane) => {
+  const closed = pane.model.path(node).filter((item) => isBlock(item) && !layouts[0].isOpen(item));
+  if (isNode(node) && node.op === "Constant" && !settings.constants) showConstants(true);
+  for (const block of closed) open.add(block.id);
+  return closed.length > 0;
+};
+
+const showConstants = (on) => {
+  settings.constants = on;
+  section.querySelector("[name=constants]").checked = on;
+  redraw();
+};
+
+const select = (item, from) => {
+  const found = item && isNode(item) ? counterparts(item) : [];
+  const shown = item ? [[item, panes[item.side]], ...(found.length ? [[found[0], panes[found[0].side]]] : [])] : [];
+  if (shown.map(([node, pane]) => reveal(node, pane)).some(Boolean)) redraw();
+  for (const pane of panes) {
+    pane.selected = item && pane.model.side === item.side ? item : null;
+    pane.partners = new Set(found.filter((n) => n.side === pane.model.side));
+    pane.mark();
+  }
+  details.show(item);
+  for (const [node, pane] of shown) if (pane !== from) pane.center(node);
+};
+
+const filter = (fate) => {
+  for (const chip of section.querySelectorAll(".chip")) chip.setAttribute("aria-pressed", String(chip.value === fate));
+  for (const pane of panes) {
+    pane.fate = fate;
+    pane.mark();
+  }
+  search.fate = fate;
+  if (fate) search.input.focus();
+  search.run();
+};
+
+const figures = [...section.querySelectorAll(".pane")];
+const panes = figures.map((figure, side) => new Pane(figure, models[side], layouts[side], { toggle, select }));
+const details = new Details(section.querySelector(".info"), models, (node) => select(node, null));
+const go = (node) => {
+  select(node, null);
+  panes[node.side].elements.get(node)?.focus({ preventScroll: true });
+};
+const search = new Search(section.querySelector(".search"), models, go);
+
+section.querySelector("[name=expand]").addEventListener("click", () => {
+  for (const block of models[0].blocks) open.add(block.id);
+  redraw();
+  for (const pane of panes) pane.fit(true);
+});
+section.querySelector("[name=collapse]").addEventListener("click", () => {
+  open.clear();
+  redraw();
+  for (const pane of panes) pane.fit(true);
+});
+section.querySelector("[name=full]").addEventListener("click", () =>
+  (document.fullscreenElement ? document.exitFullscreen() : section.requestFullscreen()));
+section.querySelector("[name=constants]").addEventListener("change", (e) => showConstants(e.target.checked));
+for (const chip of section.querySelectorAll(".chip")) {
+  chip.addEventListener("click", () => filter(chip.getAttribute("aria-pressed") === "true" ? "" : chip.value));
+}
+for (const link of document.querySelectorAll("[data-node]")) {
+  link.addEventListener("click", () => {
+    section.scrollIntoView();
+    go(models[link.dataset.side].nodes[link.dataset.node]);
+  });
+}
+new ResizeObserver(() => { for (const pane of panes) pane.move(); }).observe(section);
+
+openFirst();
+for (const pane of panes) {
+  pane.draw();
+  pane.fit(true);
+}
+requestAnimationFrame(() => { document.documentElement.dataset.ready = "yes"; });

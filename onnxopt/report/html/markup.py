@@ -1,0 +1,39 @@
+"""HTML from Python, safe by construction: every string is escaped, only what `tag` made is not."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any, Final
+
+_VOID: Final = {"br", "col", "hr", "img", "input", "link", "meta"}
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
+    """`tag("td", text, class_="num")`. None is left out; True is an attribute without value."""
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if name in _VOID:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def join(*children: object) -> Markup:
+    """One after the other, text escaped."""
+    return Markup("".join(c if isinstance(c, Markup) else escape(str(c)) for c in children if c is not None))
+
+
+def json_script(data: Any, **attributes: object) -> Markup:
+    """Data for scripts; nothing in it can end the script element (`</script`) or change its end (`<!--`)."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
+    safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return tag("script", Markup(safe), type="application/json", **attributes)

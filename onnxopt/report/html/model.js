@@ -1,0 +1,114 @@
+// The data of the page as objects: nodes, blocks, and for each block the edges between what is in it.
+
+/** One of the two models. `ends` are its inputs and outputs, as if they were nodes of the root block. */
+class Model {
+  constructor(data, side) {
+    const graph = data.graphs[side];
+    this.side = side;
+    this.values = graph.values.map(([name, type, constant]) => ({ name, type, constant, producer: null, users: [] }));
+    this.scopes = graph.scopes;
+    this.nodes = graph.nodes.map(([op, name, scope, inputs, outputs, attributes, fate, block, rewrite], index) =>
+      ({ index, side, op, name, scope, inputs, outputs, attributes, fate, block, rewrite, partner: null, parts: [], into: [] }));
+    this.counts = { kept: 0, changed: 0, merged: 0, gone: 0, new: 0 };
+    for (const node of this.nodes) {
+      this.counts[node.fate] += 1;
+      for (const v of node.outputs) if (v >= 0) this.values[v].producer = node;
+      for (const v of new Set(node.inputs)) if (v >= 0) this.values[v].users.push(node);
+    }
+    this.ends = [...this.#ends("input"), ...this.#ends("output")];
+    this.blocks = data.blocks.map(({ label, kind, parent }, id) =>
+      ({ id, label, kind, parent, items: [], size: 0, counts: { kept: 0, changed: 0, merged: 0, gone: 0, new: 0 } }));
+    this.root = this.blocks[0];
+    this.#fill();
+    this.#connect();
+  }
+
+  /** The graph's inputs or outputs; many of them as one. */
+  #ends(kind) {
+    const weights = (v) => kind === "input" && this.values[v].constant !== undefined;
+    const values = this.scopes[0][`${kind}s`].filter((v) => !weights(v));
+    const groups = values.length > 12 ? [values] : values.map((v) => [v]);
+    return groups.map((group, k) => ({
+      index: `${kind}${k}`, side: this.side, kind, block: 0, values: group, inputs: [], outputs: [],
+      label: group.length > 1 ? `${group.length} ${kind}s` : this.values[group[0]].name,
+    }));
+  }
+
+  #fill() {
+    for (const block of this.blocks) if (block.parent >= 0) this.blocks[block.parent].items.push(block);
+    for (const node of this.nodes) {
+      this.blocks[node.block].items.push(node);
+      for (let b = this.blocks[node.block]; b; b = this.blocks[b.parent]) {
+        b.size += 1;
+        b.counts[node.fate] += 1;
+      }
+    }
+    for (const block of this.blocks) block.items = block.items.filter((item) => !isBlock(item) || item.size);
+    this.root.items.push(...this.ends);
+  }
+
+  /** The items from a node up to the root: the node, its block, the block around that, ... */
+  path(item) {
+    const found = [item];
+    for (let id = isBlock(item) ? item.parent : item.block; id >= 0; id = this.blocks[id].parent) found.push(this.blocks[id]);
+    return found;
+  }
+
+  /** Each edge belongs to the innermost block that holds both ends; blocks it enters or leaves have a port for it. */
+  #connect() {
+    for (const block of this.blocks) Object.assign(block, { edges: new Map(), entries: new Map(), exits: new Map() });
+    const add = (map, key, from, to, ends) => {
+      if (!map.has(key)) map.set(key, { from, to, ends: new Set() });
+      for (const end of ends) map.get(key).ends.add(end);
+    };
+    const keys = new Map();
+    const key = (item) => {
+      if (!keys.has(item)) keys.set(item, keys.size);
+      return keys.get(item);
+    };
+    const connect = (source, target) => {
+      const up = this.path(source).reverse(), down = this.path(target).reverse();
+      let k = 1;
+      while (k < up.length - 1 && k < down.length - 1 && up[k] === down[k]) k += 1;
+      if (up[k] === down[k]) return;
+      const ends = [source, target];
+      add(up[k - 1].edges, `${key(up[k])} ${key(down[k])}`, up[k], down[k], ends);
+      for (let i = k + 1; i < up.length; i += 1) add(up[i - 1].exits, key(up[i]), up[i], null, ends);
+      for (let i = k + 1; i < down.length; i += 1) add(down[i - 1].entries, key(down[i]), null, down[i], ends);
+    };
+    const inputs = new Map(), outputs = new Map();
+    for (const end of this.ends) for (const v of end.values) (end.kind === "input" ? inputs : outputs).set(v, end);
+    this.values.forEach((value, v) => {
+      const source = value.producer ?? inputs.get(v);
+      if (!source) return;
+      for (const user of value.users) connect(source, user);
+      if (outputs.has(v)) connect(source, outputs.get(v));
+    });
+    for (const scope of this.scopes) {
+      if (scope.owner === null) continue;
+      for (const v of scope.outputs) if (this.values[v].producer) connect(this.values[v].producer, this.nodes[scope.owner]);
+    }
+  }
+}
+
+const isBlock = (item) => item.items !== undefined;
+const isNode = (item) => item.op !== undefined;
+
+/** Both models, with counterparts as references to nodes. */
+function readModels(data) {
+  const models = [new Model(data, 0), new Model(data, 1)];
+  for (const [i, j] of data.pairs) {
+    models[0].nodes[i].partner = models[1].nodes[j];
+    models[1].nodes[j].partner = models[0].nodes[i];
+  }
+  for (const [i, targets] of data.merged) {
+    for (const j of targets) {
+      models[0].nodes[i].into.push(models[1].nodes[j]);
+      models[1].nodes[j].parts.push(models[0].nodes[i]);
+    }
+  }
+  return models;
+}
+
+/** The nodes of the other model that stand for this one. */
+const counterparts = (node) => [...(node.partner ? [node.partner] : []), ...(node.into ?? []), ...(node.parts ?? [])];

@@ -1,0 +1,309 @@
+// One graph on the screen: drawn block by block as they come into view; moved, enlarged, walked through.
+
+const SIGNS = { kept: "", changed: "~", merged: "⤳", gone: "−", new: "+" };
+const SVG = "http://www.w3.org/2000/svg";
+
+const svg = (name, attributes = {}, ...children) => {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+};
+
+const svgText = (text, attributes) => {
+  const element = svg("text", attributes);
+  element.textContent = text;
+  return element;
+};
+
+/** A smooth line through the middles between points. */
+const curve = (points) => {
+  const at = ({ x, y }) => `${x.toFixed(1)},${y.toFixed(1)}`;
+  const middle = (a, b) => ({ x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 });
+  let path = `M${at(points[0])}`;
+  for (let i = 1; i < points.length - 1; i += 1) path += `Q${at(points[i])} ${at(middle(points[i], points[i + 1]))}`;
+  return `${path}L${at(points[points.length - 1])}`;
+};
+
+const contents = (counts) =>
+  Object.entries(counts).filter(([, n]) => n).map(([fate, n]) => `${n} ${fate}`).join(", ");
+
+class Pane {
+  constructor(figure, model, layout, actions) {
+    this.figure = figure;
+    this.svg = figure.querySelector("svg");
+    this.model = model;
+    this.layout = layout;
+    this.actions = actions; // toggle(block), select(item, pane)
+    this.view = { x: 0, y: 0, scale: 1 };
+    this.selected = null;
+    this.partners = new Set();
+    this.fate = "";
+    this.stage = svg("g");
+    this.drawn = new Map(); // block -> its group, and the places of opened blocks in it
+    this.elements = new Map(); // item -> element
+    const arrow = svg("marker", { id: `arrow${model.side}`, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse", markerUnits: "userSpaceOnUse" }, svg("path", { d: "M0 .8 7 4 0 7.2z", class: "port" }));
+    this.svg.append(svg("defs", {}, arrow), this.stage);
+    this.#listen();
+  }
+
+  // -- drawing --------------------------------------------------------------------------------------------
+
+  /** Draw again, after blocks were opened or closed. */
+  draw() {
+    this.stage.replaceChildren();
+    this.drawn.clear();
+    this.elements.clear();
+    this.#content(this.model.root, this.stage);
+    this.move();
+  }
+
+  #content(block, parent) {
+    const layout = this.layout.of(block);
+    const lines = svg("g"), boxes = svg("g");
+    const record = { layout, edges: [], inner: [] };
+    this.drawn.set(block, record);
+    for (const edge of layout.edges) {
+      const line = svg("path", { class: "edge", d: curve(edge.points), "marker-end": `url(#arrow${this.model.side})` });
+      record.edges.push([line, edge]);
+      lines.append(line);
+    }
+    if ("in" in layout.ports) lines.append(svg("circle", { class: "port", r: 3, cx: layout.ports.in, cy: HEAD }));
+    if ("out" in layout.ports) lines.append(svg("circle", { class: "port", r: 3, cx: layout.ports.out, cy: layout.height }));
+    for (const place of layout.places) boxes.append(this.#item(place, record));
+    parent.append(lines, boxes);
+    this.#mark(record);
+  }
+
+  #item(place, record) {
+    const { item, x, y, width, height } = place;
+    const element = svg("g", { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, role: "button", tabindex: -1 });
+    element.itemOfGraph = item;
+    this.elements.set(item, element);
+    if (!isBlock(item)) this.#node(element, item, width, height);
+    else if (this.layout.isOpen(item)) this.#frame(element, item, place, record);
+    else this.#closed(element, item, width, height);
+    return element;
+  }
+
+  #node(element, node, width, height) {
+    const end = !isNode(node);
+    element.setAttribute("class", end ? "item end" : `item ${node.fate}`);
+    const name = end ? node.label : shortName(this.model, node);
+    element.setAttribute("aria-label", end ? `${node.kind} ${node.label}` : `${node.op} ${node.name || name}, ${node.fate}`);
+    element.append(svg("rect", { class: "box", width, height, rx: end ? height / 2 : 9 }));
+    if (end) {
+      element.append(svgText(cut(name, 26), { class: "title", x: width / 2, y: height / 2, "text-anchor": "middle" }));
+    } else if (node.op === "Constant") {
+      const value = this.model.values[node.outputs[0]]?.constant || "Constant";
+      element.append(svgText(cut(value, 14), { class: "sub", x: 10, y: height / 2 }));
+    } else {
+      element.append(svgText(cut(node.op, 26), { class: "op", x: 13, y: 15 }));
+      element.append(svgText(name, { class: "sub", x: 13, y: 31 }));
+    }
+    if (!end && SIGNS[node.fate]) element.append(svgText(SIGNS[node.fate], { class: "mark", x: width - 9, y: Math.min(15, height / 2) }));
+  }
+
+  #closed(element, block, width, height) {
+    element.setAttribute("class", "item block");
+    element.setAttribute("aria-label", `block ${block.label}, ${block.size} nodes: ${contents(block.counts)}; closed`);
+    element.setAttribute("aria-expanded", "false");
+    element.append(
+      svg("rect", { class: "pile", x: 8, y: 6, width: width - 10, height: height - 2, rx: 9 }),
+      svg("rect", { class: "box", width, height: height - 2, rx: 9 }),
+      svgText(cut(block.label, 25), { class: "title", x: 13, y: 17 }),
+      svgText("+", { class: "sign", x: width - 16, y: 17 }),
+      svgText(`${block.size.toLocaleString("en")} nodes`, { class: "sub", x: 13, y: 34 }),
+    );
+    let x = 13;
+    for (const [fate, n] of Object.entries(block.counts)) {
+      const share = ((width - 26) * n) / block.size;
+      if (n) element.append(svg("rect", { class: `fate-${fate}`, x, y: height - 11, width: Math.max(share - 1, 1), height: 4, rx: 1.5 }));
+      x += share;
+    }
+  }
+
+  #frame(element, block, { width, height }, record) {
+    element.setAttribute("class", "group");
+    element.setAttribute("aria-label", `block ${block.label}, ${block.size} nodes: ${contents(block.counts)}; open`);
+    element.setAttribute("aria-expanded", "true");
+    const inside = svg("g");
+    const head = svg("g", { class: "head" },
+      svg("rect", { width: width - 2, height: HEAD - 4, x: 1, y: 1, rx: 11 }),
+      svgText(cut(block.label, 40), { class: "title", x: 14, y: HEAD / 2 }),
+      svgText("−", { class: "sign", x: width - 16, y: HEAD / 2 }));
+    element.append(svg("rect", { class: "frame box", width, height, rx: 12 }), head, inside);
+    record.inner.push({ block, inside, element });
+  }
+
+  /** Draw what came into view; leave the rest for when it does. */
+  #reveal(block, x, y) {
+    const { scale } = this.view, box = this.size;
+    for (const { block: inner, inside } of this.drawn.get(block).inner) {
+      const place = this.layout.of(block).at.get(inner);
+      const left = x + place.x, top = y + place.y;
+      const seen = this.view.x + left * scale < box.width && this.view.x + (left + place.width) * scale > 0 &&
+        this.view.y + top * scale < box.height && this.view.y + (top + place.height) * scale > 0;
+      inside.style.display = seen ? "" : "none";
+      if (!seen) continue;
+      if (!this.drawn.has(inner)) this.#content(inner, inside);
+      this.#reveal(inner, left, top);
+    }
+  }
+
+  #mark({ edges, layout }) {
+    for (const { item } of layout.places) {
+      const element = this.elements.get(item);
+      element.classList.toggle("selected", item === this.selected);
+      element.classList.toggle("partner", this.partners.has(item));
+      element.classList.toggle("hit", this.fate !== "" && (isBlock(item) ? item.counts[this.fate] > 0 : item.fate === this.fate));
+    }
+    for (const [line, { ends }] of edges) {
+      const near = this.selected !== null && ends.has(this.selected);
+      line.classList.toggle("near", near);
+      if (near) line.parentNode.append(line);
+    }
+  }
+
+  /** Show what is selected, what stands for it, and what is filtered. */
+  mark() {
+    this.svg.classList.toggle("filtered", this.fate !== "");
+    for (const record of this.drawn.values()) this.#mark(record);
+  }
+
+  // -- moving ---------------------------------------------------------------------------------------------
+
+  get size() {
+    return this.svg.getBoundingClientRect();
+  }
+
+  move() {
+    const { x, y, scale } = this.view;
+    this.stage.setAttribute("transform", `translate(${x} ${y}) scale(${scale})`);
+    this.svg.classList.toggle("far", scale < 0.28);
+    this.#reveal(this.model.root, 0, 0);
+  }
+
+  /** Enlarge around a point of the screen, by default the middle. */
+  zoom(factor, point) {
+    const { width, height } = this.size, { x, y } = point ?? { x: width / 2, y: height / 2 };
+    const scale = Math.min(3, Math.max(0.01, this.view.scale * factor)), k = scale / this.view.scale;
+    this.view = { x: x - (x - this.view.x) * k, y: y - (y - this.view.y) * k, scale };
+    this.move();
+  }
+
+  shift(dx, dy) {
+    this.view.x += dx;
+    this.view.y += dy;
+  }
+
+  pan(dx, dy) {
+    this.shift(dx, dy);
+    this.move();
+  }
+
+  /** All of it; `legible`: not smaller than can be read, from the top. */
+  fit(legible = false) {
+    const box = this.size, { width, height } = this.layout.of(this.model.root);
+    const whole = Math.min(box.width / (width + 16), (box.height - 60) / (height + 16), 1.1);
+    const scale = legible ? Math.max(whole, Math.min(0.8, box.width / (width + 16)), 0.35) : whole;
+    this.view = { x: (box.width - width * scale) / 2, y: legible || scale * height > box.height - 60 ? 44 : (box.height - height * scale) / 2 + 16, scale };
+    this.move();
+  }
+
+  /** Bring an item to the middle. */
+  center(item) {
+    const place = this.layout.locate(item);
+    if (!place) return;
+    const box = this.size, scale = Math.max(this.view.scale, 0.7);
+    this.view = { x: box.width / 2 - (place.x + place.width / 2) * scale, y: box.height / 2 - (place.y + Math.min(place.height, 200) / 2) * scale, scale };
+    this.move();
+  }
+
+  // -- listening ------------------------------------------------------------------------------------------
+
+  #listen() {
+    const fingers = new Map();
+    let moved = 0;
+    const point = ({ clientX, clientY }) => ({ x: clientX - this.size.left, y: clientY - this.size.top });
+    this.svg.addEventListener("pointerdown", (e) => {
+      fingers.set(e.pointerId, point(e));
+      if (fingers.size === 1) moved = 0;
+    });
+    this.svg.addEventListener("pointermove", (e) => {
+      const was = fingers.get(e.pointerId);
+      if (!was) return;
+      const now = point(e);
+      moved += Math.abs(now.x - was.x) + Math.abs(now.y - was.y);
+      if (moved > 4 && !this.svg.hasPointerCapture(e.pointerId)) this.svg.setPointerCapture(e.pointerId);
+      const others = [...fingers].filter(([id]) => id !== e.pointerId).map(([, p]) => p);
+      fingers.set(e.pointerId, now);
+      if (!others.length) this.pan(now.x - was.x, now.y - was.y);
+      else {
+        const far = (p) => Math.hypot(p.x - others[0].x, p.y - others[0].y) || 1;
+        this.zoom(far(now) / far(was), { x: (now.x + others[0].x) / 2, y: (now.y + others[0].y) / 2 });
+      }
+    });
+    for (const name of ["pointerup", "pointercancel", "pointerleave"]) this.svg.addEventListener(name, (e) => fingers.delete(e.pointerId));
+    this.svg.addEventListener("click", (e) => {
+      if (moved > 4) return;
+      const element = e.target.closest("[role=button]");
+      if (!element) return this.actions.select(null, this);
+      const item = element.itemOfGraph;
+      if (isBlock(item)) { if (!this.layout.isOpen(item) || e.target.closest(".head")) this.actions.toggle(item, this); }
+      else this.actions.select(item, this);
+    });
+    this.svg.addEventListener("wheel", (e) => {
+      if (!e.ctrlKey && !e.metaKey && !this.figure.contains(document.activeElement) && !document.fullscreenElement) return;
+      e.preventDefault();
+      this.zoom(Math.exp(-e.deltaY * (e.deltaMode ? 0.05 : 0.0016)), point(e));
+    }, { passive: false });
+    this.svg.addEventListener("keydown", (e) => this.#key(e));
+    for (const button of this.figure.querySelectorAll(".zoom button")) {
+      button.addEventListener("click", () => {
+        if (button.name === "fit") this.fit();
+        else this.zoom(button.name === "in" ? 1.3 : 1 / 1.3);
+      });
+    }
+  }
+
+  #key(e) {
+    const step = { ArrowUp: [0, 1], ArrowDown: [0, -1], ArrowLeft: [1, 0], ArrowRight: [-1, 0] }[e.key];
+    if (step && (e.shiftKey || !this.#walk(step))) this.pan(step[0] * 60, step[1] * 60);
+    else if (e.key === "+" || e.key === "=") this.zoom(1.25);
+    else if (e.key === "-") this.zoom(0.8);
+    else if (e.key === "0") this.fit();
+    else if (e.key === "Escape") this.actions.select(null, this);
+    else if ((e.key === "Enter" || e.key === " ") && document.activeElement.itemOfGraph) {
+      const item = document.activeElement.itemOfGraph;
+      if (isBlock(item)) this.actions.toggle(item, this);
+      else this.actions.select(item, this);
+    } else if (!step) return;
+    e.preventDefault();
+  }
+
+  /** Focus the nearest visible item in a direction; from nowhere, the first. */
+  #walk([dx, dy]) {
+    const focused = document.activeElement.itemOfGraph ?? this.selected;
+    const items = [...this.elements].filter(([item, el]) => el.isConnected && !(isBlock(item) && this.layout.isOpen(item)));
+    const middle = (el) => {
+      const box = el.querySelector(".box").getBoundingClientRect();
+      return { x: box.left + box.width / 2, y: box.top + box.height / 2 };
+    };
+    let best = null, least = Infinity;
+    const from = this.elements.has(focused) ? middle(this.elements.get(focused)) : null;
+    for (const [item, element] of items) {
+      if (item === focused) continue;
+      const at = middle(element);
+      const ahead = from ? (from.x - at.x) * dx + (from.y - at.y) * dy : 1;
+      if (ahead <= 1) continue;
+      const aside = from ? Math.abs((from.x - at.x) * dy) + Math.abs((from.y - at.y) * dx) : at.y;
+      const cost = ahead + 2.5 * aside;
+      if (cost < least) [best, least] = [item, cost];
+    }
+    if (!best) return false;
+    this.center(best);
+    this.elements.get(best)?.focus({ preventScroll: true });
+    return true;
+  }
+}
