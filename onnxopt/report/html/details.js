@@ -1,7 +1,7 @@
 // What is known about the selected node.
 
 const FATES = {
-  kept: "kept as it is", changed: "kept, changed", merged: "merged into another node", gone: "vanished", new: "new",
+  kept: "kept", changed: "changed", merged: "merged into another node", gone: "vanished", new: "new",
 };
 
 const html = (name, attributes = {}, ...children) => {

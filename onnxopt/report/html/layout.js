@@ -1,6 +1,6 @@
 // Where everything is. Each block is laid out by itself, when it is opened; what is closed is a box of fixed size.
 
-const HEAD = 30, PAD = 16, CLOSED = { width: 196, height: 56 };
+const HEAD = 30, PAD = 16, FAN = 5, CLOSED = { width: 196, height: 56 };
 
 const measure = (() => {
   const context = document.createElement("canvas").getContext("2d");
@@ -23,6 +23,20 @@ const cut = (text, length) => (text.length <= length ? text : `${text.slice(0, l
 const shortName = (model, node) => {
   const name = node.name || (model.values[node.outputs.find((v) => v >= 0)]?.name ?? "");
   return tail(name.split("/").pop() || name, 26);
+};
+
+/** What is read everywhere would tie everything to it. Such edges are left out, unless nothing else holds the other end. */
+const sparse = (edges) => {
+  const out = Map.groupBy(edges, (e) => e.from), into = Map.groupBy(edges, (e) => e.to);
+  const wide = (e) => out.get(e.from).length > FAN, deep = (e) => into.get(e.to).length > FAN;
+  const kept = new Set(edges);
+  for (const [ends, crowded] of [[into, wide], [out, deep]]) {
+    for (const group of ends.values()) {
+      const rest = group.filter((e) => kept.has(e)), thin = rest.filter((e) => !crowded(e));
+      for (const e of rest) if (crowded(e) && e !== (thin[0] ?? rest[0])) kept.delete(e);
+    }
+  }
+  return [[...kept], edges.filter((e) => !kept.has(e))];
 };
 
 class Layout {
@@ -74,29 +88,27 @@ class Layout {
     graph.setDefaultEdgeLabel(() => ({}));
     const names = new Map(items.map((item, i) => [item, `${i}`]));
     for (const [item, name] of names) graph.setNode(name, { ...this.size(item) });
-    const edges = [];
-    const connect = (edge, from, to) => {
-      if (from === undefined || to === undefined || from === to || graph.hasEdge(from, to)) return;
+    const all = [...block.edges.values(), ...block.entries.values(), ...block.exits.values()]
+      .map((edge) => ({ edge, from: edge.from ? names.get(edge.from) : "in", to: edge.to ? names.get(edge.to) : "out" }))
+      .filter(({ from, to }) => from !== undefined && to !== undefined);
+    const [edges, far] = sparse(all);
+    for (const { from, to } of edges) {
+      if (from === "in") graph.setNode("in", { width: 8, height: 1 });
+      if (to === "out") graph.setNode("out", { width: 8, height: 1 });
       graph.setEdge(from, to, {});
-      edges.push({ edge, from, to });
-    };
-    for (const edge of block.edges.values()) connect(edge, names.get(edge.from), names.get(edge.to));
-    const entries = [...block.entries.values()].filter((e) => names.has(e.to));
-    const exits = [...block.exits.values()].filter((e) => names.has(e.from));
-    if (entries.length) graph.setNode("in", { width: 8, height: 1 });
-    if (exits.length) graph.setNode("out", { width: 8, height: 1 });
-    for (const edge of entries) connect(edge, "in", names.get(edge.to));
-    for (const edge of exits) connect(edge, names.get(edge.from), "out");
+    }
     dagre.layout(graph);
     const { width = 0, height = 0 } = graph.graph();
     const head = block.kind === "root" ? 0 : HEAD;
     const least = head ? measure(cut(block.label, 40), "600 12px system-ui") + 96 : 0;
-    const shift = Math.max(0, (least - width) / 2);
+    const bends = edges.flatMap(({ from, to }) => graph.edge(from, to).points.map(({ x }) => x));
+    const left = Math.max(0, PAD / 2 - Math.min(...bends)), right = Math.max(0, Math.max(...bends) + PAD / 2 - width);
+    const shift = left + Math.max(0, (least - width - left - right) / 2);
     const place = (name) => {
       const { x, y, width: w, height: h } = graph.node(name);
       return { x: x - w / 2 + shift, y: y - h / 2 + head, width: w, height: h };
     };
-    const layout = { width: Math.max(width, least), height: height + head, places: [], edges: [], ports: {}, at: new Map() };
+    const layout = { width: Math.max(width + left + right, least), height: height + head, places: [], edges: [], far: [], ports: {}, at: new Map() };
     for (const [item, name] of names) {
       const found = { item, ...place(name) };
       layout.places.push(found);
@@ -108,19 +120,28 @@ class Layout {
       this.#join(layout, edge, from, to, points);
       layout.edges.push({ points, ends: edge.ends });
     }
+    for (const { edge } of far) if (edge.from && edge.to) layout.far.push(this.#leap(layout, edge));
     return layout;
+  }
+
+  /** An edge that is only shown on demand: straight from one item to the other. */
+  #leap(layout, edge) {
+    const from = layout.at.get(edge.from), to = layout.at.get(edge.to);
+    const start = { x: from.x + from.width - 14, y: from.y + from.height }, end = { x: to.x + to.width - 14, y: to.y };
+    const bend = Math.max(30, Math.min(120, Math.abs(end.y - start.y) / 2));
+    return { start, end, ends: edge.ends, middle: [{ x: start.x, y: start.y + bend }, { x: end.x, y: end.y - bend }] };
   }
 
   /** Edges go on inside opened blocks: they end at the block's port, not somewhere on its border. */
   #join(layout, edge, from, to, points) {
-    const last = points.length - 1;
-    if (from === "in") points[0] = { x: layout.ports.in, y: HEAD };
-    if (to === "out") points[last] = { x: layout.ports.out, y: layout.height };
-    for (const [item, index, port] of [[edge.from, 0, "out"], [edge.to, last, "in"]]) {
-      if (!item || !isBlock(item) || !this.isOpen(item)) continue;
-      const place = layout.at.get(item), x = this.of(item).ports[port];
-      if (x !== undefined) points[index] = { x: place.x + x, y: port === "in" ? place.y : place.y + place.height };
-    }
+    const start = (x, y) => points.splice(0, 1, { x, y }, { x, y: y + 12 });
+    const end = (x, y) => points.splice(-1, 1, { x, y: y - 12 }, { x, y });
+    const port = (item, name) => (item && isBlock(item) && this.isOpen(item) ? this.of(item).ports[name] : undefined);
+    const out = port(edge.from, "out"), into = port(edge.to, "in");
+    if (from === "in") start(layout.ports.in, HEAD);
+    else if (out !== undefined) start(layout.at.get(edge.from).x + out, layout.at.get(edge.from).y + layout.at.get(edge.from).height);
+    if (to === "out") end(layout.ports.out, layout.height);
+    else if (into !== undefined) end(layout.at.get(edge.to).x + into, layout.at.get(edge.to).y);
   }
 
   /** Where a visible item is in the whole picture; null inside a closed block. */

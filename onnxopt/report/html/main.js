@@ -64,7 +64,7 @@ const select = (item, from) => {
     pane.mark();
   }
   details.show(item);
-  for (const [node, pane] of shown) if (pane !== from) pane.center(node);
+  for (const [node, pane] of shown) if (pane !== from || !pane.sees(node)) pane.center(node);
 };
 
 const filter = (fate) => {

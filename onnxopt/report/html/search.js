@@ -30,7 +30,7 @@ class Search {
     const text = (model, n) => [n.op, n.name, ...[...n.inputs, ...n.outputs].filter((v) => v >= 0).map((v) => model.values[v].name)].join("\n").toLowerCase();
     this.found = this.models.flatMap((model) =>
       model.nodes.filter((n) => (!this.fate || n.fate === this.fate) && words.every((w) => text(model, n).includes(w))));
-    const exact = (n) => Number(n.name.toLowerCase() === words[0] || n.op.toLowerCase() === words[0]);
+    const exact = (n) => Number(words.includes(n.name.toLowerCase()));
     this.found.sort((a, b) => exact(b) - exact(a));
     this.at = -1;
     this.#show();

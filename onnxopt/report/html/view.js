@@ -68,6 +68,13 @@ class Pane {
       record.edges.push([line, edge]);
       lines.append(line);
     }
+    for (const { start, end, middle, ends } of layout.far) {
+      const d = `M${start.x},${start.y}C${middle.map(({ x, y }) => `${x},${y}`).join(" ")} ${end.x},${end.y}`;
+      const line = svg("path", { class: "edge leap", d, "marker-end": `url(#arrow${this.model.side})` });
+      record.edges.push([line, { ends }]);
+      lines.append(line);
+      for (const { x, y } of [start, end]) lines.append(svg("circle", { class: "stub", r: 3.5, cx: x, cy: y }));
+    }
     if ("in" in layout.ports) lines.append(svg("circle", { class: "port", r: 3, cx: layout.ports.in, cy: HEAD }));
     if ("out" in layout.ports) lines.append(svg("circle", { class: "port", r: 3, cx: layout.ports.out, cy: layout.height }));
     for (const place of layout.places) boxes.append(this.#item(place, record));
@@ -206,9 +213,18 @@ class Pane {
   fit(legible = false) {
     const box = this.size, { width, height } = this.layout.of(this.model.root);
     const whole = Math.min(box.width / (width + 16), (box.height - 60) / (height + 16), 1.1);
-    const scale = legible ? Math.max(whole, Math.min(0.8, box.width / (width + 16)), 0.35) : whole;
-    this.view = { x: (box.width - width * scale) / 2, y: legible || scale * height > box.height - 60 ? 44 : (box.height - height * scale) / 2 + 16, scale };
+    const scale = legible ? Math.max(whole, Math.min(0.8, box.width / (width + 16)), 0.4) : Math.max(whole, 0.02);
+    const first = this.layout.of(this.model.root).places.reduce((a, b) => (b.y < a.y ? b : a));
+    const center = width * scale > box.width ? first.x + first.width / 2 : width / 2; // where one begins to read
+    this.view = { x: box.width / 2 - center * scale, y: legible || scale * height > box.height - 60 ? 44 : (box.height - height * scale) / 2 + 16, scale };
     this.move();
+  }
+
+  /** Is the item on the screen? */
+  sees(item) {
+    const place = this.layout.locate(item), { x, y, scale } = this.view, box = this.size;
+    return place !== null && x + place.x * scale > 0 && y + place.y * scale > 0 &&
+      x + (place.x + place.width) * scale < box.width && y + (place.y + place.height) * scale < box.height;
   }
 
   /** Bring an item to the middle. */
