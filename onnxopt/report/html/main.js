@@ -82,6 +82,7 @@ const figures = [...section.querySelectorAll(".pane")];
 const panes = figures.map((figure, side) => new Pane(figure, models[side], layouts[side], { toggle, select }));
 const details = new Details(section.querySelector(".info"), models, (node) => select(node, null));
 const go = (node) => {
+  section.querySelector(".panes").scrollIntoView({ block: "nearest" });
   select(node, null);
   panes[node.side].elements.get(node)?.focus({ preventScroll: true });
 };
@@ -104,10 +105,7 @@ for (const chip of section.querySelectorAll(".chip")) {
   chip.addEventListener("click", () => filter(chip.getAttribute("aria-pressed") === "true" ? "" : chip.value));
 }
 for (const link of document.querySelectorAll("[data-node]")) {
-  link.addEventListener("click", () => {
-    section.scrollIntoView();
-    go(models[link.dataset.side].nodes[link.dataset.node]);
-  });
+  link.addEventListener("click", () => go(models[link.dataset.side].nodes[link.dataset.node]));
 }
 new ResizeObserver(() => { for (const pane of panes) pane.move(); }).observe(section);
 
@@ -116,4 +114,4 @@ for (const pane of panes) {
   pane.draw();
   pane.fit(true);
 }
-requestAnimationFrame(() => { document.documentElement.dataset.ready = "yes"; });
+requestAnimationFrame(() => performance.mark("ready"));

@@ -30,8 +30,9 @@ class Search {
     const text = (model, n) => [n.op, n.name, ...[...n.inputs, ...n.outputs].filter((v) => v >= 0).map((v) => model.values[v].name)].join("\n").toLowerCase();
     this.found = this.models.flatMap((model) =>
       model.nodes.filter((n) => (!this.fate || n.fate === this.fate) && words.every((w) => text(model, n).includes(w))));
-    const exact = (n) => Number(words.includes(n.name.toLowerCase()));
-    this.found.sort((a, b) => exact(b) - exact(a));
+    const own = (n) => `${n.op}\n${n.name}`.toLowerCase();
+    const rank = (n) => (words.includes(n.name.toLowerCase()) ? 2 : Number(words.every((w) => own(n).includes(w))));
+    this.found.sort((a, b) => rank(b) - rank(a));
     this.at = -1;
     this.#show();
   }

@@ -311,7 +311,7 @@ class Pane {
     for (const [item, element] of items) {
       if (item === focused) continue;
       const at = middle(element);
-      const ahead = from ? (from.x - at.x) * dx + (from.y - at.y) * dy : 1;
+      const ahead = from ? (from.x - at.x) * dx + (from.y - at.y) * dy : 2;
       if (ahead <= 1) continue;
       const aside = from ? Math.abs((from.x - at.x) * dy) + Math.abs((from.y - at.y) * dx) : at.y;
       const cost = ahead + 2.5 * aside;
