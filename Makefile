@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo models test docs fuzz lint types format bench bench-onnxsim clean
+.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-onnxsim clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,20 @@ demo: $(READY) ## optimize a real network and show what changed (INPUT=in.onnx O
 models: $(READY) ## build the sample models into models/build/
 	@$(BIN)/python models/build.py
 
+browser: ## find Chromium, which tests open the report page in, or install it (Debian, as root)
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	  command -v $$name > /dev/null && exit 0; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "Installing Chromium, once ..." >&2; \
+	  apt-get update -qq > /dev/null \
+	    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium > /dev/null && exit 0; \
+	fi; \
+	echo "no browser for the tests of the report page: install Chromium (Debian: sudo apt install chromium)" >&2; exit 1
+
+# Without a browser its tests fail and say so; the others run.
 test: $(READY) ## run the test suite (JOBS=2)
+	@$(MAKE) --no-print-directory --silent browser || true
 	@$(BIN)/python -m pytest -n $(JOBS)
 
 docs: $(READY) ## build the documentation into build/site

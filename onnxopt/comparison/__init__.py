@@ -1,6 +1,6 @@
 """Two models side by side: which node became which, what vanished, and what a run says about it. Plain records."""
 
-from onnxopt.comparison.blocks import Block
+from onnxopt.comparison.blocks import Block, blocks
 from onnxopt.comparison.compare import Comparison, compare_files
 from onnxopt.comparison.counterparts import Counterparts, Fate, match
 from onnxopt.comparison.history import History, judge, read_history, repeat
@@ -15,6 +15,7 @@ __all__ = [
     "History",
     "NodeRecord",
     "ValueRecord",
+    "blocks",
     "compare_files",
     "graph_record",
     "judge",

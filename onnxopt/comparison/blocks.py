@@ -62,7 +62,7 @@ def blocks(graph: GraphRecord) -> Block:
             owner = graph.nodes[scope.owner]
             label = f"{owner.op} {owner.name} {scope.label}" if owner.name else f"{owner.op} {scope.label}"
             bodies[scope.owner].insert(0, Block(label, "body", items))
-    root = Block("model", "root", [*_scope(graph, scopes[0], bodies), *functions])
+    root = _named(Block("model", "root", [*_scope(graph, scopes[0], bodies), *functions]))
     inside = {i: block for block in _all(root) for i in block.items if not isinstance(i, Block)}
     for constant, reader in readers.items():
         inside[reader].items.append(constant)
@@ -154,10 +154,7 @@ def _folded(items: list[Item], graph: GraphRecord) -> list[Item]:
             item.items = _folded(item.items, graph)
     if len(items) <= MOST:
         return items
-    items = _repeats(items, [_token(item, graph) for item in items])
-    while len(items) > MOST:
-        items = _sections(items)
-    return items
+    return _sectioned(_repeats(items, [_token(item, graph) for item in items]))
 
 
 def _token(item: Item, graph: GraphRecord) -> str:
@@ -190,10 +187,7 @@ def _repeats(items: list[Item], tokens: list[str]) -> list[Item]:
 def _unit(label: str, items: list[Item], tokens: list[str]) -> Block:
     if len(items) <= MOST:
         return Block(label, "repeat", items)
-    inner = _repeats(items, tokens)
-    while len(inner) > MOST:
-        inner = _sections(inner)
-    return Block(label, "repeat", inner)
+    return Block(label, "repeat", _sectioned(_repeats(items, tokens)))
 
 
 def _longest_run(codes: np.ndarray[tuple[int], np.dtype[np.intp]]) -> tuple[int, int, int] | None:
@@ -211,6 +205,17 @@ def _longest_run(codes: np.ndarray[tuple[int], np.dtype[np.intp]]) -> tuple[int,
         if units > 1 and units * period > covered and len(set(codes[start : start + period].tolist())) > 1:
             best, covered = (start, period, units), units * period
     return best
+
+
+def sections(nodes: Sequence[int]) -> list[Item]:
+    """Nodes in sections, and those in sections, until no level has more than `MOST`."""
+    return _named(Block("", "root", _sectioned([*nodes]))).items
+
+
+def _sectioned(items: list[Item]) -> list[Item]:
+    while len(items) > MOST:
+        items = _sections(items)
+    return items
 
 
 def _sections(items: list[Item]) -> list[Item]:
@@ -234,7 +239,7 @@ def _parts(items: list[Item]) -> list[Item]:
     return [Block("", "section", items[at : at + size]) for at in range(0, len(items), size)]
 
 
-def named(root: Block) -> Block:
+def _named(root: Block) -> Block:
     """Give sections their label: the first and last of what they hold."""
     for block in _all(root):
         if block.kind == "section":

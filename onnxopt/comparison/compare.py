@@ -7,32 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.analysis.cost import ModelStats, model_stats
-from onnxopt.comparison.blocks import Block, blocks, named
 from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite, match
 from onnxopt.comparison.history import History
+from onnxopt.comparison.places import places
 from onnxopt.comparison.records import ABSENT, GraphRecord, graph_record
 from onnxopt.io import load
 
 
 @dataclass
 class Comparison:
-    """Two models, what became of each node, the nodes in blocks, and the run that led from one to the other."""
+    """Two models, what became of each node, and the run that led from one to the other."""
 
     before: GraphRecord
     after: GraphRecord
     stats: tuple[ModelStats, ModelStats]
     counterparts: Counterparts
-    blocks: Block
     history: History
     doubts: list[str]  # reasons to think that the run did not lead from one to the other
 
     def to_dict(self) -> dict[str, Any]:
         """For the page: nodes by index, everything else by value."""
         found = self.counterparts
-        places = _placed(self.blocks)
-        numbers = {id(block): i for i, (block, _) in enumerate(places)}
-        before = {i: numbers[id(b)] for b, _ in places for i in b.items if not isinstance(i, Block)}
-        inside = [before[i] for i in range(len(self.before.nodes))]
+        placed = places(self.before, self.after, found)
         return {
             "stats": [s.to_dict() for s in self.stats],
             "counts": found.counts(),
@@ -43,13 +39,10 @@ class Comparison:
             },
             "notes": self.doubts + self._gaps(),
             "examples": self._examples(),
-            "blocks": [
-                {"label": b.label, "kind": b.kind, "parent": -1 if parent is None else numbers[id(parent)]}
-                for b, parent in places
-            ],
+            "blocks": [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in placed.blocks],
             "graphs": [
-                _graph(self.before, found.before, inside, found.rewrites_before),
-                _graph(self.after, found.after, _inherited(self, inside), found.rewrites_after),
+                _graph(self.before, found.before, placed.inside[0], found.rewrites_before),
+                _graph(self.after, found.after, placed.inside[1], found.rewrites_after),
             ],
             "pairs": sorted(found.pair.items()),
             "merged": [(i, targets) for i, targets in found.merged.items()],
@@ -82,7 +75,7 @@ def compare_files(before: str | Path, after: str | Path, history: History) -> Co
     stats = model_stats(original), model_stats(result)
     a, b = graph_record(original), graph_record(result)
     doubts = _doubts(history, b, stats, Path(before), Path(after))
-    return Comparison(a, b, stats, match(a, b, history.journal), named(blocks(a)), history, doubts)
+    return Comparison(a, b, stats, match(a, b, history.journal), history, doubts)
 
 
 def _doubts(
@@ -121,41 +114,13 @@ def _signature(graph: GraphRecord) -> list[tuple[Any, ...]]:
     return [(graph.scopes[n.scope].path, n.op, names(n.inputs), names(n.outputs), n.attributes) for n in graph.nodes]
 
 
-# -- for the page ----------------------------------------------------------------------------------------------
-
-
-def _placed(root: Block) -> list[tuple[Block, Block | None]]:
-    """Every block with the one around it, parents first."""
-    found: list[tuple[Block, Block | None]] = [(root, None)]
-    for block, _ in found:
-        found.extend((item, block) for item in block.items if isinstance(item, Block))
-    return found
-
-
-def _inherited(c: Comparison, inside: list[int]) -> list[int]:
-    """The block of each node of the result: its counterpart's, that of what merged into it, its neighbour's."""
-    back = {j: i for i, j in c.counterparts.pair.items()}
-    for i, targets in c.counterparts.merged.items():
-        for j in targets:
-            back.setdefault(j, i)
-    makers = {v: j for j, n in enumerate(c.after.nodes) for v in n.outputs}
-    places: list[int] = []
-    for j, node in enumerate(c.after.nodes):
-        if j in back:
-            places.append(inside[back[j]])
-        else:
-            fed = [places[makers[v]] for v in node.inputs if v in makers and makers[v] < j]
-            places.append(fed[-1] if fed else places[-1] if places else 0)
-    return places
-
-
-def _graph(graph: GraphRecord, fates: list[Fate], places: list[int], rewrites: dict[int, Rewrite]) -> dict[str, Any]:
+def _graph(graph: GraphRecord, fates: list[Fate], inside: list[int], rewrites: dict[int, Rewrite]) -> dict[str, Any]:
     """Lists rather than objects: there may be many thousands."""
     return {
         "values": [[v.name, v.type] if v.constant is None else [v.name, v.type, v.constant] for v in graph.values],
         "scopes": [asdict(s) for s in graph.scopes],
         "nodes": [
             [n.op, n.name, n.scope, n.inputs, n.outputs, n.attributes, fate.value, place, str(rewrites.get(i, ""))]
-            for i, (n, fate, place) in enumerate(zip(graph.nodes, fates, places, strict=True))
+            for i, (n, fate, place) in enumerate(zip(graph.nodes, fates, inside, strict=True))
         ],
     }

@@ -19,10 +19,11 @@ const measure = (() => {
 const tail = (text, length) => (text.length <= length ? text : `…${text.slice(1 - length)}`);
 const cut = (text, length) => (text.length <= length ? text : `${text.slice(0, length - 1)}…`);
 
-/** What is written under the operator: the node's own name, without the modules around it. */
+/** What is written under the operator: the node's own name, with the module around it where it only repeats the operator. */
 const shortName = (model, node) => {
   const name = node.name || (model.values[node.outputs.find((v) => v >= 0)]?.name ?? "");
-  return tail(name.split("/").pop() || name, 26);
+  const parts = name.split("/").filter(Boolean), own = parts.pop() ?? name, module = parts.pop();
+  return tail(module && own === node.op ? module : own, 26);
 };
 
 /** What is read everywhere would tie everything to it. Such edges are left out, unless nothing else holds the other end. */
@@ -138,6 +139,7 @@ class Layout {
     const end = (x, y) => points.splice(-1, 1, { x, y: y - 12 }, { x, y });
     const port = (item, name) => (item && isBlock(item) && this.isOpen(item) ? this.of(item).ports[name] : undefined);
     const out = port(edge.from, "out"), into = port(edge.to, "in");
+    if (points.length === 3 && (out ?? into) !== undefined) points.splice(1, 1); // from one rank to the next: no detour
     if (from === "in") start(layout.ports.in, HEAD);
     else if (out !== undefined) start(layout.at.get(edge.from).x + out, layout.at.get(edge.from).y + layout.at.get(edge.from).height);
     if (to === "out") end(layout.ports.out, layout.height);

@@ -9,18 +9,17 @@ const settings = { constants: false };
 const section = document.getElementById("graphs");
 const layouts = models.map((model) => new Layout(model, open, settings));
 
-/** Open blocks from the outside in, while the picture stays small. */
+/** Open blocks from the outside in, while both pictures stay small. */
 const openFirst = () => {
-  const [before] = models;
-  const count = (block) => block.items.filter((item) => layouts[0].shown(item)).length;
-  let total = count(before.root);
-  const queue = [...before.root.items.filter(isBlock)];
-  while (queue.length) {
-    const block = queue.shift();
-    if (total + count(block) > VISIBLE) continue;
-    total += count(block) - 1;
-    open.add(block.id);
-    queue.push(...block.items.filter(isBlock));
+  const shown = (id) => Math.max(...layouts.map((layout) => layout.model.blocks[id].items.filter((item) => layout.shown(item)).length));
+  const inner = (id) => models.flatMap((model) => model.blocks[id].items.filter(isBlock).map((block) => block.id));
+  let total = shown(0);
+  const queue = [...new Set(inner(0))];
+  for (const id of queue) {
+    if (total + shown(id) > VISIBLE) continue;
+    total += shown(id) - 1;
+    open.add(id);
+    for (const next of inner(id)) if (!queue.includes(next)) queue.push(next);
   }
 };
 

@@ -29,7 +29,7 @@ def summary(data: dict[str, Any]) -> Markup:
 def cards(data: dict[str, Any]) -> Markup:
     before, after = data["stats"]
     memory = [sum(s["bytes_by_type"].values()) for s in (before, after)]
-    opsets = [", ".join(f"{d} {v}" for d, v in s["opsets"].items()) for s in (before, after)]
+    opsets = [", ".join(f"{d} {v}".removeprefix("ai.onnx ") for d, v in s["opsets"].items()) for s in (before, after)]
     irs = [f"IR {s['ir_version']}" for s in (before, after)]
     report = data["history"]["report"]
     found = [

@@ -214,7 +214,8 @@ class Pane {
     const box = this.size, { width, height } = this.layout.of(this.model.root);
     const whole = Math.min(box.width / (width + 16), (box.height - 60) / (height + 16), 1.1);
     const scale = legible ? Math.max(whole, Math.min(0.8, box.width / (width + 16)), 0.4) : Math.max(whole, 0.02);
-    const first = this.layout.of(this.model.root).places.reduce((a, b) => (b.y < a.y ? b : a));
+    const { places } = this.layout.of(this.model.root);
+    const first = places.reduce((a, b) => (b.y < a.y ? b : a), places[0] ?? { x: 0, width: 0 });
     const center = width * scale > box.width ? first.x + first.width / 2 : width / 2; // where one begins to read
     this.view = { x: box.width / 2 - center * scale, y: legible || scale * height > box.height - 60 ? 44 : (box.height - height * scale) / 2 + 16, scale };
     this.move();

@@ -1,0 +1,69 @@
+"""Blocks that two graphs share: made for the larger, and inherited by the nodes of the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnxopt.comparison.blocks import MOST, Block, blocks, sections
+from onnxopt.comparison.counterparts import Counterparts
+from onnxopt.comparison.records import GraphRecord
+
+
+@dataclass
+class Places:
+    """`blocks` with the index of the one around each (-1: none), parents first; `inside[side][node]` is a block."""
+
+    blocks: list[tuple[Block, int]]
+    inside: tuple[list[int], list[int]]
+
+
+def places(before: GraphRecord, after: GraphRecord, found: Counterparts) -> Places:
+    """The block of each node of both graphs. Counterparts, and nodes with what merged into them, are in the same."""
+    links: tuple[dict[int, int], dict[int, int]] = (dict(found.pair), {j: i for i, j in found.pair.items()})
+    for i, targets in found.merged.items():
+        links[0].setdefault(i, targets[0])
+        for j in targets:
+            links[1].setdefault(j, i)
+    graphs, base = (before, after), int(len(after.nodes) > len(before.nodes))
+    other = 1 - base
+    known: list[tuple[Block, int]] = [(blocks(graphs[base]), -1)]
+    for at, (block, _) in enumerate(known):
+        known.extend((item, at) for item in block.items if isinstance(item, Block))
+    own = {i: at for at, (block, _) in enumerate(known) for i in block.items if not isinstance(i, Block)}
+    inside = [own[i] for i in range(len(graphs[base].nodes))]
+    inherited = _spread(known, _inherited(graphs[other], links[other], inside))
+    return Places(known, (inherited, inside) if base else (inside, inherited))
+
+
+def _inherited(graph: GraphRecord, links: Mapping[int, int], inside: list[int]) -> list[int]:
+    """The counterpart's block; else that of what feeds the node; else its neighbour's."""
+    makers = {v: i for i, n in enumerate(graph.nodes) for v in n.outputs}
+    found: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        if i in links:
+            found.append(inside[links[i]])
+        else:
+            feeding = [found[makers[v]] for v in node.inputs if v in makers and makers[v] < i]
+            found.append(feeding[-1] if feeding else found[-1] if found else 0)
+    return found
+
+
+def _spread(known: list[tuple[Block, int]], inherited: list[int]) -> list[int]:
+    """Where a block got too many, they are in sections of it."""
+    held: dict[int, list[int]] = defaultdict(list)
+    for i, at in enumerate(inherited):
+        held[at].append(i)
+    for at, nodes in held.items():
+        if len(nodes) <= 3 * MOST:
+            continue
+        stack = [(item, at) for item in sections(nodes)]
+        while stack:
+            item, parent = stack.pop()
+            if isinstance(item, Block):
+                known.append((item, parent))
+                stack += [(inner, len(known) - 1) for inner in reversed(item.items)]
+            else:
+                inherited[item] = parent
+    return inherited

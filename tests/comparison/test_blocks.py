@@ -1,0 +1,118 @@
+"""Nodes in blocks: each once, no level with more than a screenful, named after what they hold."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxopt.comparison import Block, GraphRecord, blocks, graph_record, match
+from onnxopt.comparison.blocks import MOST
+from onnxopt.comparison.places import places
+from onnxopt.io import from_proto
+from tests.samples import ROOT, build
+
+
+def chain(names: list[str], ops: list[str]) -> GraphRecord:
+    """Unary nodes in a row; where the operator is Constant, one that the next Add reads."""
+    nodes, last = [], "x"
+    for i, (name, op) in enumerate(zip(names, ops, strict=True)):
+        nodes.append(helper.make_node(op, [last], [f"v{i}"], name))
+        last = f"v{i}"
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", last)]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    return graph_record(from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])))
+
+
+def all_blocks(root: Block) -> list[Block]:
+    found = [root]
+    for block in found:
+        found.extend(item for item in block.items if isinstance(item, Block))
+    return found
+
+
+def labels(block: Block) -> list[str]:
+    return [item.label for item in block.items if isinstance(item, Block)]
+
+
+def test_a_small_graph_is_one_block() -> None:
+    root = blocks(chain([f"/a/b/{i}" for i in range(10)], ["Neg"] * 10))
+    assert root.items == list(range(10))
+
+
+def test_names_make_modules() -> None:
+    names = [
+        f"/model/encoder/layer.{i}/{part}/{k}" for i in range(4) for part in ("attention", "mlp") for k in range(8)
+    ]
+    root = blocks(chain(names, ["Neg", "Abs"] * 32))
+    assert labels(root) == [f"layer.{i}" for i in range(4)]
+    assert [labels(b) for b in root.items if isinstance(b, Block)] == [["attention", "mlp"]] * 4
+
+
+def test_what_repeats_is_found_without_names() -> None:
+    unit = ["Neg", "Abs", "Tanh", "Relu", "Exp"]
+    root = blocks(chain([""] * 64, ["Cos", "Sin", *unit * 12, "Cos", "Sin"]))
+    assert root.items[:2] == [0, 1]
+    assert labels(root) == [f"repeat {i + 1} of 12" for i in range(12)]
+    assert [list(b.nodes()) for b in root.items if isinstance(b, Block)][1] == [7, 8, 9, 10, 11]
+
+
+def test_what_does_not_repeat_is_cut_in_sections() -> None:
+    root = blocks(chain([""] * 200, ["Neg"] * 200))
+    assert labels(root)[0] == "nodes 1 – 23"
+    assert all(b.kind == "section" for b in root.items if isinstance(b, Block))
+
+
+def test_constants_are_where_they_are_read() -> None:
+    nodes = [helper.make_node("Constant", [], [f"c{i}"], value_float=1.0) for i in range(60)]
+    nodes += [
+        helper.make_node("Add", [f"a{i - 1}" if i else "x", f"c{i}"], [f"a{i}"], f"/l{i // 15}/{i}") for i in range(60)
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", "a59")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    root = blocks(graph_record(from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))))
+    assert labels(root) == ["l0", "l1", "l2", "l3"]
+    assert all(len(list(b.nodes())) == 30 for b in root.items if isinstance(b, Block))
+
+
+@pytest.mark.parametrize("depth", [1, 40, 4000])
+def test_any_names_will_do(depth: int) -> None:
+    names = ["/" + "a/" * depth + f"{i}" for i in range(100)]
+    root = blocks(chain(names, ["Neg", "Abs", "Neg", "Tanh"] * 25))
+    assert sorted(root.nodes()) == list(range(100))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "models").glob("*.onnxtxt")), ids=lambda p: p.stem)
+def test_each_node_is_in_one_block(path: object) -> None:
+    graph = graph_record(from_proto(build.build(path)))
+    assert sorted(blocks(graph).nodes()) == list(range(len(graph.nodes)))
+
+
+@pytest.mark.parametrize("count", [49, 500, 5000])
+def test_no_level_is_too_long(count: int) -> None:
+    ops = [["Neg", "Abs", "Tanh", "Relu"][(i * i * 7 // 5) % 4] for i in range(count)]
+    for names in ([""] * count, [f"/l{i % 90}/{i}" for i in range(count)]):
+        root = blocks(chain(names, ops))
+        assert sorted(root.nodes()) == list(range(count))
+        assert max(len(b.items) for b in all_blocks(root)) <= MOST
+
+
+def test_another_graph_inherits_the_blocks() -> None:
+    names = [f"/layer.{i}/{k}" for i in range(4) for k in range(16)]
+    before, after = chain(names, ["Neg", "Abs"] * 32), chain(names[:40], ["Neg", "Abs"] * 20)
+    found = places(before, after, match(before, after))
+    assert found.inside[1] == found.inside[0][:40]
+    back = places(after, before, match(after, before))  # the larger one makes them, whichever it is
+    assert back.inside == (found.inside[1], found.inside[0])
+
+
+def test_graphs_with_nothing_in_common_are_cut_too() -> None:
+    before = chain([f"/a/{i}" for i in range(600)], ["Neg", "Abs"] * 300)
+    nodes = [helper.make_node("Relu", [f"r{i}"], [f"r{i + 1}"]) for i in range(500)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("r0", "r500")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    after = graph_record(from_proto(model))
+    found = places(before, after, match(before, after))
+    assert max(found.inside[1].count(at) for at in set(found.inside[1])) <= MOST
+    assert all(parent < at for at, (_, parent) in enumerate(found.blocks))
