@@ -39,6 +39,11 @@ def test_the_rest_is_written_verified(run: Run, wrong: Path) -> None:
     assert operators(wrong / "out.onnx") == ["Mul", "Sin", "Mul", "Tanh", "Exp"], "the Identity is gone"
     (entry,) = json.loads((wrong / "r.json").read_text())["rolled_back"]
     assert entry["rule"] == "wrong_for_negative_factors"
+    journal = json.loads((wrong / "r.json").read_text())["journal"]
+    assert {e["rule"] for e in journal} == {"identity"}, "of the run whose result was written"
+    r = run("report", "m.onnx", "out.onnx", "--from", "r.json", "-o", "p.html")
+    assert (r.returncode, r.stderr) == (0, "")
+    assert "Left out, it made the result wrong: wrong_for_negative_factors" in (wrong / "p.html").read_text()
 
 
 def test_several_are_left_out_one_by_one(run: Run, wrong: Path) -> None:
