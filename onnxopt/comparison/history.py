@@ -41,7 +41,7 @@ def repeat(
     options = options or OptimizeOptions()
     progress("optimizing again")
     start = time.perf_counter()
-    model = load(source, freeze_initializers=options.freeze_initializers, inline_functions=options.inline_functions)
+    model = options.load(source)
     loaded = time.perf_counter()
     timeline, journal = Timeline(), Journal()
     pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
