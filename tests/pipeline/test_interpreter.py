@@ -118,7 +118,8 @@ def test_metadata_names_and_types_are_kept(model: Any) -> None:
     Interpret(lambda self, again, n, a: self.op.Neg(self.op.Abs(a[0])) if n.op == "Relu" else again())(m)
     after = write_model(m)
     made = [n for n in after.graph.node if n.op_type == "Abs"]
-    assert [(n.name, n.metadata_props[0].value) for n in made] == [("the_relu", "7")]
+    assert [n.metadata_props[0].value for n in made] == ["7"]
+    assert [n.name for n in after.graph.node if n.name] == ["the_relu"], "one of the two that took its place"
     assert list(after.graph.value_info) == [info]
 
 
