@@ -65,6 +65,34 @@ def hard_swish(m: Match, x: Value) -> Value:
     return result
 
 
+@rewrite(op.Mul(var("x"), op.Sigmoid(either(op.Mul(var("x"), const("alpha")), var("x")))))
+def swish_of_sigmoid(m: Match, x: Value, alpha: Array | None = None) -> Value:
+    """x Sigmoid(a x) = Swish(x, alpha = a)."""
+    if m.options is not None and not m.options.swish:
+        m.skip()
+    guard(m, x, 24, "Swish")
+    m.require(alpha is None or (alpha.size == 1 and alpha.ndim <= (m.rank(x) or 0)), "a factor for each element")
+    factor = {} if alpha is None else {"alpha": float(alpha.item())}
+    result: Value = m.op.Swish(x, **factor)
+    return result
+
+
+@rewrite(op.ReduceMean(var("x"), ..., name="mean"))
+def global_average_pool(m: Match, x: Value) -> Value:
+    """ReduceMean(x, all axes but batch and channels) = GlobalAveragePool(x)."""
+    if m.options is not None and not m.options.pooling:
+        m.skip()
+    require_order_kept(m)
+    rank, given = m.rank(x), m.mean.input(1)
+    m.require(rank is not None and rank > 2 and m.dtype(x) in FLOATS, "not an image of floats")
+    m.require(given is None or given.constant, "the axes are computed")
+    axes = given.array.reshape(-1).tolist() if given is not None else m.mean.attr("axes")
+    spatial = axes is not None and sorted(a % (rank or 1) for a in axes) == list(range(2, rank or 0))
+    m.require(spatial and m.mean.attr("keepdims"), "not the mean over the image, dims kept")
+    result: Value = m.op.GlobalAveragePool(x)
+    return result
+
+
 @rewrite(op.Log(op.Softmax(var("x"), name="softmax")))
 def log_softmax(m: Match, x: Value) -> Value:
     """log(Softmax(x)) = LogSoftmax(x), which also is finite where the probability is too small for a number."""
@@ -84,9 +112,14 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
 class FuseActivation(RewritePass):
     """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14) and LogSoftmax in place of their formulas.
 
+    Swish (opset 24) and GlobalAveragePool only with the options `swish` and `pooling`: onnxruntime has a faster
+    operator of its own for the one, which it finds by its formula, and takes up to twice as long for the other.
+
     Applies when: the constants are theirs, and nothing in between is used elsewhere.
     """
 
     info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",))
     ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
-    rules = (gelu, gelu_by_tanh, hard_swish, log_softmax)
+    swish: bool = option(False, "Swish too")
+    pooling: bool = option(False, "GlobalAveragePool too")
+    rules = (gelu, gelu_by_tanh, hard_swish, log_softmax, swish_of_sigmoid, global_average_pool)

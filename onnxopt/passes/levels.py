@@ -30,7 +30,7 @@ LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
     _level(_FOLDS, _FORMS),
-    _level(_OPERATORS + _FOLDS + _ALGEBRA, _FORMS + ",merge-parallel"),
+    _level(_OPERATORS + _FOLDS + _ALGEBRA, _FORMS + ",merge-parallel,fuse-attention"),
 )
 
 

@@ -1,0 +1,174 @@
+"""Attention and rotary positions that are written out become the standard's operators (opset 23)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, Pattern, const, either, op, require_order_kept, rewrite, var
+
+_REACH: Final = 12
+_HANDING_ON: Final = frozenset(
+    {
+        *("Expand", "Flatten", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Tile", "Transpose"),
+        *("Trilu", "Unsqueeze"),
+    }
+)
+
+
+def scores(product: Pattern) -> Pattern:
+    return either(op.Mul(product, const("scale")), op.Div(product, const("divisor")), product)
+
+
+_SCORES = scores(op.MatMul(var("q"), op.Transpose(var("k"), name="turned")))
+
+
+@rewrite(
+    op.MatMul(
+        either(
+            op.Softmax(op.Add(_SCORES, var("mask")), name="softmax"),
+            op.Softmax(_SCORES, name="softmax"),
+        ),
+        var("v"),
+    )
+)
+def attention(
+    m: Match,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    scale: Array | None = None,
+    divisor: Array | None = None,
+) -> Value:
+    """Softmax(q kᵀ z + mask) v = Attention(q, k, v, mask, scale = z)."""
+    guard(m, 23, q)
+    m.require(m.softmax.attr("axis") in (-1, 3), "the softmax is not over the keys")
+    perm = list(m.turned.attr("perm") or ())
+    m.require(len(perm) == 4, "not batches of heads")
+    straight = [*perm[:2], perm[3], perm[2]]  # the order of the keys' axes before their last two were swapped
+    dims = m.shape(k)
+    shapes = (m.shape(q), [dims[i] for i in straight] if dims is not None and len(dims) == 4 else None, m.shape(v))
+    m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
+    (b1, h1, rows, d1), (b2, h2, columns, d2), (b3, h3, values, _) = (s or () for s in shapes)
+    m.require(b1 == b2 == b3 and h1 == h2 == h3 and None not in (b1, h1), "batches or heads may differ, and broadcast")
+    m.require(
+        d1 == d2 and columns == values and None not in (d1, columns, rows), "sizes that are not known to be equal"
+    )
+    if mask is not None:
+        allowed = m.shape(mask)
+        m.require(allowed is not None and 2 <= len(allowed) <= 4, "the mask has another rank")
+        full = (1,) * (4 - len(allowed or ())) + tuple(allowed or ())
+        m.require(full[2:] == (rows, columns), "the mask broadcasts along queries or keys")
+        m.require(full[0] in (1, b1) and full[1] in (1, h1), "the mask may widen the scores")
+        m.require(
+            largest(mask) is not None, "a mask of minus infinity for all keys gives zeros in the operator, not NaN"
+        )
+    factor = scale if scale is not None else divisor
+    m.require(factor is None or (factor.size == 1 and factor.ndim <= 4), "a scale for each element")
+    z = 1.0 if factor is None else float(factor.item()) if scale is not None else 1.0 / float(factor.item())
+    m.require(np.isfinite(z) and z > 0, "the scale is not positive")
+    keys = k if straight == [0, 1, 2, 3] else m.op.Transpose(k, like=m.turned, perm=straight)
+    result: Value = m.op.Attention(q, keys, v, mask, scale=z)
+    return result
+
+
+def largest(value: Value, reach: int = _REACH) -> float | None:
+    """A bound on the magnitude of the elements, where the operators that make them show one; else None."""
+    if value.constant:
+        array = value.array
+        if array.dtype == np.bool_:
+            return 1.0
+        bound = float(np.abs(array.astype(np.float64)).max(initial=0)) if array.dtype.kind in "fiu" else np.inf
+        return bound if bound <= np.finfo(np.float32).max else None
+    node = value.producer
+    if node is None or not reach:
+        return None
+    reach -= 1
+    if node.op == "Cast":
+        from onnxopt.analysis import types
+
+        source = node.inputs[0]
+        return 1.0 if source is not None and types.dtype(source) == TensorProto.BOOL else _of(source, reach)
+    if node.op in _HANDING_ON:
+        return _of(node.inputs[0], reach)
+    if node.op in ("Where", "Add", "Sub", "Mul"):
+        a, b = (_of(v, reach) for v in node.inputs[-2:])
+        if a is None or b is None:
+            return None
+        bound = max(a, b) if node.op == "Where" else a * b if node.op == "Mul" else a + b
+        return bound if bound <= np.finfo(np.float32).max else None
+    return None
+
+
+def _of(value: Value | None, reach: int) -> float | None:
+    return None if value is None else largest(value, reach)
+
+
+_HALVES = op.Split(var("x"), ..., name="halves")
+
+
+@rewrite(
+    op.Add(
+        op.Mul(var("x"), var("cos")),
+        op.Mul(op.Concat(op.Neg(_HALVES.at(1)), _HALVES.at(0), name="turned"), var("sin")),
+    )
+)
+def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
+    """x cos(f, f) + [-x₂, x₁] sin(f, f) = RotaryEmbedding(x, cos f, sin f), x₁ and x₂ the halves of x."""
+    guard(m, 23, x)
+    shape = m.shape(x)
+    m.require(shape is not None and len(shape) == 4 and isinstance(shape[3], int), "not batches of heads")
+    batch, _, _, width = shape or (None,) * 4
+    halves = [m.shape(v) for v in m.halves.outputs if v is not None]
+    m.require(len(halves) == 2 and all(h is not None and h[-1] * 2 == width for h in halves), "not two halves")  # type: ignore[operator]
+    m.require(m.halves.attr("axis") in (-1, 3) and m.turned.attr("axis") in (-1, 3), "not along the last axis")
+    angles = [_angles(m, v, function) for v, function in ((cos, "Cos"), (sin, "Sin"))]
+    m.require(angles[0] is not None and angles[0] is angles[1], "the angles are not the same for both halves")
+    f = angles[0]
+    assert f is not None
+    dims = m.shape(f)
+    m.require(dims is not None and len(dims) == 3 and dims[0] == batch is not None, "angles for another batch")
+    result: Value = m.op.RotaryEmbedding(x, m.op.Cos(f), m.op.Sin(f))
+    return result
+
+
+def _angles(m: Match, value: Value, function: str) -> Value | None:
+    """f of Unsqueeze(Cos(Concat(f, f)), 1)."""
+    wide = value.producer
+    axes = wide.input(1) if wide is not None and wide.op == "Unsqueeze" else None
+    if wide is None or axes is None or not axes.constant or axes.array.reshape(-1).tolist() != [1]:
+        return None
+    call = wide.inputs[0].producer if wide.inputs[0] is not None else None
+    twice = call.inputs[0].producer if call is not None and call.op == function and call.inputs[0] is not None else None
+    if twice is None or twice.op != "Concat" or len(twice.inputs) != 2 or twice.inputs[0] is not twice.inputs[1]:
+        return None
+    return twice.inputs[0] if twice.attr("axis") in (-1, 2) else None
+
+
+def guard(m: Match, opset: int, x: Value) -> None:
+    require_order_kept(m)
+    m.require(m.opset >= opset, f"the operator is there from opset {opset} on")
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+
+
+@register
+@dataclass(frozen=True)
+class FuseAttention(RewritePass):
+    """Softmax(q kᵀ z + mask) v = Attention; x cos + [-x₂, x₁] sin = RotaryEmbedding (both opset 23).
+
+    Applies when: batches, heads and sizes are known to be equal, the mask is as large as the scores and finite, nothing
+    in between is used elsewhere; for positions, the angles are given once for both halves and for each sequence.
+    Keeps: masks with minus infinity: where all keys are hidden the operator gives zeros, and the formula NaN.
+    Not done: types other than float32, groups of heads that share keys.
+    """
+
+    info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",))
+    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
+    rules = (attention, rotary_embedding)
