@@ -22,6 +22,7 @@ from onnxopt.pipeline import (
     get_pass,
     is_rule,
     parse_pipeline,
+    pipeline_text,
 )
 from onnxopt.pipeline.context import Trace
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
@@ -47,7 +48,8 @@ class OptimizeOptions:
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
-    model to this version of the default domain (both for files only).
+    model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what
+    (these three for files only).
     """
 
     level: int = 2
@@ -63,6 +65,7 @@ class OptimizeOptions:
     allow_domains: tuple[str, ...] = ()
     inline_functions: bool = False
     target_opset: int | None = None
+    provenance: bool = False
 
     def load(self, source: str | Path) -> Model:
         """The model in a file, as these options want it read. Raises ModelError and UsageError."""
@@ -262,11 +265,16 @@ def optimize_file(
                 raise
             phase("passes")
             progress("writing")
+            changed = model.version > 0
+            if options.provenance:
+                from onnxopt.io.provenance import write_provenance
+
+                write_provenance(model, source, pipeline_text(passes.passes))
             staged.write(model)
             phase("write")
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
             report.phases, report.fixed_dims = phases, fixed
-            if verifier is not None and model.version:
+            if verifier is not None and changed:
                 verifier.submit(staged.path)
                 progress("verifying")
                 report.verification = verifier.finish()

@@ -10,12 +10,58 @@ from typing import TYPE_CHECKING
 from onnxopt.api import DifferentResult, OptimizeOptions, Report, RolledBack, optimize_file
 from onnxopt.bisect import Finding, bisect
 from onnxopt.errors import OnnxOptError
-from onnxopt.verification import VerifyOptions
+from onnxopt.verification import Verifier, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
 
 _MOST = 8  # rules left out before we give up
+
+
+def optimize_or_roll_back(
+    source: str | Path,
+    destination: str | Path,
+    options: OptimizeOptions,
+    *,
+    verify_options: VerifyOptions | None = None,
+    verifier: Verifier | None = None,
+    strict: bool = False,
+    progress: Callable[[str], None] = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    again: Sequence[Instrument] = (),
+    reproducer: str | Path | None = None,
+    zero_weights: bool = False,
+) -> Report:
+    """`optimize_file`, and `roll_back` where the result differs, unless `strict`. `verify_options` None: not verified.
+
+    `again`: the instruments of runs after the first. Raises what `optimize_file` raises.
+    """
+    try:
+        return optimize_file(
+            source,
+            destination,
+            options,
+            check_result=verify_options is not None,
+            verify_options=verify_options,
+            verifier=verifier,
+            progress=progress,
+            instruments=instruments,
+            reproducer=reproducer,
+            zero_weights=zero_weights,
+        )
+    except DifferentResult as e:
+        if strict:
+            raise
+        return roll_back(
+            e,
+            source,
+            destination,
+            options,
+            verify_options=verify_options,
+            progress=progress,
+            instruments=again,
+            reproducer=reproducer,
+        )
 
 
 def roll_back(

@@ -16,6 +16,7 @@ ORDER = [
     ["api"],
     ["bisect"],
     ["rollback"],
+    ["batch"],
     ["comparison"],
     ["cli"],
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Final
@@ -24,6 +25,7 @@ _COMMANDS: Final = {
     "find": ("onnxopt.cli.find", "Find the nodes that look like a pattern."),
     "partition": ("onnxopt.cli.partition", "Split a model into parts that a runtime supports."),
     "bisect": ("onnxopt.cli.bisect", "Find the rewrite that makes a result wrong."),
+    "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
     "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
 }
 
@@ -62,6 +64,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build that is stopped cleans up as well
     gc.disable()  # a graph is one big cycle, alive until the process ends: collecting only costs
     try:
         cli(standalone_mode=False)

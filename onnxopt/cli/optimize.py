@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxopt.cli.options import Recorder, Watch, instrument_options, make_options, pipeline_options, write_text
 from onnxopt.cli.project import ProjectCommand
+from onnxopt.cli.telling import Telling
 from onnxopt.errors import UsageError, WriteError
+
+if TYPE_CHECKING:
+    from onnxopt.verification import VerifyOptions
 
 
 def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -28,11 +33,26 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 @click.command(
     cls=ProjectCommand,
-    epilog="Exit codes: 0 done, 1 the result differs from the original (nothing is written), 2 wrong usage or "
-    "unreadable input, 3 written without a rewrite that made the result wrong, 4 a bug in a pass.",
+    epilog="Exit codes: 0 done; 1 a check failed: the result differs from the original (nothing is written), --check "
+    "would change a model, a budget of --fail-if is exceeded; 2 wrong usage or unreadable input; 3 written without a "
+    "rewrite that made the result wrong; 4 a bug in a pass. Of several models, the worst: 4, 2, 1, 3, 0.",
 )
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
-@click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("models", metavar="IN OUT | MODELS...", nargs=-1, required=True)
+@click.option("--out-dir", metavar="DIR", help="Write the results of all MODELS into this folder.")
+@click.option("--in-place", is_flag=True, help="Replace the MODELS by their results.")
+@click.option("--backup", metavar="SUFFIX", default="", help="With --in-place: keep the originals as MODEL+SUFFIX.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a model would change.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="So many models at once.")
+@click.option("--cache-dir", metavar="DIR", help="Keep results here, and take those of unchanged models from here.")
+@click.option(
+    "--executor", default="local", show_default=True, metavar="local|dask:ADDRESS", help="Where several models run."
+)
+@click.option("--fail-if", multiple=True, metavar="CONDITION", help="A budget: exit with 1 if 'nodes_after > 500'.")
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcomes as JUnit's XML.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
+)
+@click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
 @pipeline_options
 @click.option("--strict", is_flag=True, help="A result that differs is an error: leave out nothing, write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
@@ -65,8 +85,18 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("-v", "--verbose", count=True, help="Show rules, and why others declined.")
 def optimize(
-    source: Path,
-    destination: Path,
+    models: tuple[str, ...],
+    out_dir: str | None,
+    in_place: bool,
+    backup: str,
+    check: bool,
+    jobs: int,
+    cache_dir: str | None,
+    executor: str,
+    fail_if: tuple[str, ...],
+    junit: Path | None,
+    form: str,
+    provenance: bool,
     strict: bool,
     no_verify: bool,
     inputs: dict[str, str],
@@ -82,9 +112,9 @@ def optimize(
     verbose: int,
     **given: Any,
 ) -> None:
-    """Optimize the model IN, verify the result against it, and write OUT.
+    """Optimize the model IN, verify the result against it, and write OUT; or many MODELS into a folder.
 
-    IN is never changed, and OUT appears only when the result computes what IN computes.
+    IN is never changed, and OUT appears only when the result computes what IN computes. `-` is stdin or stdout.
 
     \b
     onnxopt optimize model.onnx model.opt.onnx
@@ -92,73 +122,150 @@ def optimize(
     onnxopt optimize model.onnx model.opt.onnx --input tokens=tokens.npy
     onnxopt optimize model.onnx model.opt.onnx --pipeline "canonicalize,fixpoint(elim-identity,dead-code)"
     onnxopt optimize model.onnx model.opt.onnx --time-passes --print-ir-after=conv-bn-folding
+    onnxopt optimize models/*.onnx --out-dir build/ --jobs 2 --cache-dir .cache
+    onnxopt optimize models/*.onnx --check --fail-if "nodes_after > 500"
+    onnxopt optimize model.onnx --in-place --backup .orig
 
     Options may have defaults in onnxopt.toml, or in [tool.onnxopt] of pyproject.toml: level = 1.
     """
-    from onnxopt.verification import Verifier, VerifyOptions
+    from onnxopt.verification import VerifyOptions
 
     if no_verify and (inputs or rtol is not None or atol is not None):
         raise UsageError("--no-verify contradicts --input, --rtol and --atol", "leave one of them out")
-    if report_file is not None and not report_file.absolute().parent.is_dir():
-        raise WriteError(f"cannot write {report_file}: no such folder", "create the folder first")
-    verifier, verify_options = None, VerifyOptions(rtol, atol, seed, inputs, timeout)
-    if not no_verify and (given["level"] or given["pipeline"]):
-        verifier = Verifier(source, verify_options)
-        verifier.start()  # it imports while we import
-    from onnxopt.api import DifferentResult, optimize_file
-    from onnxopt.report.progress import Progress
+    if backup and not in_place:
+        raise UsageError("--backup is for --in-place", "without it the original stays where it is")
+    for file in (report_file, junit):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise WriteError(f"cannot write {file}: no such folder", "create the folder first")
+    plain = not (out_dir is not None or in_place or check or cache_dir or executor != "local")
+    if plain and len(models) == 1:
+        raise _where_to(models[0])
+    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout)
+    single = _Single(report_file, reproducer, zero_weights, strict, verbose, max_rewrites)
+    telling = _telling(form, junit, fail_if, quiet, plain and models[-1] == "-")
+    if plain and len(models) == 2:
+        from onnxopt.cli.streams import is_stream, streams
 
-    options, watch = make_options(given, max_rewrites), Watch(source, given)
-    if verbose or report_file is not None:
-        from onnxopt.pipeline.instruments import Sizes
+        source, destination = models
+        if not (is_stream(source) or is_stream(destination)):
+            code = single.run(Path(source), Path(destination), verify_options, telling, given, provenance)
+        else:
+            with streams(source, destination) as (read, made):
+                code = single.run(read, made, verify_options, telling, given, provenance, models)
+        sys.exit(code) if code else None
+        return
+    from onnxopt.batch import Job
+    from onnxopt.cli.batch import Places, optimize_many
 
-        watch.instruments.append(Sizes())
-    recorder = Recorder() if report_file is not None else None
-    if recorder is not None:
-        watch.instruments += recorder.instruments
-    failure = None
-    with Progress(enabled=not quiet) as progress:
-        try:
-            report = optimize_file(
-                source,
-                destination,
-                options,
-                check_result=not no_verify,
-                verify_options=verify_options,
-                verifier=verifier,
-                progress=progress.phase,
-                instruments=watch.instruments,
-                reproducer=reproducer,
-                zero_weights=zero_weights,
-            )
-        except DifferentResult as e:
-            failure, report = e, e.report
-        if failure is not None and not strict:
-            from onnxopt.rollback import roll_back
+    pairs = Places(models, out_dir, in_place, check).pairs()
+    if (report_file is not None or any(given[name] for name in _ONE_ONLY)) and len(pairs) > 1:
+        raise UsageError("--report and what watches passes are for one model", "--format json reports on all")
+    options = make_options(given, max_rewrites, provenance)
+    watch = Watch(Path(pairs[0][0]), given)
+    made_of: dict[str, Any] = {"strict": strict, "check": check, "backup": backup, "cache": cache_dir or ""}
+    made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or "")}
+    todo = [Job(a, b, options, verify_options, **made_of) for a, b in pairs]
+    code = optimize_many(todo, jobs, executor, telling, watch.instruments)
+    watch.report()
+    sys.exit(code) if code else None
 
+
+_ONE_ONLY = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
+
+
+def _where_to(model: str) -> UsageError:
+    """What to say of a model without a place for its result."""
+    if model == "-":
+        return UsageError("where should the result of stdin go?", "onnxopt optimize - OUT, or - - for stdout")
+    out = f"{model.removesuffix('.onnx')}.opt.onnx"
+    hint = f"onnxopt optimize {model} {out}; --in-place replaces {Path(model).name}, --out-dir DIR takes many models"
+    return UsageError(f"where should the result of {model} go?", hint)
+
+
+def _telling(form: str, junit: Path | None, fail_if: tuple[str, ...], quiet: bool, data_on_stdout: bool) -> Telling:
+    if data_on_stdout and form == "json":
+        raise UsageError("the model and --format json both go to stdout", "--report FILE writes the report to a file")
+    if fail_if:
+        from onnxopt.batch.budget import parse_budget
+
+        return Telling(form, junit, tuple(parse_budget(text) for text in fail_if), quiet, data_on_stdout)
+    return Telling(form, junit, (), quiet, data_on_stdout)
+
+
+@dataclass(frozen=True)
+class _Single:
+    """IN OUT: the way that starts fastest and shows most."""
+
+    report_file: Path | None
+    reproducer: Path | None
+    zero_weights: bool
+    strict: bool
+    verbose: int
+    max_rewrites: int | None
+
+    def run(
+        self,
+        source: Path,
+        destination: Path,
+        verify_options: VerifyOptions | None,
+        telling: Telling,
+        given: dict[str, Any],
+        provenance: bool,
+        called: tuple[str, ...] = (),
+    ) -> int:
+        """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
+        what `optimize_file` raises."""
+        from onnxopt.verification import Verifier
+
+        verifier = None
+        if verify_options is not None and (given["level"] or given["pipeline"]):
+            verifier = Verifier(source, verify_options)
+            verifier.start()  # it imports while we import
+        from onnxopt.api import DifferentResult
+        from onnxopt.report.progress import Progress
+        from onnxopt.rollback import optimize_or_roll_back
+
+        options, watch = make_options(given, self.max_rewrites, provenance), Watch(source, given)
+        if self.verbose or self.report_file is not None:
+            from onnxopt.pipeline.instruments import Sizes
+
+            watch.instruments.append(Sizes())
+        recorder = Recorder() if self.report_file is not None else None
+        if recorder is not None:
+            watch.instruments += recorder.instruments
+        failure: DifferentResult | None = None
+        with Progress(enabled=not telling.quiet) as progress:
             try:
-                report = roll_back(
-                    failure,
+                report = optimize_or_roll_back(
                     source,
                     destination,
                     options,
                     verify_options=verify_options,
+                    verifier=verifier,
+                    strict=self.strict,
                     progress=progress.phase,
-                    instruments=recorder.instruments if recorder is not None else (),
-                    reproducer=reproducer,
+                    instruments=watch.instruments,
+                    again=recorder.instruments if recorder is not None else (),
+                    reproducer=self.reproducer,
+                    zero_weights=self.zero_weights,
                 )
-                failure = None
             except DifferentResult as e:
                 failure, report = e, e.report
-    if report_file is not None and recorder is not None:
-        write_text(report_file, json.dumps(report.to_dict() | recorder.to_dict(), indent=2) + "\n")
-    if not quiet:
-        _print(report.to_dict(), verbose)
-    watch.report()
-    if failure is not None:
-        raise failure
-    if report.rolled_back:
-        sys.exit(_warn(report.rolled_back))
+        if called:
+            report.source, report.destination = called
+        if self.report_file is not None and recorder is not None:
+            write_text(self.report_file, json.dumps(report.to_dict() | recorder.to_dict(), indent=2) + "\n")
+        if not telling.quiet and telling.format == "text":
+            _print(report.to_dict(), self.verbose, telling.data_on_stdout)
+        watch.report()
+        code = _warn(report.rolled_back) if report.rolled_back else 0
+        if telling.wanted:
+            from onnxopt.cli.batch import finish_single
+
+            code = finish_single(telling, report, failure, code)
+        if failure is not None:
+            raise failure
+        return code
 
 
 def _warn(rolled_back: list[Any]) -> int:
@@ -171,14 +278,16 @@ def _warn(rolled_back: list[Any]) -> int:
     return 3
 
 
-def _print(report: dict[str, Any], verbose: int) -> None:
+def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
     """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
     if sys.stdout.isatty():
         from onnxopt.report.console import print_report
 
         print_report(report, verbose)
+        if report["source"] and report["destination"]:
+            click.secho(f"next: onnxopt report {report['source']} {report['destination']} -o report.html", dim=True)
     else:
         from onnxopt.report.plain import lines
 
         for line in lines(report, verbose):
-            click.echo(line)
+            click.echo(line, err=data_on_stdout)

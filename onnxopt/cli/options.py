@@ -158,7 +158,7 @@ def pipeline_options(function: F) -> F:
     )
 
 
-def make_options(given: dict[str, Any], max_rewrites: int | None = None) -> OptimizeOptions:
+def make_options(given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False) -> OptimizeOptions:
     """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
     from onnxopt.api import OptimizeOptions
     from onnxopt.pipeline.text import literal
@@ -181,6 +181,7 @@ def make_options(given: dict[str, Any], max_rewrites: int | None = None) -> Opti
         allow_domains=given["allow_domains"],
         inline_functions=given["inline_functions"],
         target_opset=given["target_opset"],
+        provenance=provenance,
     )
 
 

@@ -1,4 +1,4 @@
-"""A spinner on stderr for work that takes more than a second; nothing when it is quick or nobody looks."""
+"""A spinner on stderr for work that takes more than a second, a bar for many models; nothing when nobody looks."""
 
 from __future__ import annotations
 
@@ -42,3 +42,30 @@ class Progress:
         with self._lock:
             if self._status is not None:
                 self._status.stop()
+
+
+class Bar:
+    """How many of so many are done, and how long the rest may take; on a terminal only."""
+
+    def __init__(self, total: int, enabled: bool = True) -> None:
+        self._progress: Any = None
+        if enabled and total > 1 and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._progress.add_task("", total=total)
+
+    def advance(self, name: str) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, advance=1, description=name)
+
+    def __enter__(self) -> Bar:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._progress is not None:
+            self._progress.stop()

@@ -1,0 +1,9 @@
+"""Many models: jobs that can be sent to other processes and machines, what is known from before, and budgets."""
+
+from onnxopt.batch.budget import Budget, parse_budget
+from onnxopt.batch.cache import Cache
+from onnxopt.batch.job import Job, Outcome, run, worst_code
+from onnxopt.batch.local import run_locally
+from onnxopt.batch.places import destinations
+
+__all__ = ["Budget", "Cache", "Job", "Outcome", "destinations", "parse_budget", "run", "run_locally", "worst_code"]

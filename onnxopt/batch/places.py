@@ -1,0 +1,29 @@
+"""Where the results of many models go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnxopt.batch.storage import is_url
+from onnxopt.errors import UsageError
+
+
+def destinations(sources: Sequence[str], folder: str) -> list[str]:
+    """A file in `folder` (a path or URL) for each source, with what distinguishes their folders kept.
+
+    `a/x.onnx b/x.onnx` become `folder/a/x.onnx folder/b/x.onnx`; models of one folder lie side by side. Raises
+    UsageError where a result would replace a source, or two have the same place.
+    """
+    plain = [s.split("://", 1)[-1] if is_url(s) else os.path.abspath(s) for s in sources]
+    common = os.path.commonpath([os.path.dirname(p) for p in plain]) if plain else ""
+    names = [os.path.relpath(p, common) if common else os.path.basename(p) for p in plain]
+    places = [f"{folder.rstrip('/')}/{n}" if is_url(folder) else str(Path(folder) / n) for n in names]
+    if len(set(places)) < len(places):
+        twice = next(p for p in places if places.count(p) > 1)
+        raise UsageError(f"{twice} would be written twice", "name each model once")
+    for source, place in zip(sources, places):
+        if not is_url(source) and not is_url(place) and os.path.realpath(source) == os.path.realpath(place):
+            raise UsageError(f"{place} is the input itself", "name another folder, or use --in-place")
+    return places

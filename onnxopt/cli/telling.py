@@ -1,0 +1,29 @@
+"""How a command says what came of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnxopt.batch.budget import Budget
+
+
+@dataclass(frozen=True)
+class Telling:
+    """`format` text or json; `junit`: a file for JUnit's XML; `budgets` that may be exceeded; `quiet`: errors only;
+    `data_on_stdout`: stdout is the model's."""
+
+    format: str = "text"
+    junit: Path | None = None
+    budgets: tuple[Budget, ...] = ()
+    quiet: bool = False
+    data_on_stdout: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Is there more to say than a single run says by itself?"""
+        environment = os.environ.get("GITHUB_STEP_SUMMARY") or os.environ.get("GITHUB_ACTIONS") == "true"
+        return bool(self.format != "text" or self.junit or self.budgets or environment)

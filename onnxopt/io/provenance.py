@@ -1,0 +1,30 @@
+"""Who made a model, by what, from what: written into its metadata when asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from onnxopt.graph.model import Model
+
+_PREFIX: Final = "onnxopt."
+
+
+def write_provenance(model: Model, source: Path, pipeline: str) -> None:
+    """Set `onnxopt.version`, `onnxopt.pipeline` and `onnxopt.source_sha256` (of the file `source`, without its external
+    data) in the model's metadata_props. A model that has them and was not changed keeps what it has."""
+    from onnxopt import __version__
+
+    given = model.proto.metadata_props
+    has = any(p.key.startswith(_PREFIX) for p in given)
+    if has and not model.version:
+        return
+    with open(source, "rb") as f:
+        digest = hashlib.file_digest(f, "sha256").hexdigest()
+    kept = [p for p in given if not p.key.startswith(_PREFIX)]
+    del given[:]
+    given.extend(kept)
+    for key, value in (("version", __version__), ("pipeline", pipeline), ("source_sha256", digest)):
+        given.add(key=_PREFIX + key, value=value)
+    model.version += 1

@@ -1,0 +1,56 @@
+"""What build systems read: GitHub's annotations, and JUnit's XML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+
+def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Workflow commands: an error for what failed, a warning for what was left out. See "Workflow commands for GitHub
+    Actions"; percent signs and line ends are escaped, in properties colons and commas too."""
+    for o in outcomes:
+        if not o["code"]:
+            continue
+        kind = "warning" if o["code"] == 3 else "error"
+        said = o["message"] or o["status"]
+        text = f"{said}\n{o['hint']}" if o["hint"] else said
+        yield f"::{kind} file={_property(o['source'])},title=onnxopt::{_data(text)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
+    """A test suite with a case for each model: a failure where a check failed (exit code 1), an error for the rest."""
+    failures = sum(o["code"] == 1 for o in outcomes)
+    errors = sum(o["code"] in (2, 4) for o in outcomes)
+    seconds = f"{sum(o['seconds'] for o in outcomes):.3f}"
+    counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": str(errors), "time": seconds}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "onnxopt", **counts})
+    for o in outcomes:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            {"classname": "onnxopt.optimize", "name": _printable(o["source"]), "time": f"{o['seconds']:.3f}"},
+        )
+        if o["code"] in (1, 2, 4):
+            kind = "failure" if o["code"] == 1 else "error"
+            said = ElementTree.SubElement(case, kind, {"message": _printable(o["message"] or o["status"])})
+            said.text = _printable(o["hint"])
+        else:
+            ElementTree.SubElement(case, "system-out").text = _printable(o["message"] or o["status"])
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _printable(text: str) -> str:
+    """XML 1.0 has no control characters."""
+    return "".join(c if c.isprintable() or c in "\t\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
