@@ -151,11 +151,22 @@ def _beside(job: Job) -> Any:
     place = Path(os.path.realpath(job.destination)).parent
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix=".onnxopt.", suffix=".tmp", dir=place)
+        return tempfile.TemporaryDirectory(prefix=_staging(os.getpid()), suffix=".tmp", dir=place)
     except OSError as e:
         raise WriteError(
             f"cannot write {job.destination}: {e.strerror or e}", "name a folder that can be written"
         ) from None
+
+
+def _staging(process: int) -> str:
+    return f".onnxopt.{process}."
+
+
+def clear_staging(job: Job, process: int) -> None:
+    """Remove what a process that crashed had staged for a job."""
+    if not is_url(job.destination):
+        for folder in Path(os.path.realpath(job.destination)).parent.glob(f"{_staging(process)}*.tmp"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _refuse_external(source: Path) -> None:

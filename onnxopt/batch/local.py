@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-from onnxopt.batch.job import Job, Outcome
+from onnxopt.batch.job import Job, Outcome, clear_staging
 
 
 def run_locally(jobs: Sequence[Job], processes: int, done: Callable[[Outcome], None]) -> list[Outcome]:
@@ -56,6 +56,7 @@ def _run(job: Job, running: set[subprocess.Popen[bytes]]) -> Outcome:
         outcome = pickle.loads(answer)
         assert isinstance(outcome, Outcome)
         return outcome
+    clear_staging(job, process.pid)
     return Outcome(job.source, job.destination, message=f"{job.source}: {_obituary(process.returncode)}")
 
 

@@ -1,0 +1,105 @@
+"""`-`: models on stdin and stdout; interruptions; shell completion."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SCRIPT, Run
+
+SLEEPER = '''
+import pathlib, time
+from onnxopt import model_pass, register
+@register
+@model_pass(opt_level=1)
+def sleeper(model, ctx):
+    """Sleeps."""
+    pathlib.Path("asleep." + model.path.stem).touch()
+    time.sleep(60)
+'''
+
+
+def test_from_stdin_to_stdout(samples: Path, run: Run, tmp_path: Path) -> None:
+    model = samples / "residual_block.onnx"
+    assert run("optimize", model, "file.onnx").returncode == 0
+    piped = subprocess.run(
+        [SCRIPT, "optimize", "-", "-"], input=model.read_bytes(), capture_output=True, cwd=tmp_path, check=True
+    )
+    assert piped.stdout == (tmp_path / "file.onnx").read_bytes()
+    assert b"verified" in piped.stderr
+    half = subprocess.run([SCRIPT, "optimize", model, "-", "-q"], capture_output=True, cwd=tmp_path, check=True)
+    assert half.stdout == piped.stdout
+    assert half.stderr == b""
+    assert [p.name for p in tmp_path.iterdir()] == ["file.onnx"]
+
+
+def test_what_cannot_be_piped(samples: Path, run: Run, tmp_path: Path) -> None:
+    for file in ("external_weights.onnx", "external_weights.data"):
+        shutil.copy(samples / file, tmp_path)
+    done = run("optimize", "external_weights.onnx", "-", "-O0", "--no-verify")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "external data" in done.stderr
+    assert run("optimize", "-", "out.onnx").returncode == 2, "nothing on stdin is no model"
+    both = run("optimize", samples / "residual_block.onnx", "-", "--format", "json")
+    assert both.returncode == 2
+    assert "--report FILE" in both.stderr
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("many", [False, True])
+def test_an_interruption_leaves_nothing_behind(samples: Path, tmp_path: Path, stop: int, many: bool) -> None:
+    for name in ("a.onnx", "b.onnx"):
+        shutil.copy(samples / "residual_block.onnx", tmp_path / name)
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    args = ["a.onnx", "b.onnx", "--out-dir", "build", "--jobs", "2"] if many else ["a.onnx", "out.onnx"]
+    process = subprocess.Popen(
+        [SCRIPT, "optimize", *args, "--plugin", "sleeper.py", "--with", "sleeper"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    wanted = {"asleep.a", "asleep.b"} if many else {"asleep.a"}
+    while not wanted <= {p.name for p in tmp_path.iterdir()}:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, stop)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.decode().splitlines()[-2:] == ["error: interrupted", "hint: nothing was written"]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # no child is left
+    left = {p.name for p in tmp_path.rglob("*")} - {"a.onnx", "b.onnx", "sleeper.py", "build"}
+    assert left == wanted
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(run: Run, shell: str) -> None:
+    done = run("completion", shell)
+    assert done.returncode == 0
+    assert "_ONNXOPT_COMPLETE" in done.stdout
+
+
+def test_completion_knows_commands_and_options(run: Run) -> None:
+    words = {"_ONNXOPT_COMPLETE": "bash_complete", "COMP_CWORD": "1", "COMP_WORDS": "onnxopt opt"}
+    assert run(**words).stdout.split() == ["plain,optimize"]
+    words |= {"COMP_CWORD": "2", "COMP_WORDS": "onnxopt optimize --in-p"}
+    assert run(**words).stdout.split() == ["plain,--in-place"]
+
+
+def test_every_command_has_help_with_an_example(run: Run) -> None:
+    listed = run("--help").stdout.split("Commands:\n")[1].split("\n\n")[0]
+    commands = [line.split()[0] for line in listed.splitlines()]
+    assert {"optimize", "stats", "report", "completion"} <= set(commands)
+    for command in commands:
+        page = run(command, "--help")
+        assert page.returncode == 0
+        assert f"onnxopt {command}" in page.stdout.split("Options:")[0].split("\n", 2)[2], command
