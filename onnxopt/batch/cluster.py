@@ -12,7 +12,7 @@ _RETRIES = 3  # of a job whose worker died
 
 
 def run_on_dask(
-    jobs: Sequence[Job], address: str, done: Callable[[Outcome], None], timeout: float = 30.0
+    jobs: Sequence[Job], address: str, done: Callable[[Outcome], None], timeout: float = 10.0
 ) -> list[Outcome]:
     """The outcomes, in the order of the jobs. A job whose worker dies is given to another one.
 
@@ -24,7 +24,7 @@ def run_on_dask(
     except ImportError:
         raise UsageError("the executor dask needs Dask", "pip install 'onnxopt[dask]'") from None
     try:
-        client = Client(address, timeout=timeout, set_as_default=False)
+        client = Client(address, timeout=timeout)
     except (OSError, TimeoutError, ValueError) as e:
         raise UsageError(
             f"no Dask scheduler answers at {address}: {e or type(e).__name__}", "start one: dask scheduler"

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from onnxopt.api import OptimizeOptions
 from onnxopt.batch.cache import Cache
@@ -33,7 +34,7 @@ class Job:
 
     `check`: write nothing, and say whether the result would be another file. `backup`: a suffix under which what is
     replaced in place is kept, unless such a file is there already. `cache`: a folder with results of earlier runs.
-    `plugins`: files or modules that define passes.
+    `plugins`: files or modules that define passes. `token`: tells the job from others, also when it is tried again.
     """
 
     source: str
@@ -46,6 +47,7 @@ class Job:
     cache: str = ""
     plugins: tuple[str, ...] = ()
     reproducer: str = ""
+    token: str = field(default_factory=lambda: uuid4().hex[:12])
 
     @property
     def in_place(self) -> bool:
@@ -117,6 +119,7 @@ def _run(job: Job, outcome: Outcome, progress: Callable[[str], None], instrument
             outcome.code = known.code
             _place(job, source, known.model, outcome, cached=True)
             return
+        clear_staging(job)
         folder = Path(stack.enter_context(_beside(job)))
         made = folder / (Path(job.destination).name or "model.onnx")
         report = _optimized(job, source, made, progress, instruments)
@@ -151,21 +154,21 @@ def _beside(job: Job) -> Any:
     place = Path(os.path.realpath(job.destination)).parent
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix=_staging(os.getpid()), suffix=".tmp", dir=place)
+        return tempfile.TemporaryDirectory(prefix=_staging(job), suffix=".tmp", dir=place)
     except OSError as e:
         raise WriteError(
             f"cannot write {job.destination}: {e.strerror or e}", "name a folder that can be written"
         ) from None
 
 
-def _staging(process: int) -> str:
-    return f".onnxopt.{process}."
+def _staging(job: Job) -> str:
+    return f".onnxopt.{job.token}."
 
 
-def clear_staging(job: Job, process: int) -> None:
-    """Remove what a process that crashed had staged for a job."""
+def clear_staging(job: Job) -> None:
+    """Remove what a process that was killed had staged for this job."""
     if not is_url(job.destination):
-        for folder in Path(os.path.realpath(job.destination)).parent.glob(f"{_staging(process)}*.tmp"):
+        for folder in Path(os.path.realpath(job.destination)).parent.glob(f"{_staging(job)}*.tmp"):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -56,7 +56,7 @@ def _run(job: Job, running: set[subprocess.Popen[bytes]]) -> Outcome:
         outcome = pickle.loads(answer)
         assert isinstance(outcome, Outcome)
         return outcome
-    clear_staging(job, process.pid)
+    clear_staging(job)
     return Outcome(job.source, job.destination, message=f"{job.source}: {_obituary(process.returncode)}")
 
 

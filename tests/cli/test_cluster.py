@@ -1,0 +1,97 @@
+"""The same jobs on a Dask cluster: nothing is lost when a worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SCRIPT, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOW = '''
+import os, pathlib, time
+from onnxopt import model_pass, register
+@register
+@model_pass(opt_level=1)
+def slow(model, ctx):
+    """Says which process it runs in, and takes its time."""
+    pathlib.Path(__file__).with_name(f"at.{os.getpid()}").touch()
+    time.sleep(0.5)
+'''
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, list[int]]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.batch.cluster"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdin is not None
+    address, *workers = process.stdout.readline().split()
+    yield address, [int(w) for w in workers]
+    process.stdin.close()
+    process.wait(timeout=30)
+    process.stdout.close()
+
+
+def test_a_killed_worker_loses_nothing(samples: Path, run: Run, tmp_path: Path, cluster: tuple[str, list[int]]) -> None:
+    address, workers = cluster
+    (tmp_path / "slow.py").write_text(SLOW)
+    models = []
+    for i in range(6):
+        models.append(tmp_path / f"in/{i}.onnx")
+        models[-1].parent.mkdir(exist_ok=True)
+        shutil.copy(samples / "residual_block.onnx", models[-1])
+    more = ["--plugin", str(tmp_path / "slow.py"), "--with", "slow", "--format", "json"]
+    here = [f"file://{m}" if i % 2 else str(m) for i, m in enumerate(models)]
+    process = subprocess.Popen(
+        [SCRIPT, "optimize", *here, "--out-dir", str(tmp_path / "out"), "--executor", f"dask:{address}", *more],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not {f"at.{w}" for w in workers} <= {p.name for p in tmp_path.iterdir()}:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(workers[0], signal.SIGKILL)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said + out
+    assert [o["status"] for o in json.loads(out)["models"]] == ["optimized"] * 6
+    assert run("optimize", models[0], "alone.onnx").returncode == 0
+    made = sorted((tmp_path / "out").rglob("*"))
+    assert [p.name for p in made] == [f"{i}.onnx" for i in range(6)], "whole results, and nothing else"
+    assert {p.read_bytes() for p in made} == {(tmp_path / "alone.onnx").read_bytes()}
+
+
+def test_results_go_to_urls(samples: Path, run: Run, tmp_path: Path) -> None:
+    source = f"file://{samples / 'residual_block.onnx'}"
+    done = run("optimize", source, "--out-dir", f"file://{tmp_path}/build")
+    assert done.returncode == 0, done.stderr
+    assert run("optimize", samples / "residual_block.onnx", "alone.onnx").returncode == 0
+    assert (tmp_path / "build/residual_block.onnx").read_bytes() == (tmp_path / "alone.onnx").read_bytes()
+    missing = run("optimize", "file:///nowhere/m.onnx", "--out-dir", "build")
+    assert missing.returncode == 2
+    assert "file:///nowhere/m.onnx" in missing.stderr
+
+
+def test_no_cluster_there(samples: Path, run: Run) -> None:
+    done = run(
+        *("optimize", samples / "residual_block.onnx", "--out-dir", "build", "--executor", "dask:tcp://127.0.0.1:1")
+    )
+    assert done.returncode == 2
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
