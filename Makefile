@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PEERS := .venv-peers
 ONNXSIM := 0.8.1
+ONNX_TOOL := 1.0.1
 
 # The onnx package ships the graph of this network; models/network.py gives it weights.
 DEMO := densenet121
@@ -20,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-onnxsim clean
+.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-macs bench-onnxsim clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +89,14 @@ bench: $(READY) ## time long chains, and start-up against load and save (MODEL=i
 
 bench-onnxsim: $(READY) $(PEERS)/.onnxsim-$(ONNXSIM) ## time against onnxsim, installed in .venv-peers (MODEL=in.onnx)
 	@$(BIN)/python benchmarks/against_onnxsim.py $(if $(MODEL),"$(MODEL)")
+
+bench-macs: $(READY) $(PEERS)/.onnx-tool-$(ONNX_TOOL) ## compare MACs with onnx-tool, installed in .venv-peers (MODEL=in.onnx)
+	@$(BIN)/python benchmarks/against_onnx_tool.py $(MODEL)
+
+$(PEERS)/.onnx-tool-$(ONNX_TOOL):
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet onnx-tool==$(ONNX_TOOL)
+	@touch $@
 
 $(PEERS)/.onnxsim-$(ONNXSIM):
 	@$(PYTHON) -m venv $(PEERS)

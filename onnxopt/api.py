@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxopt.analysis.cost import ModelStats
-    from onnxopt.graph import Model
+    from onnxopt.graph import Model, Value
 
 Progress = Callable[[str], None]
 
@@ -321,11 +321,56 @@ class DifferentResult(VerificationError):
         self.report = report
 
 
-def stats(model: str | Path) -> ModelStats:
-    """Operators, nodes, initializers, parameters and bytes of a model file."""
-    from onnxopt.analysis.cost import model_stats
+def stats(
+    model: str | Path,
+    *,
+    work: bool = False,
+    top: int = 0,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> ModelStats:
+    """Operators, nodes, initializers, parameters and bytes of a model file.
 
-    return model_stats(load(model))
+    `work`: MACs, FLOPs and memory of a run too, with the `top` nodes that compute most; `dims` (by symbol) and `shapes`
+    (by input) give dynamic inputs their sizes for that.
+    """
+    from onnxopt.analysis.cost import model_stats, model_work
+
+    counted = model_stats(load(model))
+    if not work:
+        return counted
+    measured, folded = (load(model, inline_functions=True) for _ in range(2))
+    for m in (measured, folded):
+        if dims or shapes:
+            specialise(m, dims or {}, shapes or {})
+    _settle_shapes(measured, folded)
+    return replace(counted, work=model_work(measured, top))
+
+
+# What computes shapes, and nothing that changes which values there are.
+_SHAPES = "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches)"
+
+
+def _settle_shapes(model: Model, folded: Model) -> None:
+    """Give the values of `model` the types and shapes they have in `folded`, the same model, once its shape arithmetic
+    is constant: inference alone does not see through it. A value keeps its name, and what has the name its shape."""
+    from onnxopt.analysis import types
+
+    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
+    types.update(model)
+    types.update(folded)
+    known: dict[str, Value] = {}
+    for scope in folded.scopes():
+        known |= scope.initializers
+        known |= {v.name: v for node in scope for v in node.outputs if v is not None}
+    for node in model.nodes():
+        for v in node.outputs:
+            same = known.get(v.name) if v is not None else None
+            if v is None or same is None:
+                continue
+            shape = types.shape(same)
+            if shape is not None and types.static_shape(v) is None:
+                v.dtype, v.shape = types.dtype(same), shape
 
 
 __all__ = [

@@ -20,12 +20,78 @@ Held = tuple[int, tuple[int, ...]]  # element type and dims of a constant
 
 
 @dataclass(frozen=True)
+class NodeWork:
+    """One node of those that compute most; `shape` of its first output, `times` it runs."""
+
+    name: str
+    op: str
+    scope: str
+    shape: str
+    macs: int
+    flops: int
+    times: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run takes (see `analysis.flops` and `analysis.memory`), with `inexact` nodes of unknown sizes.
+
+    `macs_by_operator` and `flops_by_operator` are sorted, the largest first; `nodes` too.
+    """
+
+    macs: int
+    flops: int
+    macs_by_operator: dict[str, int]
+    flops_by_operator: dict[str, int]
+    inexact: int
+    peak_bytes: int
+    peak_at: str
+    peak_exact: bool
+    nodes: list[NodeWork] = field(default_factory=list)
+
+
+def model_work(model: Model, top: int = 0) -> Work:
+    """MACs, FLOPs and memory of one run, with the `top` nodes that compute most."""
+    from onnxopt.analysis.flops import model_costs
+    from onnxopt.analysis.memory import peak_memory
+    from onnxopt.analysis.types import shape
+
+    macs: Counter[str] = Counter()
+    flops: Counter[str] = Counter()
+    costs = model_costs(model)
+    for c in costs:
+        macs[c.node.op] += c.macs * c.times
+        flops[c.node.op] += c.flops * c.times
+    peak = peak_memory(model)
+    nodes = []
+    for c in sorted(costs, key=lambda c: -c.flops * c.times)[:top]:
+        output = next(v for v in c.node.outputs if v is not None)
+        dims = shape(output)
+        text = "?" if dims is None else ", ".join("?" if d is None else str(d) for d in dims)
+        scope = c.node.graph.path if c.node.graph is not None else ""
+        name = c.node.name or output.name
+        nodes.append(NodeWork(name, c.node.op, scope, f"[{text}]", c.macs * c.times, c.flops * c.times, c.times))
+    return Work(
+        macs=macs.total(),
+        flops=flops.total(),
+        macs_by_operator={op: n for op, n in macs.most_common() if n},
+        flops_by_operator={op: n for op, n in flops.most_common() if n},
+        inexact=sum(not c.exact for c in costs),
+        peak_bytes=peak.bytes,
+        peak_at=repr(peak.node) if peak.node is not None else "",
+        peak_exact=peak.exact,
+        nodes=nodes,
+    )
+
+
+@dataclass(frozen=True)
 class ModelStats:
     """Counts over all scopes: main, bodies, and functions, each function once however often it is called.
 
     `parameters` are the elements of initializers and of the tensors in Constant nodes, integers too; a sparse tensor
     counts with the values it stores. `bytes_by_type` is their size in memory (a string as 8 bytes). `file_bytes` is
     the model file and its data files. `inputs` are those a caller must give: without those that have a default.
+    `dynamic`: where each symbolic dim occurs in inputs, such as `x[0]`. `work` is None where it was not asked for.
     """
 
     path: str
@@ -41,6 +107,8 @@ class ModelStats:
     functions: int
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
+    dynamic: dict[str, list[str]] = field(default_factory=dict)
+    work: Work | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,7 +146,17 @@ def model_stats(model: Model) -> ModelStats:
         functions=len(model.functions),
         inputs={i.name: _type_text(i.type) for i in proto.graph.input if i.name not in weights},
         outputs={o.name: _type_text(o.type) for o in proto.graph.output},
+        dynamic=_dynamic(model),
     )
+
+
+def _dynamic(model: Model) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for i in model.proto.graph.input:
+        for axis, d in enumerate(tensor_type(i.type)[1] or ()):
+            if isinstance(d, str):
+                found.setdefault(d, []).append(f"{i.name}[{axis}]")
+    return found
 
 
 def _sparse(graph: Graph) -> list[TensorProto]:

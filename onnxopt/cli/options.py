@@ -52,7 +52,8 @@ def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return {key: text for key, _, text in pairs}
 
 
-def _dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
+def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
+    """`--dim NAME=SIZE`, repeatable."""
     sizes = {}
     for text in value:
         name, found, size = text.rpartition("=")
@@ -62,7 +63,8 @@ def _dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
     return sizes
 
 
-def _shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """`--shape INPUT:1,128`, repeatable."""
     shapes = {}
     for text in value:
         name, found, sizes = text.rpartition(":")
@@ -128,7 +130,7 @@ def pipeline_options(function: F) -> F:
             click.option(
                 "--dim",
                 "dims",
-                callback=_dims,
+                callback=parse_dims,
                 multiple=True,
                 metavar="NAME=SIZE",
                 help="Give a dynamic dim its size. [default: dims stay dynamic]",
@@ -136,7 +138,7 @@ def pipeline_options(function: F) -> F:
             click.option(
                 "--shape",
                 "shapes",
-                callback=_shapes,
+                callback=parse_shapes,
                 multiple=True,
                 metavar="INPUT:1,128",
                 help="Give a dynamic input its shape.",

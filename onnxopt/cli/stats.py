@@ -7,31 +7,65 @@ from pathlib import Path
 
 import click
 
+from onnxopt.cli.options import parse_dims, parse_shapes
+
 
 @click.command()
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["table", "json", "markdown"]), default="table", show_default=True)
-def stats(a: Path, b: Path | None, form: str) -> None:
-    """Count operators, nodes, initializers, parameters and bytes of model A, or show what changed from A to B.
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "markdown", "csv"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
+@click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="List the N nodes that compute most.")
+@click.option(
+    "--dim", "dims", callback=parse_dims, multiple=True, metavar="NAME=SIZE", help="Size of a dynamic dim, for MACs."
+)
+@click.option(
+    "--shape",
+    "shapes",
+    callback=parse_shapes,
+    multiple=True,
+    metavar="INPUT:1,128",
+    help="Shape of an input, for MACs.",
+)
+@click.option("--no-work", is_flag=True, help="Do not work out MACs, FLOPs and memory, which takes shape inference.")
+def stats(
+    a: Path,
+    b: Path | None,
+    form: str,
+    top: int,
+    dims: dict[str, int],
+    shapes: dict[str, tuple[int, ...]],
+    no_work: bool,
+) -> None:
+    """Count operators, nodes, initializers, parameters, bytes and work of model A, or show what changed from A to B.
+
+    MACs are multiplications whose product is summed; FLOPs two for each, and one for each other scalar operation.
+    Memory is an estimate of what the values of a run take at most, beside weights.
 
     \b
     onnxopt stats model.onnx
+    onnxopt stats model.onnx --top 10 --dim batch=1
     onnxopt stats model.onnx model.opt.onnx
     onnxopt stats model.onnx model.opt.onnx --format markdown
     """
     from onnxopt.api import stats as count
 
-    before = count(a)
-    after = count(b) if b is not None else None
+    before = count(a, work=not no_work, top=top, dims=dims, shapes=shapes)
+    after = count(b, work=not no_work, top=top, dims=dims, shapes=shapes) if b is not None else None
     if form == "json":
         found = before.to_dict() if after is None else {"before": before.to_dict(), "after": after.to_dict()}
         click.echo(json.dumps(found, indent=2))
         return
     from onnxopt.report import stats_table
 
-    if form == "markdown":
-        click.echo(stats_table.markdown(before, after))
+    if form in ("markdown", "csv"):
+        click.echo((stats_table.markdown if form == "markdown" else stats_table.csv)(before, after), nl=form != "csv")
         return
     from rich.console import Console
 

@@ -74,6 +74,10 @@ def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]
     for name in types if len(types) > 1 else ():
         yield f"  {name}", a.bytes_by_type.get(name, 0), b.bytes_by_type.get(name, 0), size
     yield "bytes on disk", a.file_bytes, b.file_bytes, size
+    if a.work is not None and b.work is not None:
+        yield "MACs", a.work.macs, b.work.macs, count
+        yield "FLOPs", a.work.flops, b.work.flops, count
+        yield "peak memory", a.work.peak_bytes, b.work.peak_bytes, size
 
 
 def operators(a: ModelStats, b: ModelStats) -> list[Row]:
@@ -104,7 +108,7 @@ class _Fitting:
 
 def one(stats: ModelStats) -> RenderableType:
     """Table of one model."""
-    rows = [_row(name, (exact(n),)) for name, n in stats.operators.items()]
+    rows = [_row(name, _figures(stats, name, n)) for name, n in stats.operators.items()]
     sums = [_row(what, (show(n),), _total_style(what)) for what, n, _, show in totals(stats, stats)]
     interface = Table.grid(padding=(0, 2, 0, 0))
     for kind, values in (("inputs", stats.inputs), ("outputs", stats.outputs)):
@@ -112,7 +116,57 @@ def one(stats: ModelStats) -> RenderableType:
             interface.add_row(Text(kind if not i else "", "dim"), Text(name, overflow="fold"), Text(kind_of_value))
         if len(values) > _LISTED:
             interface.add_row("", Text(f"and {len(values) - _LISTED} more", "dim"))
-    return Group(_heads(("", stats)), interface, _table(("nodes",), rows, sums))
+    for i, (symbol, places) in enumerate(stats.dynamic.items()):
+        shown = ", ".join(places[:_LISTED]) + (", …" if len(places) > _LISTED else "")
+        interface.add_row(Text("dynamic" if not i else "", "dim"), Text(symbol, overflow="fold"), Text(shown))
+    parts: list[RenderableType] = [_heads(("", stats)), interface, _table(_headings(stats), rows, sums), *_notes(stats)]
+    return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
+
+
+def _headings(stats: ModelStats) -> tuple[str, ...]:
+    return ("nodes", "MACs", "FLOPs") if stats.work is not None else ("nodes",)
+
+
+def _figures(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
+    if stats.work is None:
+        return (exact(n),)
+    macs, flops = stats.work.macs_by_operator.get(operator, 0), stats.work.flops_by_operator.get(operator, 0)
+    return exact(n), count(macs) if macs else "", count(flops) if flops else ""
+
+
+def notes(stats: ModelStats) -> Iterator[str]:
+    """What the figures leave out."""
+    work = stats.work
+    if work is None:
+        return
+    if work.inexact:
+        yield f"MACs and FLOPs are a lower bound: {work.inexact:,} nodes have sizes that are not known (--dim, --shape)"
+    if not work.peak_exact:
+        yield (
+            "so is the memory" if work.inexact else "the memory is a lower bound: sizes are not known (--dim, --shape)"
+        )
+    if work.peak_at:
+        yield f"memory is highest at {work.peak_at}"
+
+
+def _notes(stats: ModelStats) -> list[Text]:
+    return [Text(note, "dim") for note in notes(stats)]
+
+
+def _nodes(stats: ModelStats) -> Table:
+    """The nodes that compute most."""
+    assert stats.work is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("node", overflow="fold")
+    table.add_column("operator")
+    table.add_column("result", overflow="fold")
+    for heading in ("times", "MACs", "FLOPs", "%"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for n in stats.work.nodes:
+        part = f"{n.flops / stats.work.flops:.1%}" if stats.work.flops else ""
+        times = exact(n.times) if n.times != 1 else ""
+        table.add_row(Text(n.name), n.op, n.shape, times, count(n.macs) if n.macs else "", count(n.flops), part)
+    return table
 
 
 def diff(a: ModelStats, b: ModelStats) -> RenderableType:
@@ -180,9 +234,15 @@ def _interface_changes(a: ModelStats, b: ModelStats) -> Iterator[Text]:
 def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
     """The same as a Markdown table, for a pull request."""
     if b is None:
-        lines = [f"**{_escaped(a.path)}**", "", "| operator | nodes |", "|---|---:|"]
-        lines += [_line(name, exact(n)) for name, n in a.operators.items()]
-        lines += [_line(_total(what), show(n)) for what, n, _, show in totals(a, a)]
+        headings = _headings(a)
+        lines = [f"**{_escaped(a.path)}**", "", _line("operator", *headings), "|---" + "|---:" * len(headings) + "|"]
+        lines += [_line(name, *_figures(a, name, n)) for name, n in a.operators.items()]
+        empty = [""] * (len(headings) - 1)
+        lines += [_line(_total(what), show(n), *empty, escape=False) for what, n, _, show in totals(a, a)]
+        lines += [line for note in notes(a) for line in ("", _escaped(note))]
+        if a.work is not None and a.work.nodes:
+            lines += ["", "| node | operator | result | MACs | FLOPs |", "|---|---|---|---:|---:|"]
+            lines += [_line(n.name, n.op, n.shape, count(n.macs), count(n.flops)) for n in a.work.nodes]
         return "\n".join(lines)
     lines = [f"**{_escaped(a.path)}** → **{_escaped(b.path)}**", ""]
     for note in _interface_changes(a, b):
@@ -193,6 +253,34 @@ def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
     for what, x, y, show in totals(a, b):
         lines.append(_line(_total(what), show(x), show(y), change(x, y, show), share(x, y), escape=False))
     return "\n".join(lines)
+
+
+def csv(a: ModelStats, b: ModelStats | None = None) -> str:
+    """The same as comma-separated values, in exact numbers: kind, name, value; before and after of two models."""
+    import csv as writer
+    import io
+
+    text = io.StringIO()
+    out = writer.writer(text, lineterminator="\n")
+    two = b is not None
+    other = b if b is not None else a
+    out.writerow(["kind", "name", "before", "after"] if two else ["kind", "name", "value"])
+
+    def row(kind: str, name: str, before: int, after: int) -> None:
+        out.writerow([kind, name, before, after] if two else [kind, name, before])
+
+    for what, x, y, _ in totals(a, other):
+        row("total", what.strip(), x, y)
+    for name, x, y in operators(a, other):
+        row("operator", name, x, y)
+    if a.work is not None and other.work is not None:
+        for kind in ("macs_by_operator", "flops_by_operator"):
+            before, after = getattr(a.work, kind), getattr(other.work, kind)
+            for name in dict.fromkeys((*before, *after)):
+                row(kind.partition("_")[0], name, before.get(name, 0), after.get(name, 0))
+    for scope in dict.fromkeys((*a.nodes_by_scope, *other.nodes_by_scope)):
+        row("scope", scope, a.nodes_by_scope.get(scope, 0), other.nodes_by_scope.get(scope, 0))
+    return text.getvalue()
 
 
 def _total(what: str) -> str:

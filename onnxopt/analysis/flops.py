@@ -1,0 +1,207 @@
+"""How much a model computes: multiply-accumulates and floating point operations, node by node.
+
+A MAC is one multiplication whose product is added to a sum: what convolutions, matrix products, recurrent layers and
+attention are made of. FLOPs are two for each MAC, and one for each scalar operation of everything else: an Add has one
+for each element of its result, a Softmax five (largest, difference, exponential, sum, quotient). Functions such as Exp
+and Tanh count one. What only moves data counts none. Integers count as floats do.
+
+Where a size is not known it is taken as 1, and the node is listed as inexact: the sum is a lower bound then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from onnxopt.analysis import types
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+
+# Scalar operations for each element of the first output.
+_ONE = (
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Cos Cosh "
+    "Div Equal Erf Exp Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Mod Mul Neg Not Or Pow "
+    "Reciprocal Relu Round Sign Sin Sinh Sqrt Sub Tan Tanh Where Xor"
+)
+_PER_ELEMENT: Final = {
+    **dict.fromkeys(_ONE.split(" "), 1),
+    **dict.fromkeys(["Clip", "LeakyRelu", "PRelu", "ThresholdedRelu", "BatchNormalization"], 2),
+    **dict.fromkeys(["DequantizeLinear", "Elu", "Softsign"], 2),
+    **dict.fromkeys(["Celu", "HardSigmoid", "QuantizeLinear", "Selu", "Softplus"], 3),
+    **dict.fromkeys(["HardSwish", "Sigmoid"], 4),  # negate, exponential, add, divide
+    **dict.fromkeys(["Gelu", "LogSoftmax", "Mish", "Softmax", "Swish", "SiLU"], 5),
+    **dict.fromkeys(["GroupNormalization", "InstanceNormalization", "LayerNormalization"], 7),
+    **dict.fromkeys(["RMSNormalization", "SimplifiedLayerNormalization"], 4),
+    "RotaryEmbedding": 3,
+}
+_VARIADIC: Final = frozenset({"Max", "Mean", "Min", "Sum"})
+_REDUCE: Final = frozenset(
+    {
+        *("ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2", "ReduceLogSum"),
+        *("ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What one run of a node takes; `times`: how often it runs (a Loop's trips, where they are constant)."""
+
+    node: Node
+    macs: int
+    flops: int
+    exact: bool
+    times: int = 1
+
+
+def model_costs(model: Model) -> list[NodeCost]:
+    """The nodes of the main graph and its bodies that compute something, in order.
+
+    Of an If the branch that computes more counts. Bodies of functions have no shapes of their own: load the model with
+    `inline_functions`.
+    """
+    types.update(model)
+    return list(_scope(model.graph, 1))
+
+
+def _scope(graph: Graph, times: int) -> Iterator[NodeCost]:
+    for node in graph:
+        if node.op == "If":
+            branches = [list(_scope(body, times)) for body in node.bodies.values()]
+            yield from max(branches, key=lambda costs: sum(c.flops * c.times for c in costs), default=[])
+            continue
+        trips = _trips(node)
+        for body in node.bodies.values():
+            yield from _scope(body, times * trips)
+        size = _Size()
+        macs = _macs(node, size)
+        flops = 2 * macs + _bias(node, size) if macs else _flops(node, size)
+        if macs or flops:
+            yield NodeCost(node, macs, flops, size.exact, times)
+
+
+def _trips(node: Node) -> int:
+    """How often the bodies run, as far as it is known."""
+    if node.op == "Loop":
+        count = node.input(0)
+        return max(0, int(count.array.item())) if count is not None and count.constant and count.array.size == 1 else 1
+    if node.op == "Scan":
+        first = node.inputs[-1] if node.inputs else None
+        shape = types.shape(first) if first is not None else None
+        return shape[0] if shape and isinstance(shape[0], int) else 1
+    return 1
+
+
+class _Size:
+    """Sizes of values; remembers whether all that were asked for are known."""
+
+    def __init__(self) -> None:
+        self.exact = True
+
+    def shape(self, value: Value | None, rank: int = 0) -> list[int]:
+        """Dims, unknown ones as 1; at least `rank` of them."""
+        dims = types.shape(value) if value is not None else None
+        if dims is None or not all(isinstance(d, int) for d in dims):
+            self.exact = False
+        known = [d if isinstance(d, int) else 1 for d in dims or ()]
+        return known + [1] * (rank - len(known))
+
+    def elements(self, value: Value | None) -> int:
+        return prod(self.shape(value))
+
+
+def _first(node: Node) -> Value | None:
+    return next((v for v in node.outputs if v is not None), None)
+
+
+def _macs(node: Node, size: _Size) -> int:
+    rule = _MACS.get(node.op)
+    return rule(node, size) if rule is not None else 0
+
+
+def _conv(node: Node, size: _Size) -> int:
+    """Each element of the result sums C/g x kernel products (Conv-1: W [M, C/g, …])."""
+    w = size.shape(node.input(3 if node.op == "QLinearConv" else 1), 3)
+    return size.elements(_first(node)) * prod(w[1:])
+
+
+def _conv_transpose(node: Node, size: _Size) -> int:
+    """Each element of the input goes into M/g x kernel sums (ConvTranspose-1: W [C, M/g, …])."""
+    return size.elements(node.inputs[0]) * prod(size.shape(node.input(1), 3)[1:])
+
+
+def _gemm(node: Node, size: _Size) -> int:
+    a = size.shape(node.inputs[0], 2)
+    return size.elements(_first(node)) * a[0 if node.attr("transA") else 1]
+
+
+def _matmul(node: Node, size: _Size) -> int:
+    return size.elements(_first(node)) * size.shape(node.inputs[0], 1)[-1]
+
+
+def _einsum(node: Node, size: _Size) -> int:
+    """One product for each combination of all letters; of one operand none."""
+    given = node.attr("equation")
+    text = (given.decode() if isinstance(given, bytes) else str(given)).replace(" ", "")
+    terms = text.partition("->")[0].split(",")
+    if len(terms) < 2 or "." in text:
+        size.exact = size.exact and len(terms) < 2
+        return 0
+    sizes: dict[str, int] = {}
+    for term, value in zip(terms, node.inputs):
+        for letter, d in zip(term, size.shape(value, len(term))):
+            sizes[letter] = max(sizes.get(letter, 1), d)
+    return prod(sizes.values()) * (len(terms) - 1)
+
+
+def _recurrent(node: Node, size: _Size) -> int:
+    """Gates x hidden x (input + hidden) for each step and sequence (LSTM-1: W [directions, gates H, I])."""
+    steps, batch = size.shape(node.inputs[0], 3)[:2]
+    directions, rows, inputs = size.shape(node.input(1), 3)
+    hidden = size.shape(node.input(2), 3)[2]
+    return steps * batch * directions * rows * (inputs + hidden)
+
+
+def _attention(node: Node, size: _Size) -> int:
+    """Scores, and their products with the values (Attention-23: [batch, heads, length, size] or 3-D)."""
+    q, k, v = (size.shape(node.input(i), 3) for i in range(3))
+    past = node.input(4)
+    length = k[-2] + (size.shape(past, 4)[2] if past is not None else 0)
+    if len(q) == 4:
+        return prod(q[:3]) * length * (q[3] + v[3])
+    shared = int(node.attr("q_num_heads", 1) or 1) // int(node.attr("kv_num_heads", 1) or 1)
+    return q[0] * q[1] * length * (q[2] + v[2] * max(shared, 1))
+
+
+_MACS: Final[dict[str, Callable[[Node, _Size], int]]] = {
+    **dict.fromkeys(["Conv", "ConvInteger", "DeformConv", "QLinearConv"], _conv),
+    "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
+    **dict.fromkeys(["MatMul", "MatMulInteger", "QLinearMatMul"], _matmul),
+    "Einsum": _einsum,
+    **dict.fromkeys(["GRU", "LSTM", "RNN"], _recurrent),
+    "Attention": _attention,
+}
+_BIAS: Final = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "QLinearConv": 8, "DeformConv": 3}
+
+
+def _bias(node: Node, size: _Size) -> int:
+    index = _BIAS.get(node.op)
+    return size.elements(_first(node)) if index is not None and node.input(index) is not None else 0
+
+
+def _flops(node: Node, size: _Size) -> int:
+    op = node.op
+    if op in _PER_ELEMENT:
+        return _PER_ELEMENT[op] * size.elements(_first(node))
+    if op in _VARIADIC:
+        return max(0, len(node.inputs) - 1 + (op == "Mean")) * size.elements(_first(node))
+    if op in _REDUCE:
+        return size.elements(node.inputs[0])
+    if op in ("AveragePool", "LpPool", "MaxPool"):
+        return size.elements(_first(node)) * prod(node.attr("kernel_shape") or (1,))
+    return 0

@@ -1,0 +1,73 @@
+"""`onnxopt stats`: every form of it says the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[batch, 3, 8, 8] x) => (float[batch, 4, 8, 8] y)'
+        " <float[4, 3, 1, 1] w = {1,2,3,4,5,6,7,8,9,10,11,12}>"
+        " { [conv] a = Conv (x, w) [clutter] b = Identity (a) [relu] y = Relu (b) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_one_model(run: Run, model: Path) -> None:
+    done = run("stats", model, "--dim", "batch=2", "--top", "1")
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "Conv 1 1,536 3,072" in lines
+    assert "MACs 1,536" in lines
+    assert "FLOPs 3,584" in lines
+    assert "dynamic batch x[0]" in lines
+    assert "conv Conv [2, 4, 8, 8] 1,536 3,072 85.7%" in lines
+    assert any(line.startswith("memory is highest at Identity") for line in lines)
+
+
+def test_without_sizes_it_is_a_lower_bound(run: Run, model: Path) -> None:
+    done = run("stats", model)
+    assert "MACs and FLOPs are a lower bound: 2 nodes have sizes that are not known" in " ".join(done.stdout.split())
+    quick = run("stats", model, "--no-work")
+    assert "MACs" not in quick.stdout
+
+
+def test_every_format_has_the_same_figures(run: Run, model: Path) -> None:
+    assert run("optimize", model, "out.onnx").returncode == 0
+    pair = ("stats", model, "out.onnx", "--dim", "batch=2")
+    record = json.loads(run(*pair, "--format", "json").stdout)
+    assert record["before"]["work"]["macs"] == record["after"]["work"]["macs"] == 1536
+    assert record["before"]["dynamic"] == {"batch": ["x[0]"]}
+    rows = {(r["kind"], r["name"]): r for r in csv.DictReader(io.StringIO(run(*pair, "--format", "csv").stdout))}
+    assert rows["total", "nodes"]["before"] == "3"
+    assert rows["total", "nodes"]["after"] == "2"
+    assert rows["operator", "Identity"]["after"] == "0"
+    assert rows["macs", "Conv"]["after"] == "1536"
+    assert rows["scope", "main"]["after"] == "2"
+    markdown = run(*pair, "--format", "markdown").stdout
+    assert "| **nodes** | 3 | 2 | -1 | -33% |" in markdown
+    assert "| **MACs** | 1,536 | 1,536 |  |  |" in markdown
+    table = run(*pair).stdout
+    assert "1,536" in table
+    assert "-33%" in table
+    alone = list(csv.reader(io.StringIO(run("stats", model, "--format", "csv").stdout)))
+    assert alone[0] == ["kind", "name", "value"]
+
+
+def test_what_cannot_be(run: Run, model: Path) -> None:
+    for args in (("--dim", "width=2"), ("--shape", "z:1,2"), ("--format", "xml"), ("--top", "-1")):
+        done = run("stats", model, *args)
+        assert done.returncode == 2, args
+        assert "Traceback" not in done.stderr
