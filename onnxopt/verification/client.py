@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import selectors
-import signal
-import struct
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.verification.process import Gone, Worker
 from onnxopt.verification.records import Verification, VerifyOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 _START = "from onnxopt.verification.worker import main; main()"
-
-
-class _Gone(Exception):
-    """The worker died or did not answer in time; says how."""
 
 
 class Verifier:
@@ -37,7 +27,7 @@ class Verifier:
         self.original = Path(original)
         self.options = options or VerifyOptions()
         self._start = start
-        self._process: subprocess.Popen[bytes] | None = None
+        self._worker: Worker | None = None
         self._deadline = 0.0
         self._began = 0.0
         self._planned = False
@@ -46,16 +36,10 @@ class Verifier:
 
     def start(self) -> None:
         """Start the worker, unless it runs already or there is nothing to open."""
-        if self._process is not None or not self.original.is_file():
+        if self._worker is not None or not self.original.is_file():
             return
         self._deadline = time.monotonic() + self.options.timeout
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", self._start],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the parent, which then closes us
-        )
+        self._worker = Worker(self._start)
         self._send((str(self.original.absolute()), self.options))
 
     def describe(self, original: ModelProto, *, override: bool = True) -> None:
@@ -88,13 +72,13 @@ class Verifier:
         try:
             if not self._ran:
                 self._refused, self._ran = self._receive(), True
-        except _Gone as e:
+        except Gone as e:
             return Verification("unverified", f"onnxruntime {e} on the original", "try --input with real data")
         if self._refused is not None:
             return Verification("unverified", self._refused, "the result was not compared with the original")
         try:
             verdict = self._receive()
-        except _Gone as e:
+        except Gone as e:
             return Verification(
                 "different",
                 f"onnxruntime {e} on the result, but not on the original",
@@ -105,50 +89,16 @@ class Verifier:
         return verdict
 
     def _send(self, message: Any) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        data = pickle.dumps(message)
-        try:
-            self._process.stdin.write(struct.pack("<I", len(data)) + data)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it is dead; receiving says how
+        assert self._worker is not None
+        self._worker.send(message)
 
     def _receive(self) -> Any:
-        size = struct.unpack("<I", self._read(4))[0]
-        return pickle.loads(self._read(size))
-
-    def _read(self, size: int) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
-        stream, data = self._process.stdout, b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            while len(data) < size:
-                if not selector.select(max(0.0, self._deadline - time.monotonic())):
-                    self.close()
-                    raise _Gone(f"did not finish within {self.options.timeout:g} s (--timeout)")
-                chunk = stream.read1(size - len(data))  # type: ignore[attr-defined]
-                if not chunk:
-                    raise _Gone(self._obituary())
-                data += chunk
-        return data
-
-    def _obituary(self) -> str:
-        assert self._process is not None
-        code = self._process.wait()
-        if code < 0:
-            return f"crashed ({signal.Signals(-code).name})"
-        return f"ended with exit code {code}"
+        assert self._worker is not None
+        return self._worker.receive(self._deadline, self.options.timeout)
 
     def close(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        if self._worker is not None:
+            self._worker.close()
 
     def __enter__(self) -> Verifier:
         self.start()

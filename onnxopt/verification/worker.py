@@ -1,6 +1,6 @@
 """The child process that runs models: a crash or a hang here is a verdict, not the end of onnxopt.
 
-Frames on a private copy of stdout and on stdin: 4 bytes of length, then a pickle. First the original's path, which is
+Messages on stdin and on a private copy of stdout. First the original's path, which is
 loaded at once; then its plan, to run it, answered by None or why not; then a result's path, answered by a Verification.
 It ends when stdin does.
 """
@@ -9,37 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from onnxopt.verification.compare import compare, proves_nothing, slack
+from onnxopt.verification.frames import receive, send
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
 from onnxopt.verification.run import OnnxRuntime, Reference, reason
-
-
-def send(stream: IO[bytes], message: Any) -> None:
-    data = pickle.dumps(message)
-    stream.write(struct.pack("<I", len(data)) + data)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> Any:
-    """The next message; raises EOFError when the other side is gone."""
-    header = stream.read(4)
-    if len(header) < 4:
-        raise EOFError
-    size = struct.unpack("<I", header)[0]
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return pickle.loads(data)
 
 
 class Refused(Exception):

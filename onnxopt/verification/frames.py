@@ -1,0 +1,31 @@
+"""Messages between the parent and its worker: 8 bytes of length, then a pickle."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import IO, Any, Final
+
+HEADER: Final = struct.Struct("<Q")
+
+
+def pack(message: Any) -> bytes:
+    data = pickle.dumps(message)
+    return HEADER.pack(len(data)) + data
+
+
+def send(stream: IO[bytes], message: Any) -> None:
+    stream.write(pack(message))
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """The next message; raises EOFError when the other side is gone."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        raise EOFError
+    size = HEADER.unpack(header)[0]
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)

@@ -1,0 +1,84 @@
+"""A worker process seen from its parent: messages with a deadline, and what its death was."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from onnxopt.verification.frames import HEADER, pack
+
+
+class Gone(Exception):
+    """The worker died or did not answer in time; says how, in words that follow "onnxruntime"."""
+
+
+class Worker:
+    """A Python process that runs `start`, and answers messages on its stdin by messages on its stdout."""
+
+    def __init__(self, start: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", start],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the parent, which then closes us
+        )
+
+    def send(self, message: Any) -> None:
+        stream = self._process.stdin
+        assert stream is not None
+        with contextlib.suppress(BrokenPipeError):  # it is dead; receiving says how
+            stream.write(pack(message))
+            stream.flush()
+
+    def receive(self, deadline: float, timeout: float) -> Any:
+        """The next message, before `deadline` on the monotonic clock; `timeout` is what the user asked for, in seconds.
+
+        Raises Gone, and ends a worker that is late.
+        """
+        size = HEADER.unpack(self._read(HEADER.size, deadline, timeout))[0]
+        return pickle.loads(self._read(size, deadline, timeout))
+
+    def _read(self, size: int, deadline: float, timeout: float) -> bytes:
+        stream, data = self._process.stdout, bytearray()
+        assert stream is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while len(data) < size:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.close()
+                    raise Gone(f"did not finish within {timeout:g} s (--timeout)")
+                chunk = stream.read1(size - len(data))  # type: ignore[attr-defined]
+                if not chunk:
+                    raise Gone(self._obituary())
+                data += chunk
+        return bytes(data)
+
+    def _obituary(self) -> str:
+        code = self._process.wait()
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name
+        return f"crashed ({name})" + (", out of memory it seems" if name == "SIGKILL" else "")
+
+    def close(self) -> None:
+        """End it now, whatever it does. May be called again."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
