@@ -11,8 +11,8 @@ from onnxopt.verification.compare import compare
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
-from onnxopt.verification.run import OnnxRuntime, Reference, reason
-from onnxopt.verification.worker import Judge, Refused
+from onnxopt.verification.run import OnnxRuntime, Reference, Refused, reason
+from onnxopt.verification.worker import Judge
 
 
 @dataclass(frozen=True)

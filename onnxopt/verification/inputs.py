@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.verification.cases import Recipe
 from onnxopt.verification.plan import InputSpec, Plan
 
 # What integers may be, tried in this order until the original runs.
@@ -40,14 +41,27 @@ class InputMaker:
         feeds = {i.name: self._value(i, dims, rng, variant, mode) for i in self.plan.inputs}
         return Case(name, dims, feeds)
 
-    def override(self, case: Case) -> Case:
+    def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded") -> Case:
+        """A named case. `mode` other than bounded: what integers are, whatever the case is called."""
+        rng = np.random.default_rng([self.seed, 0])
+        case = Case(recipe.name, dims)
+        for i in self.plan.inputs:
+            if i.name in self.given or i.why:
+                case.feeds[i.name] = self._value(i, dims, rng, 0, mode)
+                continue
+            shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
+            values = [_filled(i, shape, rng, recipe, mode) for _ in range(2 if i.sequence else 1)]
+            case.feeds[i.name] = values if i.sequence else values[0]
+        return self.override(case, recipe.name) if recipe.override else case
+
+    def override(self, case: Case, name: str = "other values for overridable initializers") -> Case:
         """The same case with other values for the initializers that a caller may override."""
         rng = np.random.default_rng([self.seed, 99])
         feeds = dict(case.feeds)
-        for name, value in self.plan.overridable.items():
+        for initializer, value in self.plan.overridable.items():
             if value.dtype.kind == "f":
-                feeds[name] = (value * rng.uniform(0.9, 1.1, value.shape)).astype(value.dtype)
-        return Case("other values for overridable initializers", case.dims, feeds)
+                feeds[initializer] = (value * rng.uniform(0.9, 1.1, value.shape)).astype(value.dtype)
+        return Case(name, case.dims, feeds)
 
     def _value(self, i: InputSpec, dims: dict[str, int], rng: np.random.Generator, variant: int, mode: str) -> Any:
         if i.name in self.given:
@@ -86,6 +100,55 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
     return rng.integers(0, high, shape)
+
+
+def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Recipe, mode: str) -> Any:
+    """The tensor of a named case."""
+    if i.is_mask and (recipe.mask or recipe.values != "random"):
+        return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
+    if recipe.values == "random":
+        return _tensor(i, shape, rng, 0, mode)
+    if i.kind == "string":
+        return rng.choice(np.array(_STRINGS[recipe.values], object), shape)
+    dtype = _dtype(i.kind)
+    if dtype.kind in "iu" and mode != "bounded":
+        return _integers(i, shape, rng, 0, mode).astype(dtype)
+    if recipe.values == "extremes":
+        return rng.choice(_extremes(i, dtype), shape).astype(dtype)
+    one = min(1, i.bound - 1) if i.bound else 1
+    return np.full(shape, one if recipe.values == "ones" else 0).astype(dtype)
+
+
+_STRINGS: Final = {"ones": ["a"], "zeros": [""], "extremes": ["", "text" * 50]}
+
+
+def _extremes(i: InputSpec, dtype: Any) -> Any:
+    """The finite values of the case `extremes`: large, small, nothing; integers between the bounds they have."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype.kind in "iu":
+        if i.bound or dtype.itemsize > 1:
+            return np.array([0, (i.bound or _LARGE_INTEGER) - 1])
+        limits = np.iinfo(dtype)
+        return np.array([limits.min, 0, limits.max])
+    large, small = _FLOATS.get(dtype.name, (4.0, 0.5) if dtype.itemsize == 1 else (1e4, 1e-6))
+    return np.array([large, -large, small, -small, 0.0, -0.0, 1.0])
+
+
+_LARGE_INTEGER: Final = 101  # it may turn out to be a size
+_FLOATS: Final = {"float16": (32.0, 1e-4)}  # squares must not overflow, or every output is NaN
+
+
+def _mask(shape: list[int], kind: str) -> Any:
+    """Ones for tokens along the last axis; rows are padded by different numbers of zeros, and keep one token each."""
+    length = shape[-1]
+    if kind == "ones" or not length:
+        return np.ones(shape)
+    rows = np.arange(int(np.prod(shape[:-1])))
+    count = np.ones_like(rows) if kind == "one" else np.maximum(1, length - 1 - rows % length)
+    at = np.arange(length)
+    found = at >= length - count[:, None] if kind == "left" else at < count[:, None]
+    return found.reshape(shape)
 
 
 def _dtype(name: str) -> Any:

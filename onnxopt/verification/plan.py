@@ -7,8 +7,8 @@ nothing but numpy and a runtime.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -62,6 +62,13 @@ class InputSpec:
     bound: int | None = None  # integers stay below: they index a table of that size
     why: str = ""
 
+    @property
+    def is_mask(self) -> bool:
+        """Does it look like a mask: called so, or a matrix of booleans?"""
+        if self.kind in ("", "string") or self.sequence or not self.shape:
+            return False
+        return "mask" in self.name.lower() or (self.kind == "bool" and len(self.shape) > 1)
+
 
 @dataclass
 class Plan:
@@ -85,7 +92,13 @@ class Plan:
     def is_batch(self, symbol: str) -> bool:
         return _BATCH.search(symbol) is not None
 
-    def size_choices(self) -> Iterator[dict[str, int]]:
+    def fix(self, dims: dict[str, int]) -> None:
+        """Give dynamic dims their sizes."""
+        self.inputs = [
+            replace(i, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in i.shape)) for i in self.inputs
+        ]
+
+    def size_choices(self, sizes: Sequence[int] = _SIZES) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
         symbols = self.symbols
         if not symbols:
@@ -93,12 +106,12 @@ class Plan:
             return
         composite = [s for s in symbols if _COMPOSITE.search(s)]
         batch = [s for s in symbols if self.is_batch(s)]
-        for size in _SIZES:
+        for size in sizes:
             plain = {s: min(size, 3) if s in batch else size for s in symbols}
             # total = past + 1 where one token is fed, past + sequence where as many are
             for total in (size + 1, 2 * size, size) if composite else (size,):
                 yield plain | {s: total for s in composite if s not in batch}
-        for size in _SIZES:
+        for size in sizes:
             yield dict.fromkeys(symbols, size)
 
 

@@ -11,6 +11,11 @@ class VerifyOptions:
     """`rtol` is relative to the range of an output, `atol` absolute; None means the default of the output's type.
 
     `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything.
+
+    What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run.
+    `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
+    `provider`: an execution provider of onnxruntime. `dims`: sizes of dynamic dims. `layers`: find the first value of
+    the same name that differs.
     """
 
     rtol: float | None = None
@@ -18,6 +23,16 @@ class VerifyOptions:
     seed: int = 0
     inputs: dict[str, str] = field(default_factory=dict)
     timeout: float = 600.0
+    cases: tuple[str, ...] | None = None
+    datasets: tuple[str, ...] = ()
+    provider: str = ""
+    dims: dict[str, int] = field(default_factory=dict)
+    layers: bool = False
+
+    @property
+    def thorough(self) -> bool:
+        """Is anything asked for that the optimizer's own check does not do?"""
+        return bool(self.cases is not None or self.datasets or self.provider or self.dims or self.layers)
 
 
 @dataclass
@@ -34,12 +49,66 @@ class OutputRecord:
 
 
 @dataclass
+class MeasuredRecord(OutputRecord):
+    """An output with the figures that people ask for. None: not defined for its type, or its shapes differ.
+
+    `cosine` of all elements; `ulp`, the most representable numbers between two elements; `nan` and `inf`, how many in
+    each of the two; `rtol` and `atol`, what is allowed. `against`: which two, if not A and B.
+    """
+
+    cosine: float | None = None
+    ulp: int | None = None
+    nan: list[int] = field(default_factory=lambda: [0, 0])
+    inf: list[int] = field(default_factory=lambda: [0, 0])
+    rtol: float | None = None
+    atol: float | None = None
+    against: str = ""
+
+
+@dataclass
 class CaseRecord:
     """One set of inputs: which sizes the dynamic dims had, and how each output compared."""
 
     name: str
     dims: dict[str, int]
     outputs: list[OutputRecord] = field(default_factory=list)
+
+
+@dataclass
+class JudgedCase(CaseRecord):
+    """A case with a verdict of its own: equal, different, skipped (A refuses such inputs) or unverified; and why."""
+
+    status: str = "equal"
+    note: str = ""
+
+
+@dataclass
+class Side:
+    """A value in one model: the node that makes it, its operator, its scope-free text."""
+
+    node: str
+    op: str
+    inputs: list[str]
+
+
+@dataclass
+class Layers:
+    """What `--layers` found in the case `case`. `value` is the first that differs, empty where none does.
+
+    `a` and `b`: the nodes that make it; `before`: the values that these read and that were compared, which agree.
+    `matched` values have the same name in both, `named` are those of A, `compared` were held against each other.
+    """
+
+    case: str
+    value: str = ""
+    record: MeasuredRecord | None = None
+    a: Side | None = None
+    b: Side | None = None
+    before: list[str] = field(default_factory=list)
+    matched: int = 0
+    named: int = 0
+    compared: int = 0
+    note: str = ""
 
 
 @dataclass
@@ -63,3 +132,13 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass
+class Comparison(Verification):
+    """The verdict of `onnxopt verify`, whose cases are `JudgedCase`s."""
+
+    a: str = ""
+    b: str = ""
+    provider: str = "CPUExecutionProvider"
+    layers: Layers | None = None

@@ -4,9 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+from onnxopt.errors import UsageError
+
+CPU: Final = "CPUExecutionProvider"
+
+
+def find_provider(name: str) -> str:
+    """The execution provider of onnxruntime called `name`; `cuda` is enough for CUDAExecutionProvider.
+
+    An empty name is the CPU's. Raises UsageError for one that this onnxruntime does not have.
+    """
+    import onnxruntime as rt
+
+    if not name:
+        return CPU
+    available: dict[str, str] = {p.removesuffix("ExecutionProvider").lower(): p for p in rt.get_available_providers()}
+    found = available.get(name.lower().removesuffix("executionprovider"))
+    if found is None:
+        raise UsageError(
+            f"onnxruntime has no execution provider {name!r} here", f"it has {', '.join(sorted(available.values()))}"
+        )
+    return found
+
+
+def _outputs(names: Sequence[str]) -> bytes:
+    """More outputs for a serialized model, to be put behind it: a reader of protobuf merges the two."""
+    from onnx import ModelProto, ValueInfoProto
+
+    more = ModelProto()
+    more.graph.output.extend(ValueInfoProto(name=name) for name in names)
+    data: bytes = more.SerializeToString()
+    return data
 
 
 class OnnxRuntime:
@@ -18,11 +50,25 @@ class OnnxRuntime:
 
     name = "onnxruntime"
 
-    def __init__(self, model: str | bytes, optimize: bool = False, stateful: bool = False) -> None:
-        """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each."""
+    def __init__(
+        self,
+        model: str | bytes,
+        optimize: bool = False,
+        stateful: bool = False,
+        provider: str = CPU,
+        give: Sequence[str] = (),
+    ) -> None:
+        """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each.
+
+        `provider` is put before the CPU's. `give`: values inside the model file that become outputs, after its own.
+        """
         import onnxruntime as rt
 
         options = rt.SessionOptions()
+        if give:
+            folder = str(Path(str(model)).absolute().parent)
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+            model = Path(str(model)).read_bytes() + _outputs(give)
         if not optimize:
             options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_reuse = False
@@ -30,7 +76,8 @@ class OnnxRuntime:
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
-        self._open: Callable[[], Any] = lambda: rt.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        providers = list(dict.fromkeys((provider, CPU)))
+        self._open: Callable[[], Any] = lambda: rt.InferenceSession(model, options, providers=providers)
         self._session = self._open()
         self._stateful = stateful
 
@@ -48,10 +95,15 @@ class Reference:
 
     name = "reference"
 
-    def __init__(self, model: str | bytes) -> None:
+    def __init__(self, model: str | bytes, give: Sequence[str] = ()) -> None:
+        from onnx import ValueInfoProto, load
         from onnx.reference import ReferenceEvaluator
 
-        self._evaluator = ReferenceEvaluator(model if isinstance(model, bytes) else str(Path(model)))
+        source: Any = model if isinstance(model, bytes) else str(Path(model))
+        if give:
+            source = load(source)
+            source.graph.output.extend(ValueInfoProto(name=name) for name in give)
+        self._evaluator = ReferenceEvaluator(source)
 
     @property
     def outputs(self) -> list[str]:
@@ -61,6 +113,27 @@ class Reference:
         with np.errstate(all="ignore"):
             results: Sequence[Any] = self._evaluator.run(None, feeds)
         return list(results)
+
+
+class Refused(Exception):
+    """The original cannot be run here; says why."""
+
+
+def open_original(
+    path: str, model: str | bytes, stateful: bool = False, provider: str = CPU
+) -> tuple[OnnxRuntime | Reference, str]:
+    """Load the original, where onnxruntime cannot, in the reference evaluator; and why it could not, else empty.
+
+    `model` is `path`, or the same model with more outputs. Raises Refused where neither can.
+    """
+    try:
+        return OnnxRuntime(model, stateful=stateful, provider=provider), ""
+    except Exception as e:
+        why = reason(e)
+        try:
+            return Reference(path), why
+        except Exception as other:
+            raise Refused(f"onnxruntime cannot load the original: {why}") from other
 
 
 def reason(error: BaseException) -> str:

@@ -15,16 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from onnxopt.verification.compare import compare, proves_nothing, slack
+from onnxopt.verification.compare import compare, evidence, proves_nothing, slack
 from onnxopt.verification.frames import receive, send
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
-from onnxopt.verification.run import OnnxRuntime, Reference, reason
-
-
-class Refused(Exception):
-    """The original cannot be run here; says why."""
+from onnxopt.verification.run import OnnxRuntime, Reference, Refused, open_original, reason
 
 
 class Judge:
@@ -41,14 +37,7 @@ class Judge:
 
     def open(self, model: str | bytes, stateful: bool = False) -> None:
         """Load the original; where onnxruntime cannot, the reference evaluator may. Raises Refused."""
-        try:
-            self.engine = OnnxRuntime(model, stateful=stateful)
-        except Exception as e:
-            self.refused_by_runtime = reason(e)
-            try:
-                self.engine = Reference(self.path)
-            except Exception as other:
-                raise Refused(f"onnxruntime cannot load the original: {self.refused_by_runtime}") from other
+        self.engine, self.refused_by_runtime = open_original(self.path, model, stateful)
 
     def run_original(self, plan: Plan) -> None:
         """Run the original on two sets of inputs, of two sizes where it is dynamic. Raises Refused."""
@@ -166,7 +155,7 @@ class Judge:
         weak = [
             f"output `{name}` {why}"
             for i, name in enumerate(names)
-            if self.plan.inputs and (why := proves_nothing([r[i] for r in self.results]))
+            if self.plan.inputs and (why := proves_nothing([evidence(r[i]) for r in self.results]))
         ]
         weak += [
             f"the {'else' if True in taken else 'then'} branch on `{name}` was never taken"

@@ -1,0 +1,96 @@
+"""The named cases of `onnxopt verify`: what each feeds, which a model has, and the sizes to try for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from onnxopt.errors import UsageError
+from onnxopt.verification.plan import Plan
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make the inputs of one case.
+
+    `values`: ones, zeros, random or extremes. `size`: of every dynamic dim. `mask`: how masks are filled: ones, right
+    (padding at the end), left, one (a single token). `override`: other values for initializers that are also inputs.
+    """
+
+    name: str
+    values: str = "random"
+    size: int | None = None
+    mask: str = ""
+    override: bool = False
+
+
+RECIPES: Final = {
+    r.name: r
+    for r in (
+        Recipe("random"),
+        Recipe("ones", "ones"),
+        Recipe("zeros", "zeros"),
+        Recipe("extremes", "extremes"),
+        Recipe("dynamic-1", size=1),
+        Recipe("dynamic-2", size=2),
+        Recipe("dynamic-3", size=3),
+        Recipe("mask-ones", mask="ones"),
+        Recipe("mask-right", mask="right"),
+        Recipe("mask-left", mask="left"),
+        Recipe("mask-one", mask="one"),
+        Recipe("overrides", override=True),
+    )
+}
+GROUPS: Final = {
+    "all": tuple(RECIPES),
+    "dynamic": tuple(name for name, r in RECIPES.items() if r.size),
+    "masks": tuple(name for name, r in RECIPES.items() if r.mask),
+}
+_MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
+
+
+def choose(names: Sequence[str]) -> list[Recipe]:
+    """The recipes of these cases and groups, each once, in their order. Raises UsageError for an unknown name."""
+    found: dict[str, Recipe] = {}
+    for name in names:
+        if name not in RECIPES and name not in GROUPS:
+            raise UsageError(f"there is no case {name!r}", f"cases: {', '.join(RECIPES)}; groups: {', '.join(GROUPS)}")
+        found.update((n, RECIPES[n]) for n in GROUPS.get(name, (name,)))
+    return list(found.values())
+
+
+def missing(recipe: Recipe, plan: Plan) -> str:
+    """Why the model has no such case; empty where it has."""
+    if recipe.size and not plan.symbols:
+        return "the model has no dynamic dims"
+    if recipe.mask and not any(i.is_mask for i in plan.inputs):
+        return "the model has no input that looks like a mask"
+    if recipe.override and not plan.overridable:
+        return "the model has no initializers that are also inputs"
+    if recipe.values != "random" and not plan.inputs:
+        return "the model has no inputs"
+    return ""
+
+
+def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
+    """Sizes of the dynamic dims to try for a case, until the original runs; `base` are some it is known to take."""
+    tried: list[dict[str, int]] = []
+    for choice in _sizes(plan, recipe, base):
+        if choice not in tried:
+            tried.append(choice)
+            yield choice
+
+
+def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
+    if recipe.size and plan.symbols:
+        yield from plan.size_choices((recipe.size,))
+        if base is not None:  # images and windows have a smallest size, a batch has not
+            yield base | {s: recipe.size for s in plan.symbols if plan.is_batch(s)}
+        return
+    if recipe.mask and plan.symbols:
+        yield from plan.size_choices((_MASKED_LENGTH,))
+    if base is not None:
+        yield base
+        return
+    yield from plan.size_choices()

@@ -1,0 +1,192 @@
+"""Real data for `onnxopt verify --inputs`: .npy by input name, .npz, and the test data that onnx models come with.
+
+onnx's layout is a folder `test_data_set_0` with `input_0.pb`, … in the order of the graph's inputs, and `output_0.pb`, …
+in that of its outputs: a TensorProto each, or the SequenceProto or OptionalProto that the type of the input asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.errors import UsageError
+from onnxopt.verification.plan import InputSpec, Plan
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TypeProto, ValueInfoProto
+
+_FORMS: Final = "give a folder of NAME.npy or input_0.pb files, a FILE.npz, or NAME=FILE.npy"
+_NUMBERED: Final = re.compile(r"(input|output)_(\d+)\.pb")
+
+
+@dataclass
+class Data:
+    """Values of inputs by name, and of outputs where the set has them."""
+
+    inputs: dict[str, Any]
+    expected: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A case made of files, which are read when it runs. `read` raises UsageError for what the model does not take."""
+
+    name: str
+    read: Callable[[], Data]
+
+
+def find_data_sets(places: Sequence[str], model: ModelProto, plan: Plan) -> list[DataSet]:
+    """The data sets in these folders and .npz files. Raises UsageError for a place that holds none."""
+    found: list[DataSet] = []
+    for place in places:
+        found += _in_place(Path(place), model, plan)
+    return found
+
+
+def _in_place(path: Path, model: ModelProto, plan: Plan) -> list[DataSet]:
+    if path.is_file() and path.suffix == ".npz":
+        return [DataSet(path.name, lambda: Data(_npz(path, plan)))]
+    if not path.is_dir():
+        what = "is neither a folder nor an .npz file" if path.exists() else "no such file or folder"
+        raise UsageError(f"--inputs {path}: {what}", _FORMS)
+    name = path.resolve().name
+    if any(path.glob("input_*.pb")) or any(path.glob("output_*.pb")):
+        return [DataSet(name, lambda: _onnx(path, model, plan))]
+    sets = sorted(path.glob("test_data_set_*"), key=_number)
+    if sets:
+        return [found for folder in sets for found in _in_place(folder, model, plan)]
+    if any(path.rglob("*.npy")):
+        return [DataSet(name, lambda: Data(_npy(path, plan)))]
+    raise UsageError(f"--inputs {path}: there are no .npy and no input_*.pb files in it", _FORMS)
+
+
+def _number(path: Path) -> tuple[int, str]:
+    digits = re.search(r"\d+$", path.name)
+    return int(digits.group()) if digits else -1, path.name
+
+
+# -- numpy's files ---------------------------------------------------------------------------------------
+
+
+def read_array(name: str, file: Path, plan: Plan) -> Any:
+    """The value of input `name` in an .npy file. Raises UsageError."""
+    return fitting(name, _load(file), plan, file)
+
+
+def _load(file: Path) -> Any:
+    try:
+        return np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as e:
+        raise UsageError(f"{file} cannot be read: {e}", "write it with numpy.save or numpy.savez") from None
+
+
+def _npy(folder: Path, plan: Plan) -> dict[str, Any]:
+    files = {str(f.relative_to(folder).with_suffix("")): f for f in sorted(folder.rglob("*.npy"))}
+    return {name: read_array(name, file, plan) for name, file in files.items()}
+
+
+def _npz(file: Path, plan: Plan) -> dict[str, Any]:
+    with _load(file) as archive:
+        try:
+            return {name: fitting(name, archive[name], plan, file) for name in archive.files}
+        except ValueError as e:
+            raise UsageError(f"{file} cannot be read: {e}", "write it with numpy.savez") from None
+
+
+def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
+    """`value` if input `name` takes it. Raises UsageError that says what the input is."""
+    if name not in plan.names:
+        has = f"it has {', '.join(plan.names)}" if plan.names else "it has none"
+        raise UsageError(f"{file}: the model has no input `{name}`", f"{has}; {_FORMS}")
+    spec = next((i for i in plan.inputs if i.name == name), None)
+    if spec is None or spec.why or value is None:
+        return value
+    if spec.sequence != isinstance(value, list):
+        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}")
+    for element in value if isinstance(value, list) else [value]:
+        _check(spec, element, file)
+    return value.astype(object) if spec.kind == "string" and not isinstance(value, list) else value
+
+
+def _check(spec: InputSpec, value: Any, file: Path) -> None:
+    kind = "string" if value.dtype.kind in "OUST" else value.dtype.name
+    if kind != spec.kind:
+        hint = f"convert it with .astype({spec.kind!r})" if spec.kind != "string" else "give it strings"
+        raise UsageError(f"{file}: input `{spec.name}` takes {spec.kind}, not {kind}", hint)
+    fits = len(value.shape) == len(spec.shape) and all(
+        isinstance(d, str) or d == size for d, size in zip(spec.shape, value.shape)
+    )
+    if not fits and not _unknown_rank(spec):
+        shape = ", ".join(map(str, spec.shape))
+        raise UsageError(f"{file}: input `{spec.name}` takes shape [{shape}], not {list(value.shape)}")
+
+
+def _unknown_rank(spec: InputSpec) -> bool:
+    return spec.shape == (f"{spec.name}[0]", f"{spec.name}[1]")
+
+
+def bound_dims(plan: Plan, inputs: dict[str, Any]) -> dict[str, int]:
+    """The sizes that given values fix for dynamic dims: the inputs that are made must agree with them."""
+    sizes: dict[str, int] = {}
+    for spec in plan.inputs:
+        value = inputs.get(spec.name)
+        if isinstance(value, np.ndarray) and len(value.shape) == len(spec.shape):
+            sizes.update((d, size) for d, size in zip(spec.shape, value.shape) if isinstance(d, str))
+    return sizes
+
+
+# -- onnx's test data ------------------------------------------------------------------------------------
+
+
+def _onnx(folder: Path, model: ModelProto, plan: Plan) -> Data:
+    initializers = {t.name for t in model.graph.initializer}
+    required = [i for i in model.graph.input if i.name not in initializers]
+    inputs = _files(folder, "input")
+    given = list(model.graph.input) if len(inputs) > len(required) else required
+    feeds = {}
+    for name, (file, value) in _values(inputs, given).items():
+        feeds[name] = fitting(name, value, plan, file)
+    expected = _values(_files(folder, "output"), list(model.graph.output))
+    return Data(feeds, {name: value for name, (_, value) in expected.items()})
+
+
+def _files(folder: Path, kind: str) -> list[Path]:
+    """`input_0.pb`, `input_1.pb`, … in their order. Raises UsageError where one is left out."""
+    numbers = {int(m[2]): f for f in folder.iterdir() if (m := _NUMBERED.fullmatch(f.name)) and m[1] == kind}
+    for i in range(len(numbers)):
+        if i not in numbers:
+            raise UsageError(f"{folder}: {kind}_{i}.pb is missing", "they are numbered in the order of the graph's")
+    return [numbers[i] for i in range(len(numbers))]
+
+
+def _values(files: list[Path], infos: list[ValueInfoProto]) -> dict[str, tuple[Path, Any]]:
+    if len(files) > len(infos):
+        raise UsageError(f"{files[len(infos)]}: the model has only {len(infos)} of these", "is it of another model?")
+    return {info.name: (file, _read(file, info.type)) for file, info in zip(files, infos)}
+
+
+def _read(file: Path, kind: TypeProto) -> Any:
+    """A value in a .pb file, of the type that the graph gives it."""
+    from onnx import OptionalProto, SequenceProto, TensorProto, numpy_helper
+
+    which = kind.WhichOneof("value")
+    readers: dict[str | None, tuple[Any, Callable[[Any], Any]]] = {
+        "tensor_type": (TensorProto, numpy_helper.to_array),
+        "sequence_type": (SequenceProto, numpy_helper.to_list),
+        "optional_type": (OptionalProto, numpy_helper.to_optional),
+    }
+    if which not in readers:
+        raise UsageError(f"{file}: onnx has no files for a {(which or 'unknown').removesuffix('_type')}")
+    message, convert = readers[which]
+    proto = message()
+    try:
+        proto.ParseFromString(file.read_bytes())
+        return convert(proto)
+    except Exception as e:
+        what = " ".join(str(e).split()) or type(e).__name__
+        raise UsageError(f"{file} is not a {message.__name__}: {what}", f"the graph says {which}") from None

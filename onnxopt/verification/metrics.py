@@ -1,0 +1,73 @@
+"""Figures of a comparison that the verdict does not need, but a reader does: cosine, ULP distance, NaN, infinities."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from onnxopt.verification.compare import RTOL, compare, tolerance
+from onnxopt.verification.records import MeasuredRecord, VerifyOptions
+
+_UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def measure(
+    name: str,
+    a: Any,
+    b: Any,
+    options: VerifyOptions,
+    *,
+    quantized: bool = False,
+    room: float = 0.0,
+    against: str = "",
+) -> MeasuredRecord:
+    """`compare`, and the figures for tensors of one shape and type."""
+    found = compare(name, a, b, options, quantized, room)
+    record = MeasuredRecord(**vars(found), against=against)
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return record
+    if not _is_float(a.dtype):
+        return record
+    record.rtol, record.atol = tolerance(a.dtype.name, options, room)
+    record.nan = [int(np.count_nonzero(np.isnan(x))) for x in (a, b)]
+    record.inf = [int(np.count_nonzero(np.isinf(x))) for x in (a, b)]
+    if a.dtype == b.dtype and a.shape == b.shape:
+        both = np.isfinite(a) & np.isfinite(b)
+        record.cosine = cosine(a[both], b[both])
+        record.ulp = ulp_distance(a[both], b[both])
+    return record
+
+
+def _is_float(dtype: Any) -> bool:
+    return dtype.kind in "fc" or dtype.name in RTOL
+
+
+def cosine(a: Any, b: Any) -> float | None:
+    """a·b / (|a| |b|) of finite values, in float64, over all elements; None where one of them is zero or empty."""
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    x, y = a.astype(wide).ravel(), b.astype(wide).ravel()
+    scale = [float(np.abs(v).max(initial=0.0)) for v in (x, y)]
+    if not all(scale):
+        return None
+    x, y = x / scale[0], y / scale[1]  # squares of large values must not overflow
+    return float(np.real(np.vdot(x, y)) / (np.linalg.norm(x) * np.linalg.norm(y)))
+
+
+def ulp_distance(a: Any, b: Any) -> int | None:
+    """The most representable numbers that lie between an element of `a` and that of `b`; None for complex ones.
+
+    Finite values of a sign-magnitude float type. Their bits as integers count the numbers up from zero, so the
+    distance is a difference of these counts; it goes through zero for values of unequal sign.
+    """
+    if a.dtype.kind == "c" or a.dtype.itemsize not in _UNSIGNED:
+        return None
+    if not a.size:
+        return 0
+    unsigned = _UNSIGNED[a.dtype.itemsize]
+    sign = unsigned(1 << (8 * a.dtype.itemsize - 1))
+    x, y = (np.ascontiguousarray(v).view(unsigned) for v in (a, b))
+    counts = [(v & ~sign).astype(np.uint64) for v in (x, y)]
+    apart = (x & sign) != (y & sign)
+    larger, smaller = np.maximum(*counts), np.minimum(*counts)
+    return int(np.where(apart, larger + smaller, larger - smaller).max())
