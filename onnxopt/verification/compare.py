@@ -148,3 +148,10 @@ def proves_nothing(runs: Sequence[Evidence | None]) -> str:
         return "is all zero"
     same = len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
     return "does not depend on the inputs" if same else ""
+
+
+def differ(a: list[Any], b: list[Any]) -> bool:
+    """Is any tensor of the one not the same in the other, bit for bit or NaN for NaN?"""
+    return any(
+        isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in zip(a, b)
+    )

@@ -12,6 +12,7 @@ from onnxopt.verification.inputs import Case
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
 from onnxopt.verification.run import OnnxRuntime, Reference, Refused, reason
+from onnxopt.verification.verdict import conclude
 from onnxopt.verification.worker import Judge
 
 
@@ -50,7 +51,9 @@ def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], option
         for name, expected in zip(names, results, strict=True):
             record.outputs.append(compare(name, expected, values[name], options, plan.quantized, judge.room))
         records.append(record)
-    return _verdict(records, judge.engine.name)
+    verdict = Verification("equal", "", engine=judge.engine.name, cases=records)
+    conclude(verdict, records, sizes=False)
+    return verdict
 
 
 def _run(steps: Sequence[Step], cases: Sequence[Case], runtime: bool) -> list[dict[str, Any]]:
@@ -63,21 +66,3 @@ def _run(steps: Sequence[Step], cases: Sequence[Case], runtime: bool) -> list[di
             feeds |= {name: known[name] for name in step.optional if name in known}
             known.update(zip(engine.outputs, engine.run(feeds), strict=True))
     return values
-
-
-def _verdict(records: list[CaseRecord], engine: str) -> Verification:
-    outputs = [o for record in records for o in record.outputs]
-    exact = all(o.ok and not o.max_abs for o in outputs)
-    worst = max(outputs, key=lambda o: (not o.ok, o.max_rel), default=None)
-    verdict = Verification("equal", "", exact=exact, engine=engine, cases=records)
-    if worst is None:
-        return verdict
-    verdict.worst, verdict.worst_rel = worst.name, worst.max_rel
-    count = f"{len(records)} case{'s' if len(records) != 1 else ''}"
-    if not worst.ok:
-        verdict.status, verdict.message = "different", f"output `{worst.name}` {worst.note}"
-    elif exact:
-        verdict.message = f"bit for bit the same, {count}"
-    else:
-        verdict.message = f"largest difference {worst.max_rel:.1e} of the range of `{worst.name}`, {count}"
-    return verdict

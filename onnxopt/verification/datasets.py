@@ -1,6 +1,6 @@
 """Real data for `onnxopt verify --inputs`: .npy by input name, .npz, and the test data that onnx models come with.
 
-onnx's layout is a folder `test_data_set_0` with `input_0.pb`, … in the order of the graph's inputs, and `output_0.pb`, …
+onnx's layout is a folder `test_data_set_0` with `input_0.pb`, … in the order of the graph's inputs, and `output_0.pb`
 in that of its outputs: a TensorProto each, or the SequenceProto or OptionalProto that the type of the input asks for.
 """
 

@@ -16,7 +16,11 @@ from onnxopt.verification.frames import HEADER, pack
 
 
 class Gone(Exception):
-    """The worker died or did not answer in time; says how, in words that follow "onnxruntime"."""
+    """The worker died or did not answer in time (`late`); says how, in words that follow "onnxruntime"."""
+
+    def __init__(self, how: str, late: bool = False) -> None:
+        super().__init__(how)
+        self.late = late
 
 
 class Worker:
@@ -54,7 +58,7 @@ class Worker:
             while len(data) < size:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.close()
-                    raise Gone(f"did not finish within {timeout:g} s (--timeout)")
+                    raise Gone(f"did not finish within {timeout:g} s (--timeout)", late=True)
                 chunk = stream.read1(size - len(data))  # type: ignore[attr-defined]
                 if not chunk:
                     raise Gone(self._obituary())

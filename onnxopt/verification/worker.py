@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from onnxopt.verification.compare import compare, evidence, proves_nothing, slack
+from onnxopt.verification.compare import compare, differ, evidence, slack
 from onnxopt.verification.frames import receive, send
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
 from onnxopt.verification.run import OnnxRuntime, Reference, Refused, open_original, reason
+from onnxopt.verification.verdict import conclude, weaknesses
 
 
 class Judge:
@@ -64,7 +65,7 @@ class Judge:
                 raise Refused(f"the original fails with other values for its initializers: {reason(e)}") from e
         if plan.random:
             again = self.engine.run(self.cases[0].feeds)[: len(self.results[0])]
-            if _differ(self.results[0], again):
+            if differ(self.results[0], again):
                 raise Refused("the model is not deterministic: two runs of the original differ")
 
     def _try_sizes(self, maker: InputMaker) -> None:
@@ -137,56 +138,18 @@ class Judge:
         return self._verdict(records, names)
 
     def _verdict(self, records: list[CaseRecord], names: list[str]) -> Verification:
-        outputs = [(c, o) for c in records for o in c.outputs]
-        worst = max(outputs, key=lambda pair: (not pair[1].ok, pair[1].max_rel), default=None)
-        exact = all(o.ok and not o.max_abs for _, o in outputs)
-        verdict = Verification("equal", "", exact=exact, engine=self.engine.name, cases=records)
-        if worst is not None:
-            case, output = worst
-            verdict.worst, verdict.worst_rel = output.name, output.max_rel
-            if not output.ok:
-                sizes = ", ".join(f"{k}={v}" for k, v in case.dims.items())
-                verdict.status = "different"
-                verdict.message = f"output `{output.name}` {output.note}" + (f" ({sizes})" if sizes else "")
-                verdict.hint = "nothing was written; find the pass with --disable NAME, and report it"
-                if "int" in output.dtype or output.dtype == "bool":
-                    verdict.hint = "integers that rank or threshold floats flip in near ties: try -O1, which is exact"
-                return verdict
-        weak = [
-            f"output `{name}` {why}"
-            for i, name in enumerate(names)
-            if self.plan.inputs and (why := proves_nothing([evidence(r[i]) for r in self.results]))
-        ]
-        weak += [
-            f"the {'else' if True in taken else 'then'} branch on `{name}` was never taken"
-            for name, taken in self.branches.items()
-            if len(taken) < 2
-        ]
-        dims = [" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in records if c.dims]
-        text = (
-            "bit for bit the same"
-            if exact
-            else f"largest difference {verdict.worst_rel:.1e} of the range of `{verdict.worst}`"
-        )
-        text += f", {len(records)} case{'s' if len(records) != 1 else ''}"
-        text += f" ({'; '.join(dict.fromkeys(dims))})" if dims else ""
-        if self.engine.name == "reference":
-            text += f", by the reference evaluator (onnxruntime: {self.refused_by_runtime})"
-        if weak:
-            verdict.status = "inconclusive"
-            verdict.message = f"{text}; but {'; '.join(weak[:3])}" + (
-                f"; and {len(weak) - 3} more" if len(weak) > 3 else ""
-            )
+        verdict = Verification("equal", "", engine=self.engine.name, cases=records)
+        outputs = {name: [evidence(r[i]) for r in self.results] for i, name in enumerate(names) if self.plan.inputs}
+        weak = weaknesses(outputs, self.branches)
+        conclude(verdict, records, weak, refused=self.refused_by_runtime)
+        if verdict.status == "different":
+            verdict.hint = "nothing was written; find the pass with --disable NAME, and report it"
+            kind = next(o.dtype for c in records for o in c.outputs if not o.ok and o.name == verdict.worst)
+            if "int" in kind or kind == "bool":
+                verdict.hint = "integers that rank or threshold floats flip in near ties: try -O1, which is exact"
+        elif verdict.status == "inconclusive":
             verdict.hint = "give real data with --input NAME=FILE.npy"
-        else:
-            verdict.message = text
         return verdict
-
-
-def _differ(a: list[Any], b: list[Any]) -> bool:
-    return any(
-        isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in zip(a, b)
-    )
 
 
 def main() -> None:

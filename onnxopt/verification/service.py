@@ -1,0 +1,88 @@
+"""An object in a worker process, called from the parent; what it was doing when it died is known.
+
+The worker says what it begins (a state) before each step that may crash or hang; each state has the whole timeout.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from onnxopt.verification.frames import receive, send
+from onnxopt.verification.process import Gone, Worker
+
+Tell = Callable[[str], None]
+
+
+class Died(Exception):
+    """The worker ended, or hung (`late`); `state` is what it was doing."""
+
+    def __init__(self, state: str, gone: Gone) -> None:
+        super().__init__(f"onnxruntime {gone} {state}")
+        self.state = state
+        self.late = gone.late
+
+
+class Service:
+    """The parent's side. `start` is the worker's program, which calls `serve`. Starts again after a death."""
+
+    def __init__(self, start: str, timeout: float) -> None:
+        self._start = start
+        self._timeout = timeout
+        self._worker: Worker | None = None
+
+    def call(self, method: str, *args: Any) -> Any:
+        """The method's result; what it raises is raised here. Raises Died."""
+        if self._worker is None:
+            self._worker = Worker(self._start)
+        state = "at its start"
+        self._worker.send((method, args))
+        try:
+            while True:
+                kind, value = self._worker.receive(time.monotonic() + self._timeout, self._timeout)
+                if kind != "state":
+                    break
+                state = value
+        except Gone as e:
+            self.close()
+            raise Died(state, e) from None
+        if kind == "raised":
+            raise value
+        return value
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def serve(make: Callable[[Tell], Any]) -> None:
+    """The worker's side: answer calls of the methods of one object until the parent is gone."""
+    source = sys.stdin.buffer
+    with os.fdopen(os.dup(1), "wb") as target:
+        os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
+
+        def tell(state: str) -> None:
+            send(target, ("state", state))
+
+        served = make(tell)
+        while True:
+            try:
+                method, args = receive(source)
+            except EOFError:
+                return
+            try:
+                answer = ("done", getattr(served, method)(*args))
+            except Exception as e:
+                answer = ("raised", e)
+            send(target, answer)
