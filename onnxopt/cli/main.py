@@ -17,6 +17,8 @@ from onnxopt.errors import OnnxOptError
 # Imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {
     "optimize": ("onnxopt.cli.optimize", "Optimize a model and verify the result."),
+    "verify": ("onnxopt.cli.verify", "Compare what two models compute, output by output."),
+    "bench": ("onnxopt.cli.bench", "Measure how fast a model runs, or which of two is faster."),
     "stats": ("onnxopt.cli.stats", "Count what is in a model, or compare two."),
     "report": ("onnxopt.cli.report", "Show in an HTML page what became of a model."),
     "passes": ("onnxopt.cli.passes", "List the passes."),

@@ -80,6 +80,18 @@ def _apply(options: list[Callable[[F], F]], function: F) -> F:
     return function
 
 
+def dim_option(default: str) -> Callable[[F], F]:
+    """`--dim NAME=SIZE`, given as `dims`; `default` says what happens to the others."""
+    return click.option(
+        "--dim",
+        "dims",
+        callback=parse_dims,
+        multiple=True,
+        metavar="NAME=SIZE",
+        help=f"Give a dynamic dim its size. [default: {default}]",
+    )
+
+
 plugin_option = click.option(
     "--plugin",
     "plugins",
@@ -127,14 +139,7 @@ def pipeline_options(function: F) -> F:
                 is_flag=True,
                 help="Initializers that are also inputs are constants: nobody overrides them.",
             ),
-            click.option(
-                "--dim",
-                "dims",
-                callback=parse_dims,
-                multiple=True,
-                metavar="NAME=SIZE",
-                help="Give a dynamic dim its size. [default: dims stay dynamic]",
-            ),
+            dim_option("dims stay dynamic"),
             click.option(
                 "--shape",
                 "shapes",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from onnxopt.report.plain import change, pass_hits, summary, verdict
 
-_STYLES: Final = {"equal": "green", "inconclusive": "yellow", "unverified": "yellow", "different": "bold red"}
+STYLES: Final = {"equal": "green", "inconclusive": "yellow", "unverified": "yellow", "different": "bold red"}
 
 
 def print_report(report: dict[str, Any], verbose: int = 0) -> None:
@@ -31,7 +31,7 @@ def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
     parts.append(Text.assemble((name, "bold"), ": ", rest))
     found = report.get("verification")
     line, _, hint = verdict(report).partition("\n")
-    parts.append(Text(line, style=_STYLES[found["status"]] if found else "dim"))
+    parts.append(Text(line, style=STYLES[found["status"]] if found else "dim"))
     if hint:
         parts.append(Text(hint, style="dim"))
     return Group(*parts)

@@ -148,7 +148,7 @@ class Pair:
         return any(i.kind.lstrip("u").startswith("int") for i in self.plan.inputs)
 
     def optimized(self) -> str:
-        """Why B cannot be loaded with onnxruntime's optimizations, as it will be deployed, although A can; else empty."""
+        """Why B, unlike A, cannot be loaded with onnxruntime's optimizations, as it will be deployed; else empty."""
         if not isinstance(self.a, OnnxRuntime):
             return ""
         error = ""
@@ -176,11 +176,10 @@ class Pair:
         while rest:
             chunk, rest = rest[:count], rest[count:]
             a = self._values("A", chunk, case)
+            a = {name: x for name, x in a.items() if not isinstance(x, Exception)}  # not all can be given out
             b = self._values("B", list(a), case)
-            for name in a:
-                x, y = a[name], b[name]
-                if isinstance(x, Exception):
-                    continue  # a value that the runtime does not give out
+            for name, x in a.items():
+                y = b[name]
                 if isinstance(y, Exception):
                     return name, MeasuredRecord(name, "", [], ok=False, note=f"B fails: {reason(y)}"), compared
                 record = self._measure(name, x, y)

@@ -84,7 +84,7 @@ class JudgedCase(CaseRecord):
 
 @dataclass
 class Side:
-    """A value in one model: the node that makes it, its operator, its scope-free text."""
+    """The node that makes a value in one of the models: its name, operator, and what it reads."""
 
     node: str
     op: str
@@ -142,3 +142,7 @@ class Comparison(Verification):
     b: str = ""
     provider: str = "CPUExecutionProvider"
     layers: Layers | None = None
+
+    @property
+    def judged(self) -> list[JudgedCase]:
+        return [c for c in self.cases if isinstance(c, JudgedCase)]

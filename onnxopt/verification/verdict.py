@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onnxopt.verification.compare import Evidence, proves_nothing
 from onnxopt.verification.records import CaseRecord, Verification
@@ -46,7 +46,7 @@ def conclude(
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")
 
 
-def weaknesses(outputs: dict[str, Sequence[Evidence | None]], branches: dict[str, set[bool]]) -> list[str]:
+def weaknesses(outputs: Mapping[str, Sequence[Evidence | None]], branches: Mapping[str, set[bool]]) -> list[str]:
     """Why cases prove little: outputs that say nothing in any of them, branches that none took."""
     weak = [f"output `{name}` {why}" for name, found in outputs.items() if (why := proves_nothing(found))]
     weak += [

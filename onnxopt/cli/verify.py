@@ -1,0 +1,153 @@
+"""`onnxopt verify A B`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from onnxopt.cli.options import dim_option, names
+from onnxopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxopt.verification.records import Comparison
+
+
+@click.command(
+    epilog="Exit codes: 0 equal (also if the cases prove little, which is said; not with --strict), 1 different, or "
+    "nothing could be compared, 2 wrong usage or unreadable input. "
+    "Tolerances: an output may be off by RTOL times its largest magnitude, plus ATOL. By default RTOL is 1e-7 for "
+    "float64, 1e-4 for float32, 2e-2 for float16, 1e-1 for bfloat16, some hundred roundings of the type; ATOL is 1e-7. "
+    "Integers, booleans and strings must be equal. Models that compute in a narrower type or quantize inside get more."
+)
+@click.argument("a", metavar="A", type=click.Path(path_type=Path))
+@click.argument("b", metavar="B", type=click.Path(path_type=Path))
+@click.option(
+    "--cases",
+    callback=names,
+    multiple=True,
+    metavar="NAMES",
+    help="Run these: random, ones, zeros, extremes, dynamic-1, -2, -3, mask-ones, -right, -left, -one, overrides; "
+    "groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
+)
+@click.option(
+    "--inputs",
+    multiple=True,
+    metavar="DIR|FILE.npz|NAME=FILE.npy",
+    help="Run on this data: a folder of .npy files named as the inputs, an .npz file, onnx's test data "
+    "(input_0.pb, …, or a folder of test_data_set_0, …); NAME=FILE.npy gives one input its value in every case.",
+)
+@click.option("--rtol", type=click.FloatRange(0), help="Largest difference, relative to an output's range.")
+@click.option("--atol", type=click.FloatRange(0), help="Largest absolute difference.")
+@dim_option("several sizes, one after the other")
+@click.option("--layers", is_flag=True, help="Find the first value inside, of the same name in both, that differs.")
+@click.option("--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds that each load and each run may take.",
+)
+@click.option("--strict", is_flag=True, help="Cases that prove little are a failure.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
+def verify(
+    a: Path,
+    b: Path,
+    cases: tuple[str, ...],
+    inputs: tuple[str, ...],
+    rtol: float | None,
+    atol: float | None,
+    dims: dict[str, int],
+    layers: bool,
+    provider: str,
+    seed: int,
+    timeout: float,
+    strict: bool,
+    form: str,
+    quiet: bool,
+) -> None:
+    """Compare what the models A and B compute, output by output, with onnxruntime's optimizations off.
+
+    \b
+    onnxopt verify model.onnx model.opt.onnx
+    onnxopt verify model.onnx model.opt.onnx --cases random,dynamic --layers
+    onnxopt verify model.onnx model.opt.onnx --inputs test_data_set_0
+    onnxopt verify model.onnx model.opt.onnx --inputs ids=ids.npy --cases masks
+    onnxopt verify model.onnx model.opt.onnx --rtol 1e-3 --format json
+
+    A crash or a hang of onnxruntime in A or B is a result like any other.
+    """
+    from onnxopt.report.progress import Progress
+    from onnxopt.verification import VerifyOptions
+    from onnxopt.verification.comparison import compare_files
+
+    given, datasets = _split(inputs)
+    options = VerifyOptions(
+        rtol,
+        atol,
+        seed,
+        given,
+        timeout,
+        cases=cases or (None if inputs else ("all",)),
+        datasets=datasets,
+        provider=provider,
+        dims=dims,
+        layers=layers,
+    )
+    with Progress(enabled=not quiet) as progress:
+        progress.phase("comparing")
+        found = compare_files(a, b, options)
+    if form == "json":
+        click.echo(json.dumps(_plain(found.to_dict()), indent=2))
+    else:
+        _print(found.to_dict(), quiet)
+    sys.exit(_code(found, strict))
+
+
+def _split(inputs: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(file by input name, folders and archives)."""
+    given, places = {}, []
+    for text in inputs:
+        name, found, file = text.rpartition("=")
+        if not found or Path(text).exists():
+            places.append(text)
+        elif not name or not Path(file).is_file():
+            raise UsageError(f"--inputs {text}: no such file {file}", "give NAME=FILE.npy")
+        else:
+            given[name] = file
+    return given, tuple(places)
+
+
+def _code(found: Comparison, strict: bool) -> int:
+    if found.status == "inconclusive":
+        return int(strict)
+    return 0 if found.status == "equal" else 1
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which has no infinity and no NaN: null."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+
+
+def _print(found: dict[str, Any], quiet: bool) -> None:
+    from onnxopt.report import comparison
+
+    if quiet:
+        click.echo(comparison.verdict(found))
+    elif sys.stdout.isatty():
+        from onnxopt.report.comparison_table import print_comparison
+
+        print_comparison(found)
+    else:
+        for line in comparison.lines(found):
+            click.echo(line)

@@ -1,0 +1,110 @@
+"""`onnxopt verify` as plain lines, for pipes and logs: one line an output, nothing wraps, everything greps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onnxopt.report.plain import MARKS
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The record of `verification.Comparison.to_dict()`, line by line."""
+    for case in found["cases"]:
+        name = case["name"] + (f" ({sizes(case)})" if case["dims"] else "")
+        if case["note"]:
+            yield f"{name}: {case['status']}: {case['note']}"
+        for output in case["outputs"]:
+            yield f"{name}: {_output(output)}"
+    yield from tolerances(found)
+    yield from layers(found)
+    yield verdict(found)
+
+
+def _output(o: dict[str, Any]) -> str:
+    text = f"{label(o)} {kind(o)}"
+    if figures(o):
+        text += f" max abs {o['max_abs']:.2g}, max rel {o['max_rel']:.2g}"
+    if o["cosine"] is not None:
+        text += f", cosine {o['cosine']:.6f}"
+    if o["ulp"] is not None:
+        text += f", {o['ulp']} ulp"
+    if any(o["nan"]) or any(o["inf"]):
+        text += f", NaN {counts(o['nan'])}, Inf {counts(o['inf'])}"
+    return f"{text}: {'ok' if o['ok'] else 'DIFFERENT'}{': ' + o['note'] if o['note'] else ''}"
+
+
+def sizes(case: dict[str, Any]) -> str:
+    """`N=2 S=3`."""
+    return " ".join(f"{k}={v}" for k, v in case["dims"].items())
+
+
+def label(o: dict[str, Any]) -> str:
+    """The name of an output, and which two are compared if not A and B."""
+    return f"{o['name']} [{o['against']}]" if o["against"] else str(o["name"])
+
+
+def kind(o: dict[str, Any]) -> str:
+    """`float32[2,8]`."""
+    return f"{o['dtype']}[{','.join(map(str, o['shape']))}]"
+
+
+def figures(o: dict[str, Any]) -> bool:
+    """Are there differences to show? Not for what cannot be subtracted."""
+    return o["max_abs"] != float("inf") and o["dtype"] not in ("bool", "object", "none", "map")
+
+
+def counts(pair: list[int]) -> str:
+    """`3`, or `3 / 5` where A and B differ."""
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} / {pair[1]}"
+
+
+def tolerances(found: dict[str, Any]) -> Iterator[str]:
+    """What is allowed, by type."""
+    allowed = {
+        o["dtype"]: (o["rtol"], o["atol"]) for c in found["cases"] for o in c["outputs"] if o["rtol"] is not None
+    }
+    if allowed:
+        texts = [f"{dtype} {rtol:.0e} (+ {atol:.0e})" for dtype, (rtol, atol) in sorted(allowed.items())]
+        yield f"allowed of an output's largest magnitude: {', '.join(texts)}; other types must be equal"
+
+
+def layers(found: dict[str, Any]) -> Iterator[str]:
+    """What `--layers` found."""
+    layers = found["layers"]
+    if layers is None:
+        return
+    if layers["note"]:
+        yield f"layers: {layers['note']}"
+    elif not layers["value"]:
+        yield f"layers: no value differs in case {layers['case']}; {_share(layers)}"
+    else:
+        yield f"layers: the first value that differs in case {layers['case']} is {_output(layers['record'])}"
+        for side in "ab":
+            yield f"  {side.upper()}: {_node(layers[side])}"
+        if layers["before"]:
+            yield f"  what it reads agrees: {', '.join(layers['before'])}"
+        yield f"  {_share(layers)}"
+        if found["status"] in ("equal", "inconclusive"):
+            yield "  the outputs agree all the same: it was moved on purpose, or does not matter to them"
+
+
+def _share(layers: dict[str, Any]) -> str:
+    return (
+        f"{layers['compared']:,} of {layers['matched']:,} values with the same name in both were compared; "
+        f"A has {layers['named']:,}"
+    )
+
+
+def _node(side: dict[str, Any] | None) -> str:
+    if side is None:
+        return "no node of the main graph makes it"
+    name = f' "{side["node"]}"' if side["node"] else ""
+    return f"{side['op']}{name}({', '.join(side['inputs'])})"
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """The verdict in one line and a hint."""
+    mark, word = MARKS[found["status"]]
+    hint = f"\n  {found['hint']}" if found["hint"] else ""
+    return f"{mark} {word}: {found['message']}{hint}"
