@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import Recorder, Watch, instrument_options, make_options, pipeline_options, write_text
+from onnxopt.cli.options import (
+    Recorder,
+    Watch,
+    input_option,
+    instrument_options,
+    make_options,
+    pipeline_options,
+    write_text,
+)
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
     from onnxopt.verification import VerifyOptions
-
-
-def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    feeds = {}
-    for text in value:
-        name, found, file = text.partition("=")
-        if not found or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=FILE.npy")
-        if not Path(file).is_file():
-            raise click.BadParameter(f"{file}: no such file")
-        feeds[name] = file
-    return feeds
 
 
 @click.command(
@@ -56,14 +52,7 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 @pipeline_options
 @click.option("--strict", is_flag=True, help="A result that differs is an error: leave out nothing, write nothing.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
-@click.option(
-    "--input",
-    "inputs",
-    callback=_feeds,
-    multiple=True,
-    metavar="NAME=FILE.npy",
-    help="Verify with this input.",
-)
+@input_option("Verify with this input.")
 @click.option("--rtol", type=float, help="Largest difference, relative to an output's range. [default: by type]")
 @click.option("--atol", type=float, help="Largest absolute difference. [default: by type]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")

@@ -92,6 +92,23 @@ def dim_option(default: str) -> Callable[[F], F]:
     )
 
 
+def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    feeds = {}
+    for text in value:
+        name, found, file = text.partition("=")
+        if not found or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=FILE.npy")
+        if not Path(file).is_file():
+            raise click.BadParameter(f"{file}: no such file")
+        feeds[name] = file
+    return feeds
+
+
+def input_option(purpose: str) -> Callable[[F], F]:
+    """`--input NAME=FILE.npy`, given as `inputs`: files by name."""
+    return click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help=purpose)
+
+
 plugin_option = click.option(
     "--plugin",
     "plugins",

@@ -22,7 +22,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _output(o: dict[str, Any]) -> str:
-    text = f"{label(o)} {kind(o)}"
+    text = f"{label(o)} {kind(o)}".rstrip()
     if figures(o):
         text += f" max abs {o['max_abs']:.2g}, max rel {o['max_rel']:.2g}"
     if o["cosine"] is not None:
@@ -45,13 +45,15 @@ def label(o: dict[str, Any]) -> str:
 
 
 def kind(o: dict[str, Any]) -> str:
-    """`float32[2,8]`."""
+    """`float32[2,8]`; empty for what was not computed."""
+    if not o["dtype"]:
+        return ""
     return f"{o['dtype']}[{','.join(map(str, o['shape']))}]"
 
 
 def figures(o: dict[str, Any]) -> bool:
     """Are there differences to show? Not for what cannot be subtracted."""
-    return o["max_abs"] != float("inf") and o["dtype"] not in ("bool", "object", "none", "map")
+    return o["max_abs"] != float("inf") and o["dtype"] not in ("", "bool", "object", "none", "map")
 
 
 def counts(pair: list[int]) -> str:

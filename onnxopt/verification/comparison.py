@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import UsageError
 from onnxopt.verification.cases import RECIPES, Recipe, choose, missing
 from onnxopt.verification.datasets import Data, find_data_sets, read_array
-from onnxopt.verification.interface import check_interface, common_values, maker, read
+from onnxopt.verification.interface import check_interface, common_values, fix_dims, maker, read
 from onnxopt.verification.pair import Answer, Request
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.records import Comparison, JudgedCase, Layers, VerifyOptions
@@ -36,20 +35,12 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     models = read(a), read(b)
     check_interface(*models)
     plan = make_plan(models[0])
-    _fix(plan, options.dims)
+    fix_dims(plan, options.dims)
     with Service(_START, options.timeout) as service:
         session = _Session(service, a, b, models, plan, options)
         result = session.run()
     result.seconds = time.monotonic() - began
     return result
-
-
-def _fix(plan: Plan, dims: dict[str, int]) -> None:
-    for name in dims:
-        if name not in plan.symbols:
-            has = f"it has {', '.join(plan.symbols)}" if plan.symbols else "all its dims are fixed"
-            raise UsageError(f"no input of the model has a dynamic dim {name!r}", has)
-    plan.fix(dims)
 
 
 class _Session:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.errors import ModelError, UsageError
+from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import Side
 
 if TYPE_CHECKING:
@@ -92,3 +93,12 @@ def maker(model: ModelProto, value: str) -> Side | None:
         if value in node.output:
             return Side(node.name, f"{node.domain}.{node.op_type}".removeprefix("."), [n for n in node.input if n])
     return None
+
+
+def fix_dims(plan: Plan, dims: dict[str, int]) -> None:
+    """Give dynamic dims of the inputs their sizes. Raises UsageError for one that does not exist."""
+    for name in dims:
+        if name not in plan.symbols:
+            has = f"it has {', '.join(plan.symbols)}" if plan.symbols else "all its dims are fixed"
+            raise UsageError(f"no input of the model has a dynamic dim {name!r}", has)
+    plan.fix(dims)

@@ -10,8 +10,9 @@ import numpy as np
 
 from onnxopt.verification.cases import Recipe, sizes
 from onnxopt.verification.compare import Evidence, differ, evidence, slack
-from onnxopt.verification.datasets import Data, bound_dims
-from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
+from onnxopt.verification.datasets import Data
+from onnxopt.verification.feeding import feed
+from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import JudgedCase, MeasuredRecord, VerifyOptions
@@ -120,32 +121,12 @@ class Pair:
 
     def _feed(self, request: Request) -> tuple[Case, list[Any]]:
         """Inputs that A takes, and what it makes of them. Raises Refused."""
-        error: Exception | None = None
-        maker = InputMaker(self.plan, request.data.inputs, self.options.seed)
-        bound = bound_dims(self.plan, request.data.inputs)
-        tried: list[dict[str, int]] = []
-        for dims in sizes(self.plan, request.recipe, request.base):
-            if (dims := dims | bound) in tried:
-                continue
-            tried.append(dims)
-            for mode in MODES:
-                try:
-                    case = maker.fill(request.recipe, dims, mode)
-                except Unsupported as e:
-                    raise Refused(str(e)) from e
-                case.feeds |= {n: v for n, v in request.data.inputs.items() if n not in case.feeds}
-                self.tell("running A")
-                try:
-                    return case, self.a.run(case.feeds)
-                except Exception as e:
-                    error = e
-                if not self._has_integers():
-                    break
-        raise Refused(f"A does not take it: {reason(error)}" if error is not None else "A has no size for it")
+        choices = sizes(self.plan, request.recipe, request.base)
+        return feed(self._run_a, self.plan, request.recipe, request.data, choices, self.options.seed)
 
-    def _has_integers(self) -> bool:
-        """Only integers differ between the modes."""
-        return any(i.kind.lstrip("u").startswith("int") for i in self.plan.inputs)
+    def _run_a(self, feeds: dict[str, Any]) -> list[Any]:
+        self.tell("running A")
+        return self.a.run(feeds)
 
     def optimized(self) -> str:
         """Why B, unlike A, cannot be loaded with onnxruntime's optimizations, as it will be deployed; else empty."""

@@ -1,0 +1,101 @@
+"""`onnxopt bench A [B]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from onnxopt.cli.options import dim_option, input_option
+from onnxopt.errors import UsageError
+
+
+@click.command(
+    epilog="A and B run in turn, in one process apart from this one, so that what disturbs the machine disturbs both. "
+    "p10 and p90: four in five runs lie between them. The ratio is of the medians; 95 %: 95 of 100 such measurements "
+    "would lie within. Exit codes: 0 measured, 1 onnxruntime cannot load or run a model, "
+    "or crashed, 2 wrong usage or unreadable input."
+)
+@click.argument("a", metavar="A", type=click.Path(path_type=Path))
+@click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
+@click.option("--runs", type=click.IntRange(1), help="Runs of each model. [default: what --seconds allow]")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Measure for so long. [default: 5]")
+@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs that do not count.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of an operator. [default: the runtime's]")
+@click.option(
+    "--level",
+    type=click.Choice(["none", "basic", "extended", "all"]),
+    default="all",
+    show_default=True,
+    help="Graph optimizations of onnxruntime.",
+)
+@click.option("--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]")
+@dim_option("a batch of 1, others 64 or what the model takes")
+@input_option("Measure with this input.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds that each load and each run may take.",
+)
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def bench(
+    a: Path,
+    b: Path | None,
+    runs: int | None,
+    seconds: float | None,
+    warmup: int,
+    threads: int,
+    level: str,
+    provider: str,
+    dims: dict[str, int],
+    inputs: dict[str, str],
+    seed: int,
+    timeout: float,
+    form: str,
+) -> None:
+    """Measure how long a run of model A takes in onnxruntime, or which of A and B is faster.
+
+    \b
+    onnxopt bench model.onnx
+    onnxopt bench model.onnx model.opt.onnx
+    onnxopt bench model.onnx model.opt.onnx --threads 1 --level none --runs 100
+    onnxopt bench model.onnx model.opt.onnx --dim batch=8 --dim sequence=128 --format json
+    """
+    from onnxopt.report import latency
+    from onnxopt.report.progress import Progress
+    from onnxopt.verification.latency import BenchOptions
+    from onnxopt.verification.latency import bench as measure
+
+    if runs is not None and seconds is not None:
+        raise UsageError("--runs contradicts --seconds", "leave one of them out")
+    options = BenchOptions(
+        runs=runs,
+        seconds=5.0 if seconds is None else seconds,
+        warmup=warmup,
+        threads=threads,
+        level=level,
+        provider=provider,
+        dims=dims,
+        inputs=inputs,
+        seed=seed,
+        timeout=timeout,
+    )
+    with Progress() as progress:
+        progress.phase("loading")
+        found = measure([a] if b is None else [a, b], options, progress.phase).to_dict()
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+    elif found["failure"]:
+        click.echo(f"✗ not measured: {found['failure']}")
+    elif sys.stdout.isatty():
+        latency.print_latencies(found)
+    else:
+        for line in latency.lines(found):
+            click.echo(line)
+    if found["failure"]:
+        sys.exit(1)
