@@ -14,9 +14,9 @@ from onnxopt.errors import UsageError
 
 @click.command(
     epilog="A and B run in turn, in one process apart from this one, so that what disturbs the machine disturbs both. "
-    "p10 and p90: four in five runs lie between them. The ratio is of the medians; 95 %: 95 of 100 such measurements "
-    "would lie within. Exit codes: 0 measured, 1 onnxruntime cannot load or run a model, "
-    "or crashed, 2 wrong usage or unreadable input."
+    "p10 and p90: four in five runs lie between them. The ratio is the middle one of those of a hundred stretches of "
+    "time; 95 %: 95 of 100 such measurements would lie within. Exit codes: 0 measured, 1 onnxruntime cannot load or "
+    "run a model, or crashed, 2 wrong usage or unreadable input."
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))

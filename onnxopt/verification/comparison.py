@@ -32,13 +32,12 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     """
     began = time.monotonic()
     a, b = Path(a), Path(b)
-    models = read(a), read(b)
-    check_interface(*models)
-    plan = make_plan(models[0])
-    fix_dims(plan, options.dims)
     with Service(_START, options.timeout) as service:
-        session = _Session(service, a, b, models, plan, options)
-        result = session.run()
+        models = read(a), read(b)
+        check_interface(*models)
+        plan = make_plan(models[0])
+        fix_dims(plan, options.dims)
+        result = _Session(service, a, b, models, plan, options).run()
     result.seconds = time.monotonic() - began
     return result
 

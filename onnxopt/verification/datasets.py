@@ -107,7 +107,7 @@ def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
     if spec is None or spec.why or value is None:
         return value
     if spec.sequence != isinstance(value, list):
-        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}")
+        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}", _FORMS)
     for element in value if isinstance(value, list) else [value]:
         _check(spec, element, file)
     return value.astype(object) if spec.kind == "string" and not isinstance(value, list) else value
@@ -123,7 +123,7 @@ def _check(spec: InputSpec, value: Any, file: Path) -> None:
     )
     if not fits and not _unknown_rank(spec):
         shape = ", ".join(map(str, spec.shape))
-        raise UsageError(f"{file}: input `{spec.name}` takes shape [{shape}], not {list(value.shape)}")
+        raise UsageError(f"{file}: input `{spec.name}` takes shape [{shape}], not {list(value.shape)}", "reshape it")
 
 
 def _unknown_rank(spec: InputSpec) -> bool:
@@ -181,7 +181,9 @@ def _read(file: Path, kind: TypeProto) -> Any:
         "optional_type": (OptionalProto, numpy_helper.to_optional),
     }
     if which not in readers:
-        raise UsageError(f"{file}: onnx has no files for a {(which or 'unknown').removesuffix('_type')}")
+        raise UsageError(
+            f"{file}: onnx has no files for a {(which or 'unknown').removesuffix('_type')}", "leave it out"
+        )
     message, convert = readers[which]
     proto = message()
     try:

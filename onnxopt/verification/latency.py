@@ -65,7 +65,8 @@ class Latency:
 
 @dataclass
 class Ratio:
-    """A file's median over that of the first: below one is faster. 95 % of such measurements lie in `low` to `high`.
+    """How long a file takes over how long the first does: below one is faster. 95 % of such measurements lie
+    in `low` to `high`.
 
     `verdict`: faster, slower, or same where the interval reaches to within 1 % of one.
     """
@@ -105,14 +106,14 @@ def bench(
     """
     options = options or BenchOptions()
     paths = [Path(file) for file in files]
-    models = [read(path) for path in paths]
-    for model in models[1:]:
-        check_interface(models[0], model)
-    plan = make_plan(models[0])
-    given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
-    fix_dims(plan, options.dims)
     result = Bench(level=options.level, threads=options.threads)
     with Service(_START, options.timeout) as service:
+        models = [read(path) for path in paths]
+        for model in models[1:]:
+            check_interface(models[0], model)
+        plan = make_plan(models[0])
+        given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
+        fix_dims(plan, options.dims)
         try:
             absolute = [str(p.absolute()) for p in paths]
             result.provider, result.dims = service.call("open", absolute, plan, options, given)
@@ -143,17 +144,19 @@ def _latency(file: str, times: Any) -> Latency:
 
 
 def ratio(a: Any, b: Any) -> Ratio:
-    """The ratio of medians of `b` to `a`, seconds of the same rounds.
+    """How `b` compares with `a`, seconds of the same rounds.
 
-    Bounds: percentile bootstrap of the median over ratios of up to a hundred consecutive blocks of rounds. Blocks,
-    because what disturbs a machine lasts for more than one run.
+    The median over ratios of medians of up to a hundred consecutive blocks of rounds, with a percentile bootstrap of
+    it. Blocks, because what disturbs a machine lasts for more than one run.
     """
     blocks = min(len(a), _BLOCKS)
-    ratios = [np.median(y) / np.median(x) for x, y in zip(np.array_split(a, blocks), np.array_split(b, blocks))]
+    ratios = np.array(
+        [np.median(y) / np.median(x) for x, y in zip(np.array_split(a, blocks), np.array_split(b, blocks))]
+    )
     chosen = np.random.default_rng(0).integers(0, blocks, (_SAMPLES, blocks))
-    low, high = (float(p) for p in np.percentile(np.median(np.array(ratios)[chosen], axis=1), (2.5, 97.5)))
+    low, high = (float(p) for p in np.percentile(np.median(ratios[chosen], axis=1), (2.5, 97.5)))
     verdict = "faster" if high < 1 - _SAME else "slower" if low > 1 + _SAME else "same"
-    return Ratio(float(np.median(b) / np.median(a)), low, high, verdict)
+    return Ratio(float(np.median(ratios)), low, high, verdict)
 
 
 # -- in the worker ---------------------------------------------------------------------------------------

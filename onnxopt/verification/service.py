@@ -5,6 +5,7 @@ The worker says what it begins (a state) before each step that may crash or hang
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -28,12 +29,12 @@ class Died(Exception):
 
 
 class Service:
-    """The parent's side. `start` is the worker's program, which calls `serve`. Starts again after a death."""
+    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death."""
 
     def __init__(self, start: str, timeout: float) -> None:
         self._start = start
         self._timeout = timeout
-        self._worker: Worker | None = None
+        self._worker: Worker | None = Worker(start)
 
     def call(self, method: str, *args: Any) -> Any:
         """The method's result; what it raises is raised here. Raises Died."""
@@ -71,6 +72,8 @@ def serve(make: Callable[[Tell], Any]) -> None:
     source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
+        with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
+            import onnxruntime  # noqa: F401
 
         def tell(state: str) -> None:
             send(target, ("state", state))

@@ -1,0 +1,111 @@
+"""`onnxopt bench` as users call it; what it says of time is not asserted, only that it measures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification.latency import ratio
+from tests.cli.conftest import Run
+
+QUICK = ("--runs", "8")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A model of one square matrix product, one of twenty, one that never ends, one that fails."""
+    bodies = {
+        "one": "{ y = MatMul (x, x) }",
+        "twenty": "{ " + " ".join(f"v{i + 1} = MatMul (v{i}, x)" for i in range(19)) + " y = MatMul (v19, x) }",
+        "endless": "<int64 n = {4611686018427387904}, bool c = {1}> { y = Loop (n, c, x) <body = b (int64 i, bool p,"
+        " float[N, N] s) => (bool q, float[N, N] t) { q = Identity (p) t = Neg (s) }> }",
+        "fails": "<int64[1] n = {3}> { y = Reshape (x, n) }",
+    }
+    bodies["twenty"] = bodies["twenty"].replace("(v0", "(x")
+    for name, body in bodies.items():
+        text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, N] x) => (float[N, N] y) {body}'
+        onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
+    return tmp_path
+
+
+def measure(run: Run, *args: str) -> dict[str, Any]:
+    r = run("bench", *args, "--format", "json")
+    assert r.returncode == 0, r.stdout + r.stderr
+    found: dict[str, Any] = json.loads(r.stdout)
+    return found
+
+
+def test_one_model(run: Run, models: Path) -> None:
+    found = measure(run, "one.onnx", *QUICK, "--threads", "1", "--level", "basic", "--dim", "N=16")
+    (latency,) = found["files"]
+    assert 0 < latency["p10"] <= latency["median"] <= latency["p90"]
+    settings = [found[key] for key in ("runs", "threads", "level", "provider", "dims", "failure")]
+    assert settings == [8, 1, "basic", "CPUExecutionProvider", {"N": 16}, ""]
+    assert found["ratios"] == []
+
+
+def test_the_model_with_more_to_do_is_slower(run: Run, models: Path) -> None:
+    found = measure(run, "one.onnx", "twenty.onnx", "--runs", "60", "--dim", "N=128", "--threads", "1")
+    (r,) = found["ratios"]
+    assert r["low"] <= r["value"] <= r["high"]
+    assert (r["verdict"], r["value"] > 2) == ("slower", True)
+
+
+def test_plain_lines(run: Run, models: Path) -> None:
+    r = run("bench", "one.onnx", "one.onnx", "--seconds", "0.2", "--dim", "N=8")
+    assert r.returncode == 0, r.stderr
+    first, second, ratio_line, conditions = r.stdout.splitlines()
+    assert first.startswith("A one.onnx: median 0.")
+    assert second.startswith("B one.onnx: median 0.")
+    assert ratio_line.startswith("B / A: ")
+    assert conditions.endswith(" runs, threads as onnxruntime chooses, optimizations all, CPUExecutionProvider, N=8")
+
+
+def test_a_given_input_decides_the_sizes(run: Run, models: Path) -> None:
+    np.save(models / "x.npy", np.ones((5, 5), np.float32))
+    assert measure(run, "one.onnx", *QUICK, "--input", "x=x.npy")["dims"] == {"N": 5}
+
+
+def test_what_cannot_be_run_is_said(run: Run, models: Path) -> None:
+    r = run("bench", "one.onnx", "endless.onnx", *QUICK, "--timeout", "1")
+    assert r.returncode == 1
+    assert r.stdout == "✗ not measured: onnxruntime did not finish within 1 s (--timeout) running B\n"
+    r = run("bench", "one.onnx", "fails.onnx", *QUICK)
+    assert r.returncode == 1
+    assert r.stdout.startswith("✗ not measured: B fails: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["absent.onnx"], "absent.onnx: No such file"),
+        (["one.onnx", "--dim", "M=3"], "no input of the model has a dynamic dim 'M'"),
+        (["one.onnx", "--provider", "none"], "no execution provider 'none'"),
+        (["one.onnx", "--runs", "3", "--seconds", "1"], "--runs contradicts --seconds"),
+        (["one.onnx", "--level", "most"], "'most' is not one of"),
+    ],
+)
+def test_wrong_usage(args: list[str], says: str, run: Run, models: Path) -> None:
+    r = run("bench", *args)
+    assert r.returncode == 2
+    assert says in r.stderr
+
+
+def test_help_has_examples(run: Run) -> None:
+    assert "onnxopt bench model.onnx model.opt.onnx --threads 1" in run("bench", "--help").stdout
+
+
+def test_the_spread_of_a_ratio() -> None:
+    rng = np.random.default_rng(1)
+    a = rng.uniform(0.9, 1.1, 2000)
+    same, faster = ratio(a, rng.uniform(0.9, 1.1, 2000)), ratio(a, 0.5 * rng.uniform(0.9, 1.1, 2000))
+    assert (same.verdict, faster.verdict) == ("same", "faster")
+    assert faster.low < faster.value < faster.high
+    assert faster.value == pytest.approx(0.5, rel=0.02)
+    assert ratio(a[:1], 2 * a[:1]).verdict == "slower"
