@@ -60,6 +60,7 @@ def cli() -> None:
 
     \b
     onnxopt optimize model.onnx model.opt.onnx
+    onnxopt verify model.onnx model.opt.onnx
     onnxopt stats model.onnx model.opt.onnx
     """
 
