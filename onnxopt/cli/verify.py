@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     epilog="Exit codes: 0 equal (also if the cases prove little, which is said; not with --strict), 1 different, or "
     "nothing could be compared, 2 wrong usage or unreadable input. "
     "Tolerances: an output may be off by RTOL times its largest magnitude, plus ATOL. By default RTOL is 1e-7 for "
-    "float64, 1e-4 for float32, 2e-2 for float16, 1e-1 for bfloat16, what a deep network accumulates by rounding; ATOL is 1e-7. "
-    "Integers, booleans and strings must be equal. Models that compute in a narrower type or quantize inside get more."
+    "float64, 1e-4 for float32, 2e-2 for float16, 1e-1 for bfloat16: what deep networks accumulate by rounding. "
+    "ATOL is 1e-7. Integers, booleans and strings must be equal. Models that compute in a narrower type or quantize "
+    "inside get more."
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="B", type=click.Path(path_type=Path))

@@ -1,9 +1,9 @@
 """Compare two runs output by output: type, shape, non-finite values, then numbers.
 
 Default tolerances are relative to the range of an output (its largest magnitude), because re-associated sums
-differ by rounding of the terms, not of the result: float64 1e-7, float32 1e-4, float16 2e-2, bfloat16 1e-1. They
-are some hundred roundings of the type, what a deep network accumulates; a wrong fold is off by far more. Integers,
-booleans and strings must be equal.
+differ by rounding of the terms, not of the result: float64 1e-7, float32 1e-4, float16 2e-2, bfloat16 1e-1. That is
+what a deep network accumulates (840 roundings of float32); a wrong fold is off by far more. Integers, booleans and
+strings must be equal.
 
 Two kinds of model get more room (`slack`). Where float16 is computed inside, a runtime without such kernels computes in
 float32 and rounds between some operators only, which depends on their order: removing a Transpose changes the last

@@ -151,6 +151,24 @@ def test_a_case_that_a_model_does_not_have_is_skipped_where_it_is_named(run: Run
     assert "no input that looks like a mask" in found["cases"][0]["note"]
 
 
+def test_overridable_initializers_get_other_values(run: Run, write: Any, tmp_path: Path) -> None:
+    """B is right for the default of w only; or has no such input, which is no difference in what it computes."""
+    signature = "(float[2] x, float[2] w) => (float[2] y)"
+    weight = numpy_helper.from_array(np.array([2, 3], np.float32), "w")
+    write("a.onnx", signature, "{ y = Mul (x, w) }")
+    write("b.onnx", signature, "<float[2] k = {2, 3}> { y = Mul (x, k) }")
+    for name in ("a.onnx", "b.onnx"):
+        model = onnx.load(tmp_path / name)
+        model.graph.initializer.append(weight)
+        onnx.save(model, tmp_path / name)
+    code, found = compare(run)
+    assert code == 1
+    assert {name for name, status in statuses(found).items() if status != "equal"} == {"overrides"}
+    write("b.onnx", "(float[2] x) => (float[2] y)", "<float[2] k = {2, 3}> { y = Mul (x, k) }")
+    code, found = compare(run, "--cases", "random,overrides")
+    assert (code, statuses(found)) == (0, {"overrides": "skipped", "random": "equal"})
+
+
 def test_little_evidence_is_said_and_fails_when_strict(run: Run, write: Any) -> None:
     for name in ("a.onnx", "b.onnx"):
         write(name, VECTOR, "{ d = Sub (x, x) y = Exp (d) }")
@@ -411,6 +429,22 @@ def test_a_worker_that_is_killed_is_a_result(write: Any, tmp_path: Path) -> None
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "onnxruntime crashed (SIGSEGV) running B" in out
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the worker in /proc")
+def test_ctrl_c_leaves_no_worker(write: Any, tmp_path: Path) -> None:
+    write("a.onnx", VECTOR, ENDLESS)
+    command = [SCRIPT, "verify", "a.onnx", "a.onnx"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (worker := children.read_text().split()):
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "error: interrupted" in error
+    assert not Path(f"/proc/{worker[0]}").exists()
 
 
 def _busy(pid: int) -> bool:
