@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.api import DifferentResult, OptimizeOptions, Report, RolledBack, optimize_file
-from onnxopt.bisect import Finding, bisect
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import Verifier, VerifyOptions
 
 if TYPE_CHECKING:
+    from onnxopt.bisect import Finding
     from onnxopt.pipeline import Instrument
 
 _MOST = 8  # rules left out before we give up
@@ -114,6 +114,8 @@ def _name(finding: Finding) -> str:
 def _find(
     source: str | Path, options: OptimizeOptions, verify_options: VerifyOptions | None, progress: Callable[[str], None]
 ) -> Finding | None:
+    from onnxopt.bisect import bisect  # not needed where nothing goes wrong
+
     try:
         return bisect(source, options, verify_options, lambda line: progress(f"bisecting: {line.strip()}"))
     except OnnxOptError:
