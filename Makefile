@@ -8,8 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PEERS := .venv-peers
-ONNXSIM := 0.8.1
-ONNX_TOOL := 1.0.1
+RUNS ?= 20
 
 # The onnx package ships the graph of this network; models/network.py gives it weights.
 DEMO := densenet121
@@ -21,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-macs bench-onnxsim clean
+.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-macs bench-onnxsim bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,20 +86,18 @@ bench: $(READY) ## time long chains, and start-up against load and save (MODEL=i
 	@$(BIN)/python benchmarks/partition.py
 	@$(BIN)/python benchmarks/startup.py $(if $(MODEL),"$(MODEL)")
 
-bench-onnxsim: $(READY) $(PEERS)/.onnxsim-$(ONNXSIM) ## time against onnxsim, installed in .venv-peers (MODEL=in.onnx)
+bench-onnxsim: $(READY) $(PEERS)/.installed ## time against onnxsim, installed in .venv-peers (MODEL=in.onnx)
 	@$(BIN)/python benchmarks/against_onnxsim.py $(if $(MODEL),"$(MODEL)")
 
-bench-macs: $(READY) $(PEERS)/.onnx-tool-$(ONNX_TOOL) ## compare MACs with onnx-tool, installed in .venv-peers (MODEL=in.onnx)
+bench-macs: $(READY) $(PEERS)/.installed ## compare MACs with onnx-tool, installed in .venv-peers (MODEL=in.onnx)
 	@$(BIN)/python benchmarks/against_onnx_tool.py $(MODEL)
 
-$(PEERS)/.onnx-tool-$(ONNX_TOOL):
-	@$(PYTHON) -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip install --quiet onnx-tool==$(ONNX_TOOL)
-	@touch $@
+bench-peers: $(READY) $(PEERS)/.installed ## nodes, time and speed beside the other optimizers (MODEL=in.onnx RUNS=20)
+	@$(BIN)/python benchmarks/peers.py $(MODEL) --runs $(RUNS)
 
-$(PEERS)/.onnxsim-$(ONNXSIM):
+$(PEERS)/.installed: benchmarks/peers.txt
 	@$(PYTHON) -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip install --quiet onnxsim==$(ONNXSIM)
+	@$(PEERS)/bin/python -m pip install --quiet -r benchmarks/peers.txt
 	@touch $@
 
 clean: ## remove everything that make made, the virtual environments too
