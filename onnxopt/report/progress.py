@@ -13,22 +13,26 @@ class Progress:
 
     def __init__(self, enabled: bool = True, delay: float = 1.0) -> None:
         self._timer = threading.Timer(delay, self._show) if enabled and sys.stderr.isatty() else None
-        self._status: Any = None
+        self._shown: Any = None
         self._text = ""
         self._lock = threading.Lock()
 
     def phase(self, name: str) -> None:
         self._text = name
         with self._lock:
-            if self._status is not None:
-                self._status.update(name)
+            if self._shown is not None:
+                self._shown.update(self._task, description=name)
 
     def _show(self) -> None:
         from rich.console import Console
+        from rich.progress import Progress as Columns
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
-            self._status = Console(stderr=True).status(self._text)
-            self._status.start()
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._shown = Columns(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._shown.add_task(self._text, total=None)
+            self._shown.start()
 
     def __enter__(self) -> Progress:
         if self._timer is not None:
@@ -40,8 +44,8 @@ class Progress:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
-            if self._status is not None:
-                self._status.stop()
+            if self._shown is not None:
+                self._shown.stop()
 
 
 class Bar:

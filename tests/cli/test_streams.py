@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -79,6 +82,39 @@ def test_an_interruption_leaves_nothing_behind(samples: Path, tmp_path: Path, st
         os.killpg(process.pid, 0)  # no child is left
     left = {p.name for p in tmp_path.rglob("*")} - {"a.onnx", "b.onnx", "sleeper.py", "build"}
     assert left == wanted
+
+
+def on_a_terminal(command: str, cwd: Path) -> str:
+    """What a terminal shows of a command, escape sequences taken out."""
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    process = subprocess.Popen(
+        [SCRIPT, *shlex.split(command)], cwd=cwd, stdout=follower, stderr=follower, env=environment
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            block = os.read(leader, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not block:
+            break
+        shown += block
+    os.close(leader)
+    assert process.wait(timeout=30) == 0, shown.decode()
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_long_work_says_where_it_is(samples: Path, tmp_path: Path) -> None:
+    shutil.copy(samples / "residual_block.onnx", tmp_path / "a.onnx")
+    (tmp_path / "sleeper.py").write_text(SLEEPER.replace("sleep(60)", "sleep(1.5)"))
+    shown = on_a_terminal("optimize a.onnx b.onnx --plugin sleeper.py --with sleeper", tmp_path)
+    assert re.search(r"sleeper 0:00:0\d", shown), shown
+    assert "next: onnxopt report a.onnx b.onnx -o report.html" in shown
+    many = on_a_terminal("optimize a.onnx b.onnx --out-dir build", tmp_path)
+    assert "2/2" in many
+    assert "2 models: " in many
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
