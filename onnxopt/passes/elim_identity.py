@@ -287,6 +287,19 @@ def idempotent(m: Match, x: Value) -> Value:
     return m.inner.output
 
 
+@rewrite(op.ScatterND(var("data"), const("indices"), var("updates"), name="scatter"))
+def scatter_over_everything(m: Match, data: Value, indices: Array, updates: Value) -> Value:
+    """ScatterND(data, all places in order, updates) = updates."""
+    m.require(m.scatter.attr("reduction", "none") in ("none", b"none"), "what is there is not replaced")
+    dims = m.shape(data)
+    places = (dims or ())[: indices.shape[-1]]
+    m.require(dims is not None and all(isinstance(d, int) for d in places), "the size of the data is unknown")
+    every = np.stack(np.indices([int(d or 0) for d in places]), axis=-1)
+    m.require(indices.shape == every.shape and (indices == every).all(), "not all places, or not in order")
+    m.require(types.same_shape(updates, m.anchor.output), "not provably the same shape")
+    return updates
+
+
 @rewrite(op.Not(op.Not(var("x"), shared=True)))
 def not_of_not(m: Match, x: Value) -> Value:
     """not not x = x."""
@@ -353,6 +366,7 @@ class ElimIdentity(RewritePass):
         and_true,
         or_false,
         idempotent,
+        scatter_over_everything,
         not_of_not,
         unsqueeze_of_squeeze,
         squeeze_of_unsqueeze,
