@@ -45,9 +45,19 @@ def fold_divisor(m: Match, x: Value, w: Array, z: Array) -> Value:
     return result
 
 
+def is_normalized(x: Value) -> bool:
+    """Is it y / sqrt(…), the end of a LayerNormalization or RMSNormalization that is written out?"""
+    division = x.producer
+    if division is None or division.op != "Div" or division.inputs[1] is None:
+        return False
+    root = division.inputs[1].producer
+    return root is not None and root.op == "Sqrt"
+
+
 @rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling", shared=True), const("w"), name="product"))
 def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     """(x z) W = x (z W), z along the rows of W; all readers of x z are such products."""
+    m.require(not is_normalized(x), "the scale of a normalization, which runtimes fuse with it")
     scaled = m.scaling.output
     m.require(not scaled.is_output, "what is scaled is an output")
     alike = all(
@@ -86,11 +96,11 @@ def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
 @register
 @dataclass(frozen=True)
 class MatMulScaleFolding(RewritePass):
-    """(x z) W = x (z W), (x W) z = x (W z): the scale of a normalization goes into the products that read it.
-    (x z) (y u) = (x zu) y: of two scales one is left.
+    """(x z) W = x (z W), (x W) z = x (W z), (x z) (y u) = (x zu) y: of two scales one is left.
 
     Applies when: the factor is one number, or one per element of the last axis; nobody else reads the value between.
-    Not done: weights that are shared, which would be there twice; factors of zero; quantized products.
+    Not done: weights that are shared, which would be there twice; factors of zero; quantized products; the scale of a
+    normalization that is written out, which runtimes run as one operator with its scale: 4 % of T5's time.
     """
 
     info = PassInfo("matmul-scale-folding", opt_level=2)
