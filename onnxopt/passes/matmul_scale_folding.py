@@ -9,7 +9,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, const, is_normalized, op, quantized, require_order_kept, rewrite, var
 
 
 def row(m: Match, z: Array, size: int, rank: int | None) -> Array:
@@ -43,15 +43,6 @@ def fold_divisor(m: Match, x: Value, w: Array, z: Array) -> Value:
     factor = row(m, z, w.shape[1], m.rank(x))
     result: Value = m.op.MatMul(x, m.const(w.astype(np.float64) / factor, like=w), like=m.product)
     return result
-
-
-def is_normalized(x: Value) -> bool:
-    """Is it y / sqrt(…), the end of a LayerNormalization or RMSNormalization that is written out?"""
-    division = x.producer
-    if division is None or division.op != "Div" or division.inputs[1] is None:
-        return False
-    root = division.inputs[1].producer
-    return root is not None and root.op == "Sqrt"
 
 
 @rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling", shared=True), const("w"), name="product"))

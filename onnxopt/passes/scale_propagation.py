@@ -17,6 +17,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import Array
+from onnxopt.rewriting import is_normalized
 
 # f(c x) = c f(x) for every c, and for every positive c.
 _LINEAR: Final = frozenset(
@@ -64,7 +65,7 @@ class ScalePropagation(GraphPass):
                     ctx.decline("propagated", "the result is ranked (NonMaxSuppression, TopK)", repr(node))
                     continue
                 edits = _up(x, node, factor.reshape(()), _REACH) if factor.size == 1 else None
-                if edits is None:
+                if edits is None and not is_normalized(x):
                     edits = _down(node, factor)
                 if edits is None:
                     ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))

@@ -20,3 +20,16 @@ def quantized(m: Match, x: Value) -> bool:
     if x.producer is not None and x.producer.op == "DequantizeLinear":
         return True
     return any(user.op == "QuantizeLinear" for v in m.anchor.outputs if v is not None for user in v.users)
+
+
+def is_normalized(x: Value) -> bool:
+    """Is it y / sqrt(…) or y (1 / sqrt(…)), the end of a LayerNormalization or RMSNormalization written out?"""
+    node = x.producer
+    if node is not None and node.op == "Mul":
+        inverse = (v.producer for v in node.inputs if v is not None)
+        return any(n is not None and n.op in ("Div", "Reciprocal") and _made_by(n.inputs[-1], "Sqrt") for n in inverse)
+    return node is not None and node.op == "Div" and _made_by(node.inputs[1], "Sqrt")
+
+
+def _made_by(value: Value | None, op: str) -> bool:
+    return value is not None and value.producer is not None and value.producer.op == op
