@@ -117,7 +117,7 @@ class RolledBack:
 
 @dataclass
 class Report:
-    """What one optimization did. `verification` is None when it was not asked for."""
+    """What one optimization did. `verification` is None when it was not asked for, or nothing was `changed`."""
 
     source: str
     destination: str
@@ -125,6 +125,7 @@ class Report:
     bytes_before: int = 0
     bytes_after: int = 0
     seconds: float = 0.0
+    changed: bool = True  # False: what is computed is what was computed, node by node
     verification: Verification | None = None
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     rolled_back: list[RolledBack] = field(default_factory=list)
@@ -206,7 +207,7 @@ def optimize(
     else:
         loaded, source = from_proto(model, freeze_initializers=freeze_initializers), ""
     done = optimize_model(loaded, options, instruments, trace)
-    report = Report(source, "", done, seconds=time.perf_counter() - start)
+    report = Report(source, "", done, seconds=time.perf_counter() - start, changed=loaded.version > 0)
     return Result(write_model(loaded), report)
 
 
@@ -273,7 +274,7 @@ def optimize_file(
             staged.write(model)
             phase("write")
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
-            report.phases, report.fixed_dims = phases, fixed
+            report.phases, report.fixed_dims, report.changed = phases, fixed, changed
             if verifier is not None and changed:
                 verifier.submit(staged.path)
                 progress("verifying")

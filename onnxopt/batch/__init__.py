@@ -2,8 +2,9 @@
 
 from onnxopt.batch.budget import Budget, parse_budget
 from onnxopt.batch.cache import Cache
-from onnxopt.batch.job import Job, Outcome, run, worst_code
+from onnxopt.batch.job import Job, Outcome, worst_code
 from onnxopt.batch.local import run_locally
 from onnxopt.batch.places import destinations
+from onnxopt.batch.run import run
 
 __all__ = ["Budget", "Cache", "Job", "Outcome", "destinations", "parse_budget", "run", "run_locally", "worst_code"]

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 
-from onnxopt.batch.job import Job, Outcome, clear_staging
+from onnxopt.batch.job import Job, Outcome
+from onnxopt.batch.staging import clear_staging
+
+_PATIENCE = 5.0  # seconds for an interrupted process to clean up, before it is killed and we do
 
 
-def run_locally(jobs: Sequence[Job], processes: int, done: Callable[[Outcome], None]) -> list[Outcome]:
-    """The outcomes, in the order of the jobs; `done` hears each as it comes. On an interruption every process is told
-    to end, and takes away what it had staged."""
-    running: set[subprocess.Popen[bytes]] = set()
-    with _pool(max(1, processes), running) as pool:
-        futures: dict[Future[Outcome], int] = {pool.submit(_run, job, running): i for i, job in enumerate(jobs)}
+def run_locally(
+    jobs: Sequence[Job],
+    processes: int,
+    done: Callable[[Outcome], None],
+    phase: Callable[[str, str], None] = lambda source, name: None,
+) -> list[Outcome]:
+    """The outcomes, in the order of the jobs; `done` hears each as it comes, `phase` what happens to each source now
+    (in another thread). On an interruption every process is told to end, and nothing that is unfinished stays."""
+    workers = _Workers(phase)
+    pool = ThreadPoolExecutor(max(1, processes))
+    try:
+        futures: dict[Future[Outcome], int] = {pool.submit(workers.run, job): i for i, job in enumerate(jobs)}
         outcomes: dict[int, Outcome] = {}
         waiting = set(futures)
         while waiting:
@@ -26,38 +36,68 @@ def run_locally(jobs: Sequence[Job], processes: int, done: Callable[[Outcome], N
             for future in finished:
                 outcomes[futures[future]] = future.result()
                 done(future.result())
-    return [outcomes[i] for i in range(len(jobs))]
-
-
-@contextmanager
-def _pool(threads: int, running: set[subprocess.Popen[bytes]]) -> Iterator[ThreadPoolExecutor]:
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in list(running):
-            process.send_signal(signal.SIGINT)
+        workers.stop()
         raise
     finally:
         pool.shutdown(wait=True)
+    return [outcomes[i] for i in range(len(jobs))]
 
 
-def _run(job: Job, running: set[subprocess.Popen[bytes]]) -> Outcome:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "onnxopt.batch.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    running.add(process)
-    try:
-        answer, _ = process.communicate(pickle.dumps(job))
-    finally:
-        running.discard(process)
-    if process.returncode == 0 and answer:
-        outcome = pickle.loads(answer)
-        assert isinstance(outcome, Outcome)
-        return outcome
-    clear_staging(job)
-    return Outcome(job.source, job.destination, message=f"{job.source}: {_obituary(process.returncode)}")
+class _Workers:
+    """The processes that run now."""
+
+    def __init__(self, phase: Callable[[str, str], None]) -> None:
+        self._phase = phase
+        self._running: dict[subprocess.Popen[bytes], Job] = {}
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, job: Job) -> Outcome:
+        """The outcome of a job in a new process, also of one that dies."""
+        with self._lock:
+            if self._stopped:
+                return Outcome(job.source, job.destination, message=f"{job.source}: interrupted")
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "onnxopt.batch.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us: a second signal would cut its cleaning up short
+            )
+            self._running[process] = job
+        outcome: object = None
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+            process.stdin.write(pickle.dumps(job))
+            process.stdin.flush()
+            while isinstance(outcome := pickle.load(process.stdout), str):
+                self._phase(job.source, outcome)
+        code = process.wait()
+        with self._lock:
+            del self._running[process]
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()
+        if isinstance(outcome, Outcome):
+            return outcome
+        clear_staging(job)
+        return Outcome(job.source, job.destination, message=f"{job.source}: {_obituary(code)}")
+
+    def stop(self) -> None:
+        """End what runs, and start nothing more."""
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for process in running:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.close()  # it hears that
+        for process in running:
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()  # and `run` removes what it staged
 
 
 def _obituary(code: int) -> str:

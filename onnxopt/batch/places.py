@@ -16,9 +16,9 @@ def destinations(sources: Sequence[str], folder: str) -> list[str]:
     `a/x.onnx b/x.onnx` become `folder/a/x.onnx folder/b/x.onnx`; models of one folder lie side by side. Raises
     UsageError where a result would replace a source, or two have the same place.
     """
-    plain = [s.split("://", 1)[-1] if is_url(s) else os.path.abspath(s) for s in sources]
-    common = os.path.commonpath([os.path.dirname(p) for p in plain]) if plain else ""
-    names = [os.path.relpath(p, common) if common else os.path.basename(p) for p in plain]
+    plain = ["/" + s.split("://", 1)[1].lstrip("/") if is_url(s) else os.path.abspath(s) for s in sources]
+    common = os.path.commonpath([os.path.dirname(p) for p in plain])
+    names = [os.path.relpath(p, common) for p in plain]
     places = [f"{folder.rstrip('/')}/{n}" if is_url(folder) else str(Path(folder) / n) for n in names]
     if len(set(places)) < len(places):
         twice = next(p for p in places if places.count(p) > 1)

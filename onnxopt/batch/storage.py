@@ -1,12 +1,10 @@
-"""Models by path or by URL: what fsspec can open, a job can read and write."""
+"""Models by URL: what fsspec can open, a job can read and write."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from onnxopt.errors import ModelError, UsageError, WriteError
@@ -17,30 +15,36 @@ def is_url(place: str) -> bool:
     return "://" in place
 
 
-@contextmanager
-def fetched(place: str) -> Iterator[Path]:
-    """A local file with the model at `place`; a copy, gone afterwards, if that is a URL. Raises ModelError."""
-    if not is_url(place):
-        yield Path(place)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        local = Path(folder) / (os.path.basename(place) or "model.onnx")
+def fetch(place: str, folder: Path) -> Path:
+    """The model at the URL `place`, copied into `folder` with the data files that lie beside it. Raises ModelError."""
+    from onnxopt.io.external import external_tensors, location
+    from onnxopt.io.load import read_proto
+
+    local = folder / (os.path.basename(place) or "model.onnx")
+    system, path = _open(place)
+    try:
+        system.get_file(path, str(local))
+    except (OSError, ValueError) as e:
+        raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
+    for name in sorted({location(t).file for t in external_tensors(read_proto(local))}):
+        if not name or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            continue  # loading says what is wrong with it
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
-            system, path = _open(place)
-            system.get_file(path, str(local))
+            system.get_file(f"{path.rsplit('/', 1)[0]}/{name}", str(folder / name))
         except (OSError, ValueError) as e:
-            raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
-        yield local
+            raise ModelError(f"{place}: its data file {name}: {e or type(e).__name__}", "keep it beside it") from None
+    return local
 
 
-def stored(local: Path, place: str) -> None:
-    """Bring the files beside `local`, and it last, to the URL `place`. Raises WriteError."""
+def store(model: Path, files: Sequence[Path], place: str) -> None:
+    """Bring `files`, of which `model` is the last, to the URL `place` and beside it. Raises WriteError."""
     try:
         system, path = _open(place)
         folder = path.rsplit("/", 1)[0]
-        system.makedirs(folder, exist_ok=True)
-        for file in sorted(local.parent.iterdir(), key=lambda p: p == local):
-            target = path if file == local else f"{folder}/{file.name}"
+        for file in files:
+            target = path if file == model else f"{folder}/{file.relative_to(model.parent).as_posix()}"
+            system.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
             part = f"{target}.part"  # what is half there is never under its name
             system.put_file(str(file), part)
             system.mv(part, target)
@@ -53,5 +57,8 @@ def _open(place: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError:
         raise UsageError(f"{place}: URLs need fsspec", "pip install 'onnxopt[dask]'") from None
-    system, path = url_to_fs(place)
+    try:
+        system, path = url_to_fs(place)
+    except (ImportError, ValueError) as e:  # a protocol of another package, or of none
+        raise UsageError(f"{place}: {' '.join(str(e).split())}", "install what fsspec asks for") from None
     return system, str(path)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from onnxopt.batch import Budget, Job, Outcome, destinations, run, run_locally, worst_code
-from onnxopt.cli.options import write_bytes
+from onnxopt.cli.options import json_text, write_bytes, write_text
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import OnnxOptError, UsageError
 
 if TYPE_CHECKING:
     from onnxopt.api import Report
     from onnxopt.pipeline import Instrument
+
+
+_NEWS: Final = ("optimized", "would change", "failed")  # what the passes did was done now
 
 
 @dataclass(frozen=True)
@@ -61,45 +64,54 @@ def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
     from onnxopt.report.ci import junit, workflow_commands
 
     records = [o.to_dict() for o in outcomes]
+    document = {"models": records, "exit_code": worst_code(o.code for o in outcomes)}
     if telling.junit is not None:
         write_bytes(telling.junit, junit(records))
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        from onnxopt.report.batch import markdown
-
-        with open(summary, "a", encoding="utf-8") as f:
-            f.write(markdown(records) + "\n")
+    if telling.report is not None:
+        write_text(telling.report, json_text(document))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        _append_summary(summary, records)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for text in workflow_commands(records):
             click.echo(text, err=telling.data_on_stdout or telling.format == "json")
     if telling.format == "json":
-        code = worst_code(o.code for o in outcomes)
-        click.echo(json.dumps({"models": records, "exit_code": code}, indent=2))
+        click.echo(json_text(document), nl=False)
+
+
+def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
+    from onnxopt.report.batch import markdown
+
+    try:
+        with open(file, "a", encoding="utf-8") as f:
+            f.write(markdown(records) + "\n")
+    except OSError as e:
+        click.echo(f"warning: GITHUB_STEP_SUMMARY: cannot write {file}: {e.strerror or e}", err=True)
 
 
 def optimize_many(
     jobs: Sequence[Job], processes: int, executor: str, telling: Telling, instruments: Sequence[Instrument] = ()
 ) -> int:
     """Run the jobs, say what came of them; the exit code of all."""
-    from onnxopt.report.progress import Bar
+    from onnxopt.report.progress import Board
 
-    with Bar(len(jobs), enabled=not telling.quiet) as bar:
+    alone, shown = len(jobs) == 1, telling.format == "text" and not telling.quiet
+    finished = 0
+    try:
+        with Board(len(jobs), enabled=not telling.quiet) as board:
 
-        def done(outcome: Outcome) -> None:
-            judge(telling.budgets, [outcome])
-            bar.advance(outcome.source)
-            if telling.format == "text" and not telling.quiet and not sys.stdout.isatty():
-                _say(outcome)
+            def done(outcome: Outcome) -> None:
+                nonlocal finished
+                finished += 1
+                judge(telling.budgets, [outcome])
+                board.done(outcome.source)
+                if shown and not sys.stdout.isatty():
+                    _say(outcome, alone, telling.verbose)
 
-        outcomes = _run(jobs, processes, executor, done, instruments)
-    if telling.format == "text" and not telling.quiet:
-        from onnxopt.report.batch import print_table, summary
-
-        records = [o.to_dict() for o in outcomes]
-        if sys.stdout.isatty():
-            print_table(records)
-        elif len(records) > 1:
-            click.echo(summary(records))
+            outcomes = _run(jobs, processes, executor, done, board.phase, instruments)
+    except KeyboardInterrupt:
+        raise Interrupted(finished, len(jobs), executor) from None
+    if shown:
+        _conclude(outcomes, telling.verbose)
     for outcome in outcomes:
         if outcome.code and (outcome.message or outcome.hint) and telling.format == "text":
             click.echo(f"error: {outcome.message}" if outcome.message else f"error: {outcome.source}", err=True)
@@ -108,10 +120,49 @@ def optimize_many(
     return worst_code(o.code for o in outcomes)
 
 
-def _say(outcome: Outcome) -> None:
-    from onnxopt.report.batch import line
+class Interrupted(OnnxOptError):
+    """Somebody stopped a run of several models; says what stays."""
 
+    exit_code = 130
+
+    def __init__(self, finished: int, total: int, executor: str) -> None:
+        hint = "nothing was written"
+        if finished:
+            hint = f"{finished} of {total} models were finished before, and stay"
+        if executor != "local":
+            hint = "what runs on the cluster already is finished there"
+        super().__init__("interrupted", hint)
+
+
+def _say(outcome: Outcome, alone: bool, verbose: int) -> None:
+    """What came of a model, as plain lines; of one that is alone, or where it is asked for, what the passes did."""
+    from onnxopt.report.batch import line
+    from onnxopt.report.plain import details
+
+    if outcome.report is not None and (verbose or (alone and outcome.status in _NEWS)):
+        for text in details(outcome.report, verbose):
+            click.echo(text)
     click.echo(line(outcome.to_dict()))
+
+
+def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
+    """All of them: a table for a terminal, one line elsewhere."""
+    from onnxopt.report.batch import line, print_table, summary
+
+    records = [o.to_dict() for o in outcomes]
+    if not sys.stdout.isatty():
+        if len(records) > 1:
+            click.echo(summary(records))
+        return
+    from onnxopt.report.console import print_details
+
+    for record in records:
+        if record["report"] is not None and (verbose or (len(records) == 1 and record["status"] in _NEWS)):
+            print_details(record["report"], verbose, record["source"] if len(records) > 1 else "")
+    if len(records) == 1:
+        click.echo(line(records[0]))
+    else:
+        print_table(records)
 
 
 def _run(
@@ -119,6 +170,7 @@ def _run(
     processes: int,
     executor: str,
     done: Callable[[Outcome], None],
+    phase: Callable[[str, str], None],
     instruments: Sequence[Instrument],
 ) -> list[Outcome]:
     kind, _, address = executor.partition(":")
@@ -129,18 +181,16 @@ def _run(
     if executor != "local":
         raise UsageError(f"there is no executor {executor!r}", "local, or dask:ADDRESS, such as dask:tcp://host:8786")
     if len(jobs) > 1:
-        return run_locally(jobs, processes, done)
-    outcomes = [run(job, instruments=instruments) for job in jobs]
-    for outcome in outcomes:
-        done(outcome)
-    return outcomes
+        return run_locally(jobs, processes, done, phase)
+    outcome = run(jobs[0], partial(phase, jobs[0].source), instruments)
+    done(outcome)
+    return [outcome]
 
 
 def finish_single(telling: Telling, report: Report, failure: OnnxOptError | None, code: int) -> int:
     """What build systems are told of a run of IN OUT; the exit code, in view of the budgets."""
     record: dict[str, Any] = report.to_dict()
-    changed = any(rule["hits"] for p in record["pipeline"]["passes"] for rule in p["rules"].values())
-    status = "optimized" if changed else "unchanged"
+    status = "optimized" if report.changed else "unchanged"
     outcome = Outcome(report.source, report.destination, status, code, report=record, seconds=report.seconds)
     if failure is not None:
         outcome.status, outcome.code = "failed", failure.exit_code

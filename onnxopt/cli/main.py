@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from importlib import import_module
 from typing import Final
 
@@ -30,6 +31,7 @@ _COMMANDS: Final = {
     "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
     "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
 }
+_CLEANING_UP: Final = 10.0  # seconds
 
 
 class _Commands(click.Group):
@@ -67,7 +69,9 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build that is stopped cleans up as well
+    interruption = _Interruption()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a build that is stopped cleans up as well
+        signal.signal(number, interruption)
     gc.disable()  # a graph is one big cycle, alive until the process ends: collecting only costs
     try:
         cli(standalone_mode=False)
@@ -94,6 +98,18 @@ def main() -> None:
             "please report it; ONNXOPT_DEBUG=1 shows where",
             4,
         )
+
+
+class _Interruption:
+    """Raises KeyboardInterrupt, but not again while what the first one set off cleans up."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, number: int, frame: object) -> None:
+        if time.monotonic() > self._quiet_until:
+            self._quiet_until = time.monotonic() + _CLEANING_UP
+            raise KeyboardInterrupt
 
 
 def _leave() -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from onnxopt.cli.options import (
     Recorder,
     Watch,
     input_option,
     instrument_options,
+    json_text,
     make_options,
     pipeline_options,
     write_text,
@@ -24,6 +26,7 @@ from onnxopt.cli.telling import Telling
 from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
+    from onnxopt.batch import Budget
     from onnxopt.verification import VerifyOptions
 
 
@@ -33,13 +36,22 @@ if TYPE_CHECKING:
     "would change a model, a budget of --fail-if is exceeded; 2 wrong usage or unreadable input; 3 written without a "
     "rewrite that made the result wrong; 4 a bug in a pass. Of several models, the worst: 4, 2, 1, 3, 0.",
 )
-@click.argument("models", metavar="IN OUT | MODELS...", nargs=-1, required=True)
-@click.option("--out-dir", metavar="DIR", help="Write the results of all MODELS into this folder.")
+@click.argument(
+    "models", metavar="IN OUT | MODELS...", nargs=-1, required=True, type=click.Path(path_type=str, readable=False)
+)
+@click.option(
+    "--out-dir", type=click.Path(path_type=str), metavar="DIR", help="Write the results of all MODELS into this folder."
+)
 @click.option("--in-place", is_flag=True, help="Replace the MODELS by their results.")
 @click.option("--backup", metavar="SUFFIX", default="", help="With --in-place: keep the originals as MODEL+SUFFIX.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a model would change.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="So many models at once.")
-@click.option("--cache-dir", metavar="DIR", help="Keep results here, and take those of unchanged models from here.")
+@click.option(
+    "--cache-dir",
+    type=click.Path(path_type=str, file_okay=False),
+    metavar="DIR",
+    help="Keep results here, and take those of unchanged models from here.",
+)
 @click.option(
     "--executor", default="local", show_default=True, metavar="local|dask:ADDRESS", help="Where several models run."
 )
@@ -123,16 +135,27 @@ def optimize(
         raise UsageError("--no-verify contradicts --input, --rtol and --atol", "leave one of them out")
     if backup and not in_place:
         raise UsageError("--backup is for --in-place", "without it the original stays where it is")
+    if os.path.basename(backup) != backup:
+        raise UsageError(f"--backup {backup!r} is not a suffix", "for example --backup .orig")
     for file in (report_file, junit):
         if file is not None and not file.absolute().parent.is_dir():
             raise WriteError(f"cannot write {file}: no such folder", "create the folder first")
-    plain = not (out_dir is not None or in_place or check or cache_dir or executor != "local")
+    plain = not (out_dir is not None or in_place or check)
     if plain and len(models) == 1:
         raise _where_to(models[0])
+    if plain and len(models) == 2 and jobs > 1 and _is_given("jobs"):
+        raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
+    plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
     verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout)
     single = _Single(report_file, reproducer, zero_weights, strict, verbose, max_rewrites)
-    telling = _telling(form, junit, fail_if, quiet, plain and models[-1] == "-")
-    if plain and len(models) == 2:
+    telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
+    if plain and models[1] == "-":
+        if form == "json":
+            raise UsageError(
+                "the model and --format json both go to stdout", "--report FILE writes the report to a file"
+            )
+        telling = replace(telling, data_on_stdout=True)
+    if plain:
         from onnxopt.cli.streams import is_stream, streams
 
         source, destination = models
@@ -147,12 +170,12 @@ def optimize(
     from onnxopt.cli.batch import Places, optimize_many
 
     pairs = Places(models, out_dir, in_place, check).pairs()
-    if (report_file is not None or any(given[name] for name in _ONE_ONLY)) and len(pairs) > 1:
-        raise UsageError("--report and what watches passes are for one model", "--format json reports on all")
+    if len(pairs) > 1 and (many := [name for name in _ONE_ONLY if given[name]]):
+        raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
     options = make_options(given, max_rewrites, provenance)
     watch = Watch(Path(pairs[0][0]), given)
     made_of: dict[str, Any] = {"strict": strict, "check": check, "backup": backup, "cache": cache_dir or ""}
-    made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or "")}
+    made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or ""), "zero_weights": zero_weights}
     todo = [Job(a, b, options, verify_options, **made_of) for a, b in pairs]
     code = optimize_many(todo, jobs, executor, telling, watch.instruments)
     watch.report()
@@ -171,14 +194,17 @@ def _where_to(model: str) -> UsageError:
     return UsageError(f"where should the result of {model} go?", hint)
 
 
-def _telling(form: str, junit: Path | None, fail_if: tuple[str, ...], quiet: bool, data_on_stdout: bool) -> Telling:
-    if data_on_stdout and form == "json":
-        raise UsageError("the model and --format json both go to stdout", "--report FILE writes the report to a file")
-    if fail_if:
-        from onnxopt.batch.budget import parse_budget
+def _budgets(texts: tuple[str, ...]) -> tuple[Budget, ...]:
+    if not texts:
+        return ()
+    from onnxopt.batch.budget import parse_budget
 
-        return Telling(form, junit, tuple(parse_budget(text) for text in fail_if), quiet, data_on_stdout)
-    return Telling(form, junit, (), quiet, data_on_stdout)
+    return tuple(parse_budget(text) for text in texts)
+
+
+def _is_given(name: str) -> bool:
+    """Is the option on the command line, not just in a project's file?"""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 @dataclass(frozen=True)
@@ -223,7 +249,7 @@ class _Single:
         if recorder is not None:
             watch.instruments += recorder.instruments
         failure: DifferentResult | None = None
-        with Progress(enabled=not telling.quiet) as progress:
+        with Progress(enabled=not telling.quiet, steps=True) as progress:
             try:
                 report = optimize_or_roll_back(
                     source,
@@ -243,7 +269,7 @@ class _Single:
         if called:
             report.source, report.destination = called
         if self.report_file is not None and recorder is not None:
-            write_text(self.report_file, json.dumps(report.to_dict() | recorder.to_dict(), indent=2) + "\n")
+            write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
         if not telling.quiet and telling.format == "text":
             _print(report.to_dict(), self.verbose, telling.data_on_stdout)
         watch.report()

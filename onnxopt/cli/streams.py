@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from onnxopt.errors import ModelError, UsageError
+from onnxopt.errors import ModelError, OnnxOptError, UsageError
 
 
 def is_stream(place: str) -> bool:
@@ -23,22 +23,38 @@ def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
         given, made = Path(source), Path(destination)
         if is_stream(source):
-            if sys.stdin.isatty():
-                raise UsageError(
-                    "a model is read from stdin, and nothing is there", "cat model.onnx | onnxopt optimize - -"
-                )
-            given = Path(folder) / "stdin.onnx"
-            given.write_bytes(sys.stdin.buffer.read())
+            given = Path(folder) / "stdin"
         if is_stream(destination):
-            if sys.stdout.isatty():
-                raise UsageError("a model would be written to the terminal", "onnxopt optimize model.onnx - > out.onnx")
-            made = Path(folder) / "out" / "stdout.onnx"
+            made = Path(folder) / "out" / "stdout"
             made.parent.mkdir()
-        yield given, made
-        if is_stream(destination) and made.exists():
-            if len(list(made.parent.iterdir())) > 1:
-                raise ModelError("the result has external data, which stdout does not take", "name a file as OUT")
-            sys.stdout.flush()
-            with open(made, "rb") as f:
-                while block := f.read(1 << 20):
-                    os.write(sys.stdout.fileno(), block)
+        try:
+            if is_stream(source):
+                _read(given)
+            if is_stream(destination) and sys.stdout.isatty():
+                raise UsageError("a model would be written to the terminal", "onnxopt optimize model.onnx - > out.onnx")
+            yield given, made
+            if is_stream(destination) and made.exists():
+                _write(made)
+        except OnnxOptError as e:
+            e.message = e.message.replace(f"{folder}/out/", "").replace(f"{folder}/", "")
+            raise
+
+
+def _read(given: Path) -> None:
+    from onnxopt.io.external import external_tensors
+    from onnxopt.io.load import read_proto
+
+    if sys.stdin.isatty():
+        raise UsageError("a model is read from stdin, and nothing is there", "cat model.onnx | onnxopt optimize - -")
+    with open(given, "wb") as f:
+        shutil.copyfileobj(sys.stdin.buffer, f)
+    if external_tensors(read_proto(given)):
+        raise ModelError("the model on stdin has external data, which stdin does not carry", "name its file as IN")
+
+
+def _write(made: Path) -> None:
+    if len(list(made.parent.iterdir())) > 1:
+        raise ModelError("the result has external data, which stdout does not carry", "name a file as OUT")
+    with open(made, "rb") as f:
+        shutil.copyfileobj(f, sys.stdout.buffer)
+    sys.stdout.buffer.flush()

@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Telling:
-    """`format` text or json; `junit`: a file for JUnit's XML; `budgets` that may be exceeded; `quiet`: errors only;
-    `data_on_stdout`: stdout is the model's."""
+    """`format` text or json; `junit`: a file for JUnit's XML; `report`: one for the JSON; `budgets` to keep;
+    `quiet`: errors only; `data_on_stdout`: stdout is the model's; `verbose`: rules, and reasons for declining."""
 
     format: str = "text"
     junit: Path | None = None
+    report: Path | None = None
     budgets: tuple[Budget, ...] = ()
     quiet: bool = False
     data_on_stdout: bool = False
+    verbose: int = 0
 
     @property
     def wanted(self) -> bool:

@@ -47,6 +47,7 @@ def repeat(
     pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
     ended = time.perf_counter()
     report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
+    report.changed = model.version > 0
     report.phases = {"load": loaded - start, "passes": ended - loaded}
     return History(report.to_dict(), timeline.to_list(), journal.to_list(), True, graph_record(model))
 

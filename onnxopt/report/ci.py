@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +17,16 @@ def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
         kind = "warning" if o["code"] == 3 else "error"
         said = o["message"] or o["status"]
         text = f"{said}\n{o['hint']}" if o["hint"] else said
-        yield f"::{kind} file={_property(o['source'])},title=onnxopt::{_data(text)}"
+        yield f"::{kind} file={_property(_in_repository(o['source']))},title=onnxopt::{_data(text)}"
+
+
+def _in_repository(path: str) -> str:
+    """As GitHub finds it: from the root of the repository, wherever we were started."""
+    root = os.environ.get("GITHUB_WORKSPACE")
+    if not root or "://" in path:
+        return path
+    relative = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
+    return path if relative.startswith(os.pardir) else relative
 
 
 def _data(text: str) -> str:

@@ -20,13 +20,24 @@ def print_report(report: dict[str, Any], verbose: int = 0) -> None:
     Console(highlight=False).print(render(report, verbose))
 
 
-def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
+def print_details(report: dict[str, Any], verbose: int = 0, title: str = "") -> None:
+    """Print what the passes did, without what came of it."""
+    parts = [Text(title, style="bold")] if title else []
+    Console(highlight=False).print(Group(*parts, *_details(report, verbose)))
+
+
+def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     pipeline = report["pipeline"]
     parts: list[RenderableType] = []
     if any(p["nodes"] or pass_hits(p) for p in pipeline["passes"]):
         parts.append(_passes(pipeline, verbose))
     if verbose and (declined := _declined(pipeline)).rows:
         parts.append(declined)
+    return parts
+
+
+def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
+    parts = _details(report, verbose)
     name, _, rest = summary(report).partition(": ")
     parts.append(Text.assemble((name, "bold"), ": ", rest))
     found = report.get("verification")

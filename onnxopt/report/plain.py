@@ -15,8 +15,14 @@ MARKS: Final = {
 
 def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """The report of `api.Report.to_dict()`, line by line."""
-    pipeline = report["pipeline"]
-    for p in pipeline["passes"]:
+    yield from details(report, verbose)
+    yield summary(report)
+    yield verdict(report)
+
+
+def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """What the passes did, without what came of it."""
+    for p in report["pipeline"]["passes"]:
         hits = pass_hits(p)
         if hits or p["nodes"] or verbose:
             saved = f" {change(-p['bytes']):>11}" if verbose else ""
@@ -30,8 +36,6 @@ def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                     yield f"    {name} declined {count:,} times: {reason}, for example {example}"
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
-    yield summary(report)
-    yield verdict(report)
 
 
 def pass_hits(p: dict[str, Any]) -> int:
@@ -51,8 +55,10 @@ def verdict(report: dict[str, Any]) -> str:
     """What verification found, in one line and a hint."""
     found = report.get("verification")
     if found is None:
-        changed = any(pass_hits(p) for p in report["pipeline"]["passes"])
-        return "! not verified: --no-verify" if changed else "nothing to do: the bytes are the same"
+        if report["changed"]:
+            return "! not verified: --no-verify"
+        same = report["bytes_before"] == report["bytes_after"]
+        return f"nothing to do: {'the bytes are the same' if same else 'only the metadata are new'}"
     mark, word = MARKS[found["status"]]
     hint = f"\n  {found['hint']}" if found["hint"] and found["status"] != "equal" else ""
     return f"{mark} {word}: {found['message']}{hint}"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from onnxopt.batch import parse_budget
+from onnxopt.batch.budget import figures_of
 from onnxopt.errors import UsageError
 
 REPORT: dict[str, Any] = {
@@ -15,6 +16,7 @@ REPORT: dict[str, Any] = {
     "bytes_before": 4096,
     "bytes_after": 2048,
     "rolled_back": [],
+    "changed": True,
     "seconds": 0.5,
 }
 
@@ -47,6 +49,11 @@ def test_conditions(text: str, said: str) -> None:
         ("nodes_after ** 2 > 1", "column 1: 'nodes_after ** 2'"),
         ("__import__('os').system('true')", "column 1"),
         ("nodes_after > 'a'", "column 15"),
+        ("  nodes_after  >\n True ", "column 15: 'True'"),
+        ("nodes_after > 3 - ü", "column 19: 'ü'"),
+        ("-" * 400 + "1 > x", "column 405: 'x'"),
+        ("(" * 300 + "1" + ")" * 300, "longer than 500"),
+        ("nodes_after > \0", "column"),
         ("", "column"),
     ],
 )
@@ -55,3 +62,17 @@ def test_nothing_else_is_evaluated(text: str, column: str) -> None:
         parse_budget(text)
     assert column in caught.value.message
     assert "nodes_after" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changed", "verification", "figures"),
+    [
+        (True, {"status": "inconclusive", "worst_rel": 1e-6}, (1e-6, 0)),
+        (True, {"status": "unverified", "worst_rel": 0.0}, (float("inf"), 0)),
+        (True, None, (float("inf"), 0)),
+        (False, None, (0.0, 1)),
+    ],
+)
+def test_what_was_not_compared_keeps_no_budget(changed: bool, verification: Any, figures: tuple[float, int]) -> None:
+    found = figures_of(REPORT | {"changed": changed, "verification": verification})
+    assert (found["max_rel"], found["verified"]) == figures

@@ -1,0 +1,131 @@
+"""Do one job, here and now."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxopt.batch.cache import Cache
+from onnxopt.batch.job import Job, Outcome
+from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
+from onnxopt.batch.staging import clear_staging, fetching, staging
+from onnxopt.batch.storage import fetch, is_url, store
+from onnxopt.errors import ModelError, OnnxOptError, WriteError
+
+if TYPE_CHECKING:
+    from onnxopt.api import Report
+    from onnxopt.pipeline import Instrument
+
+Phase = Callable[[str], None]
+
+
+def run(job: Job, progress: Phase = lambda name: None, instruments: Sequence[Instrument] = ()) -> Outcome:
+    """Do it. Never raises for what happens to one model: the outcome says it."""
+    start = time.perf_counter()
+    outcome = Outcome(job.source, job.destination)
+    try:
+        _run(job, outcome, progress, instruments)
+    except OnnxOptError as e:
+        outcome.status, outcome.code, outcome.message, outcome.hint = "failed", e.exit_code, e.message, e.hint
+        report = getattr(e, "report", None)
+        outcome.report = report.to_dict() if report is not None else outcome.report
+    except Exception as e:
+        outcome.status, outcome.code = "failed", 4
+        outcome.message = f"{job.source}: internal error: {type(e).__name__}: {' '.join(str(e).split())}"
+        outcome.hint = "please report it"
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Instrument]) -> None:
+    from onnxopt.pipeline.registry import load_module
+
+    for plugin in job.plugins:
+        load_module(plugin)
+    clear_staging(job)
+    with ExitStack() as stack:
+        source = Path(job.source)
+        if is_url(job.source):
+            progress("fetching")
+            source = fetch(job.source, Path(stack.enter_context(fetching(job))))
+        if job.in_place:
+            _refuse_external(source)
+        cache = Cache(Path(job.cache)) if job.cache else None
+        key = cache.key(source, job) if cache is not None else None
+        known = cache.get(key) if cache is not None and key is not None else None
+        if known is not None:
+            outcome.report = known.report | {"source": job.source, "destination": "" if job.check else job.destination}
+            outcome.code = known.code
+            _place(job, source, known.model, outcome, cached=True)
+            return
+        made = Path(stack.enter_context(staging(job))) / (Path(job.destination).name or "model.onnx")
+        report = _optimized(job, source, made, progress, instruments)
+        report.source, report.destination = job.source, "" if job.check else job.destination
+        outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
+        if cache is not None and key is not None and _lasts(report):
+            cache.put(key, made, outcome.report, outcome.code)
+        _place(job, source, made, outcome, cached=False)
+
+
+def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments: Sequence[Instrument]) -> Report:
+    from onnxopt.rollback import optimize_or_roll_back
+
+    return optimize_or_roll_back(
+        source,
+        made,
+        job.options,
+        verify_options=job.verify_options,
+        strict=job.strict,
+        progress=progress,
+        instruments=instruments,
+        reproducer=job.reproducer or None,
+        zero_weights=job.zero_weights,
+    )
+
+
+def _lasts(report: Report) -> bool:
+    """What could not be verified, for want of time or memory, may be another time."""
+    return report.verification is None or report.verification.status != "unverified"
+
+
+def _refuse_external(source: Path) -> None:
+    from onnxopt.io.external import external_tensors
+    from onnxopt.io.load import read_proto
+
+    if external_tensors(read_proto(source)):
+        raise ModelError(f"{source} has external data, which is not replaced in place", "use OUT or --out-dir")
+
+
+def _place(job: Job, source: Path, made: Path, outcome: Outcome, cached: bool) -> None:
+    """Bring the result to its destination, if it is not there already. Raises WriteError."""
+    if file_digest(made) == file_digest(source):
+        outcome.status = "unchanged"
+        if job.check or job.in_place:
+            return
+    elif job.check:
+        outcome.status, outcome.code = "would change", 1
+        return
+    else:
+        outcome.status = "cached" if cached else "optimized"
+    if is_url(job.destination):
+        store(made, list(files_of(made)), job.destination)
+        return
+    target = Path(job.destination)
+    if same_files(made, target):
+        outcome.status = "unchanged" if outcome.status == "unchanged" else "current"
+        return
+    try:
+        if job.in_place and job.backup:
+            keep_original(target, Path(f"{target}{job.backup}"))
+        if cached:
+            with staging(job) as folder:
+                shutil.copytree(made.parent, folder, dirs_exist_ok=True)
+                move_files(Path(folder) / made.name, target)
+        else:
+            move_files(made, target)
+    except OSError as e:
+        raise WriteError(f"cannot write {target}: {e.strerror or e}", "the original is as it was") from None
