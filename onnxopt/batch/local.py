@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.staging import clear_staging
 
-_PATIENCE = 5.0  # seconds for an interrupted process to clean up, before it is killed and we do
+_PATIENCE = 3.0  # seconds for an interrupted process to clean up, before it is killed and we do
 
 
 def run_locally(
@@ -93,9 +94,10 @@ class _Workers:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
                 process.stdin.close()  # it hears that
+        deadline = time.monotonic() + _PATIENCE
         for process in running:
             try:
-                process.wait(_PATIENCE)
+                process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()  # and `run` removes what it staged
 

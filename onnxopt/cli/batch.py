@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,9 +19,6 @@ from onnxopt.errors import OnnxOptError, UsageError
 if TYPE_CHECKING:
     from onnxopt.api import Report
     from onnxopt.pipeline import Instrument
-
-
-_NEWS: Final = ("optimized", "would change", "failed")  # what the passes did was done now
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,7 @@ def optimize_many(
     """Run the jobs, say what came of them; the exit code of all."""
     from onnxopt.report.progress import Board
 
-    alone, shown = len(jobs) == 1, telling.format == "text" and not telling.quiet
-    finished = 0
+    shown, finished = telling.format == "text" and not telling.quiet, 0
     try:
         with Board(len(jobs), enabled=not telling.quiet) as board:
 
@@ -105,10 +101,11 @@ def optimize_many(
                 judge(telling.budgets, [outcome])
                 board.done(outcome.source)
                 if shown and not sys.stdout.isatty():
-                    _say(outcome, alone, telling.verbose)
+                    _say(outcome, telling.verbose)
 
             outcomes = _run(jobs, processes, executor, done, board.phase, instruments)
     except KeyboardInterrupt:
+        click.echo(err=True)  # behind the terminal's ^C, as click does
         raise Interrupted(finished, len(jobs), executor) from None
     if shown:
         _conclude(outcomes, telling.verbose)
@@ -134,12 +131,12 @@ class Interrupted(OnnxOptError):
         super().__init__("interrupted", hint)
 
 
-def _say(outcome: Outcome, alone: bool, verbose: int) -> None:
-    """What came of a model, as plain lines; of one that is alone, or where it is asked for, what the passes did."""
+def _say(outcome: Outcome, verbose: int) -> None:
+    """What came of a model, as plain lines; where it is asked for, also what the passes did."""
     from onnxopt.report.batch import line
     from onnxopt.report.plain import details
 
-    if outcome.report is not None and (verbose or (alone and outcome.status in _NEWS)):
+    if outcome.report is not None and verbose:
         for text in details(outcome.report, verbose):
             click.echo(text)
     click.echo(line(outcome.to_dict()))
@@ -157,7 +154,7 @@ def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
     from onnxopt.report.console import print_details
 
     for record in records:
-        if record["report"] is not None and (verbose or (len(records) == 1 and record["status"] in _NEWS)):
+        if record["report"] is not None and verbose:
             print_details(record["report"], verbose, record["source"] if len(records) > 1 else "")
     if len(records) == 1:
         click.echo(line(records[0]))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.options import load_plugins, plugin_option
+from onnxopt.cli.options import known_passes, load_plugins, plugin_option
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Pass
 
 
 @click.command()
-@click.argument("name", metavar="PASS")
+@click.argument("name", metavar="PASS", shell_complete=known_passes)
 @plugin_option
 def explain(name: str, plugins: tuple[str, ...]) -> None:
     """Print the manual page of a pass: what it does, its options, its rules with their equations and patterns.

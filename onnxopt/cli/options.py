@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +34,29 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer cli
 def names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Names given one by one or with commas between them."""
     return tuple(name.strip() for text in value for name in text.split(",") if name.strip())
+
+
+def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: names of passes that begin like this, after those that are there with commas."""
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline import all_passes
+
+    return _completed(all_passes(), incomplete)
+
+
+def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: names of passes, and of their rules."""
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline import RewritePass, all_passes
+
+    passes = all_passes()
+    rules = [rule.name for cls in passes.values() if issubclass(cls, RewritePass) for rule in cls.rules]
+    return _completed((*passes, *rules), incomplete)
+
+
+def _completed(known: Iterable[str], incomplete: str) -> list[str]:
+    before, comma, start = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in known if name.startswith(start)]
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -114,6 +137,7 @@ plugin_option = click.option(
     "--plugin",
     "plugins",
     multiple=True,
+    type=click.Path(path_type=str),
     metavar="FILE.py|MODULE",
     help="Load passes from a Python file or module.",
 )
@@ -135,9 +159,22 @@ def pipeline_options(function: F) -> F:
                 "--pipeline", callback=_text, metavar="TEXT|@FILE", help="Run this pipeline instead of a level's."
             ),
             click.option(
-                "--with", "extra", callback=names, multiple=True, metavar="NAMES", help="Add passes to the level's."
+                "--with",
+                "extra",
+                callback=names,
+                multiple=True,
+                shell_complete=known_passes,
+                metavar="NAMES",
+                help="Add passes to the level's.",
             ),
-            click.option("--disable", callback=names, multiple=True, metavar="NAMES", help="Do not run these passes."),
+            click.option(
+                "--disable",
+                callback=names,
+                multiple=True,
+                shell_complete=known_rules,
+                metavar="NAMES",
+                help="Do not run these passes, or rules.",
+            ),
             click.option(
                 "--config",
                 callback=_config,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import load_plugins, plugin_option
+from onnxopt.cli.options import known_rules, load_plugins, plugin_option
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _SHOWN = 3  # reasons with an example
 
 @click.command()
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@click.argument("name", metavar="PASS_OR_RULE")
+@click.argument("name", metavar="PASS_OR_RULE", shell_complete=known_rules)
 @click.option("--node", metavar="NAME", help="Look at this node: its name, or the name of a value it produces.")
 @click.option(
     "-O",

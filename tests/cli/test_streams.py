@@ -1,4 +1,4 @@
-"""`-`: models on stdin and stdout; interruptions; shell completion."""
+"""`-`: models on stdin and stdout; terminals; shell completion."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import pty
 import re
 import shlex
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -49,39 +47,17 @@ def test_what_cannot_be_piped(samples: Path, run: Run, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert "external data" in done.stderr
-    assert run("optimize", "-", "out.onnx").returncode == 2, "nothing on stdin is no model"
+    for given, said in ((b"", "stdin is empty"), (b"nonsense", "stdin is not an ONNX model")):
+        wrong = subprocess.run([SCRIPT, "optimize", "-", "out.onnx"], input=given, capture_output=True, cwd=tmp_path)
+        assert wrong.returncode == 2
+        assert wrong.stderr.decode().startswith(f"error: {said}")
+    data = (tmp_path / "external_weights.onnx").read_bytes()
+    torn = subprocess.run([SCRIPT, "optimize", "-", "out.onnx"], input=data, capture_output=True, cwd=tmp_path)
+    assert torn.returncode == 2
+    assert b"the model on stdin has external data" in torn.stderr
     both = run("optimize", samples / "residual_block.onnx", "-", "--format", "json")
     assert both.returncode == 2
     assert "--report FILE" in both.stderr
-
-
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("many", [False, True])
-def test_an_interruption_leaves_nothing_behind(samples: Path, tmp_path: Path, stop: int, many: bool) -> None:
-    for name in ("a.onnx", "b.onnx"):
-        shutil.copy(samples / "residual_block.onnx", tmp_path / name)
-    (tmp_path / "sleeper.py").write_text(SLEEPER)
-    args = ["a.onnx", "b.onnx", "--out-dir", "build", "--jobs", "2"] if many else ["a.onnx", "out.onnx"]
-    process = subprocess.Popen(
-        [SCRIPT, "optimize", *args, "--plugin", "sleeper.py", "--with", "sleeper"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    wanted = {"asleep.a", "asleep.b"} if many else {"asleep.a"}
-    while not wanted <= {p.name for p in tmp_path.iterdir()}:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    os.kill(process.pid, stop)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert said.decode().splitlines()[-2:] == ["error: interrupted", "hint: nothing was written"]
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)  # no child is left
-    left = {p.name for p in tmp_path.rglob("*")} - {"a.onnx", "b.onnx", "sleeper.py", "build"}
-    assert left == wanted
 
 
 def on_a_terminal(command: str, cwd: Path) -> str:
@@ -110,10 +86,11 @@ def test_long_work_says_where_it_is(samples: Path, tmp_path: Path) -> None:
     shutil.copy(samples / "residual_block.onnx", tmp_path / "a.onnx")
     (tmp_path / "sleeper.py").write_text(SLEEPER.replace("sleep(60)", "sleep(1.5)"))
     shown = on_a_terminal("optimize a.onnx b.onnx --plugin sleeper.py --with sleeper", tmp_path)
-    assert re.search(r"sleeper 0:00:0\d", shown), shown
+    assert re.search(r"load › passes: sleeper › write › verify 0:00:0\d", shown), shown
     assert "next: onnxopt report a.onnx b.onnx -o report.html" in shown
     many = on_a_terminal("optimize a.onnx b.onnx --out-dir build", tmp_path)
-    assert "2/2" in many
+    assert "2/2 0:00:00 left" in many
+    assert re.search(r"[ab]\.onnx +load › ", many), many
     assert "2 models: " in many
 
 
@@ -129,6 +106,29 @@ def test_completion_knows_commands_and_options(run: Run) -> None:
     assert run(**words).stdout.split() == ["plain,optimize"]
     words |= {"COMP_CWORD": "2", "COMP_WORDS": "onnxopt optimize --in-p"}
     assert run(**words).stdout.split() == ["plain,--in-place"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("optimize mod", "file"),
+        ("optimize a.onnx mod", "file"),
+        ("optimize --plugin p", "file"),
+        ("optimize --cache-dir c", "dir"),
+        ("stats mod", "file"),
+        ("verify mod", "file"),
+        ("report a.onnx mod", "file"),
+        ("bisect mod", "file"),
+        ("explain dead-", "plain,dead-code"),
+        ("optimize --with canonicalize,dead-", "plain,canonicalize,dead-code"),
+        ("optimize --disable fold_conv_b", "plain,fold_conv_bn"),
+        ("why model.onnx fold_conv_b", "plain,fold_conv_bn"),
+    ],
+)
+def test_completion_knows_what_an_argument_is(run: Run, words: str, said: str) -> None:
+    last = len(words.split())
+    done = run(_ONNXOPT_COMPLETE="bash_complete", COMP_CWORD=str(last), COMP_WORDS=f"onnxopt {words}")
+    assert [line if "plain" in said else line.split(",")[0] for line in done.stdout.split()] == [said]
 
 
 def test_every_command_has_help_with_an_example(run: Run) -> None:

@@ -1,0 +1,153 @@
+"""Ctrl-C, SIGTERM, SIGKILL: nothing half-written, no temporary file and no process is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from tests.cli.conftest import SCRIPT
+
+SLEEPER = '''
+import pathlib, time
+from onnxopt import model_pass, register
+@register
+@model_pass(opt_level=1)
+def sleeper(model, ctx):
+    """Sleeps, except over what is called quick."""
+    if model.path.stem != "quick":
+        pathlib.Path("asleep." + model.path.stem).touch()
+        SLEEP
+'''
+DEEPLY = """
+        while True:
+            try: time.sleep(60)
+            except KeyboardInterrupt: pass
+"""
+
+
+class Running:
+    """`onnxopt optimize` in a session of its own, and everything it starts, known by a word in the environment."""
+
+    def __init__(self, folder: Path, *args: str) -> None:
+        self.folder, self._word = folder, f"ONNXOPT_TEST_{uuid4().hex}"
+        (folder / "tmp").mkdir()
+        own = {self._word: "1", "TMPDIR": str(folder / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"}
+        self._before = set(folder.rglob("*"))
+        self.process = subprocess.Popen(
+            [SCRIPT, "optimize", *args, "--plugin", "sleeper.py", "--with", "sleeper"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | own,
+        )
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not happened():
+            assert time.monotonic() < deadline, self.left()
+            time.sleep(0.02)
+
+    def until_asleep(self, *names: str) -> None:
+        self.until(lambda: all((self.folder / f"asleep.{n}").exists() for n in names))
+
+    def ended(self) -> tuple[int, list[str]]:
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said.splitlines()[-2:]
+
+    def left(self) -> set[str]:
+        """Files that were not there before, except those that say who slept, and onnxruntime's own `.ses`."""
+        new = set(self.folder.rglob("*")) - self._before
+        return {p.name for p in new if not p.name.startswith("asleep.") and p.name != ".ses"}
+
+    def processes(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if self._word in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def start(samples: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started = []
+
+    def call(*args: str, sleep: str = "time.sleep(60)") -> Running:
+        for name in ("a", "b", "quick"):
+            shutil.copy(samples / "residual_block.onnx", tmp_path / f"{name}.onnx")
+        (tmp_path / "sleeper.py").write_text(SLEEPER.replace("SLEEP", sleep))
+        started.append(Running(tmp_path, *args))
+        return started[-1]
+
+    yield call
+    for running in started:
+        for process in running.processes():
+            process.kill()
+        running.process.communicate()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_one_model(start: Callable[..., Running], stop: signal.Signals, whole_group: bool) -> None:
+    running = start("a.onnx", "out.onnx")
+    running.until_asleep("a")
+    assert len(running.processes()) == 2, "onnxopt, and the process that verifies"
+    if whole_group:
+        os.killpg(running.process.pid, stop)
+    else:
+        os.kill(running.process.pid, stop)
+    assert running.ended() == (130, ["error: interrupted", "hint: nothing was written"])
+    assert running.left() == set()
+    assert running.processes() == []
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_many_models(start: Callable[..., Running], stop: signal.Signals) -> None:
+    """As a terminal does: the whole group; impatiently, twice."""
+    running = start("a.onnx", "b.onnx", "--out-dir", "build", "--jobs", "2")
+    running.until_asleep("a", "b")
+    os.killpg(running.process.pid, stop)
+    os.killpg(running.process.pid, stop)
+    assert running.ended() == (130, ["error: interrupted", "hint: nothing was written"])
+    assert running.left() == {"build"}
+    assert running.processes() == []
+
+
+def test_what_was_finished_stays(start: Callable[..., Running]) -> None:
+    running = start("quick.onnx", "a.onnx", "b.onnx", "--out-dir", "build")
+    running.until_asleep("a")
+    os.killpg(running.process.pid, signal.SIGINT)
+    code, said = running.ended()
+    assert (code, said[-1]) == (130, "hint: 1 of 3 models were finished before, and stay")
+    assert running.left() == {"build", "quick.onnx"}
+    assert running.processes() == []
+
+
+def test_what_will_not_end_is_killed(start: Callable[..., Running]) -> None:
+    running = start("a.onnx", "b.onnx", "--check", "--jobs", "2", sleep=DEEPLY)
+    running.until_asleep("a", "b")
+    os.kill(running.process.pid, signal.SIGTERM)
+    assert running.ended()[0] == 130
+    running.until(lambda: not running.processes())
+    assert running.left() == set()
+
+
+def test_no_worker_outlives_its_parent(start: Callable[..., Running]) -> None:
+    running = start("a.onnx", "b.onnx", "--out-dir", "build", "--jobs", "2")
+    running.until_asleep("a", "b")
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.until(lambda: not running.processes())
+    assert running.left() == {"build"}
