@@ -88,7 +88,7 @@ def test_long_work_says_where_it_is(samples: Path, tmp_path: Path) -> None:
     shown = on_a_terminal("optimize a.onnx b.onnx --plugin sleeper.py --with sleeper", tmp_path)
     assert re.search(r"load › passes: sleeper › write › verify 0:00:0\d", shown), shown
     assert "next: onnxopt report a.onnx b.onnx -o report.html" in shown
-    many = on_a_terminal("optimize a.onnx b.onnx --out-dir build", tmp_path)
+    many = on_a_terminal("optimize a.onnx b.onnx --out-dir build --plugin sleeper.py --with sleeper", tmp_path)
     assert "2/2 0:00:00 left" in many
     assert re.search(r"[ab]\.onnx +load › ", many), many
     assert "2 models: " in many
