@@ -30,6 +30,15 @@ def test_urls_keep_their_scheme() -> None:
     ]
 
 
+def test_paths_and_urls_may_be_mixed() -> None:
+    assert destinations(["/data/in/a.onnx", "s3://data/in/c.onnx", "file:///data/b.onnx"], "out") == [
+        "out/in/a.onnx",
+        "out/in/c.onnx",
+        "out/b.onnx",
+    ]
+    assert destinations(["s3://one/m.onnx", "s3://two/m.onnx"], "out") == ["out/one/m.onnx", "out/two/m.onnx"]
+
+
 def test_a_model_named_twice_and_a_result_over_its_model(tmp_path: Path) -> None:
     source = str(tmp_path / "a.onnx")
     with pytest.raises(UsageError, match="written twice"):

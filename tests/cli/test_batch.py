@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
 import onnx
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import SCRIPT, Run
 
 NAMES = ("repvgg_blocks", "residual_block", "qdq_conv")
 
@@ -110,22 +111,71 @@ def test_check_writes_nothing(run: Run, models: list[str], tmp_path: Path) -> No
 
 
 def test_the_cache_goes_by_content(run: Run, models: list[str], tmp_path: Path) -> None:
+    first, second = models[1:]
+
     def go(*more: str) -> list[str]:
         shutil.rmtree(tmp_path / "build", ignore_errors=True)
-        done = run("optimize", *models, "--out-dir", "build", "--cache-dir", "cache", "--format", "json", *more)
+        done = run("optimize", first, second, "--out-dir", "build", "--cache-dir", "cache", "--format", "json", *more)
         assert done.returncode == 0, done.stderr
         return statuses(done.stdout)
 
-    assert go() == ["optimized", "optimized", "unchanged"]
-    made = (tmp_path / "build" / "repvgg_blocks.onnx").read_bytes()
-    assert go() == ["cached", "cached", "unchanged"]
-    assert (tmp_path / "build" / "repvgg_blocks.onnx").read_bytes() == made
-    assert go("-O3") == ["optimized", "optimized", "unchanged"], "other options, another result"
-    shutil.copy(tmp_path / models[1], tmp_path / models[0])
-    assert go() == ["cached", "cached", "unchanged"], "the name does not matter"
+    assert go() == ["optimized", "unchanged"]
+    made = (tmp_path / "build" / "residual_block.onnx").read_bytes()
+    assert go() == ["cached", "unchanged"]
+    assert (tmp_path / "build" / "residual_block.onnx").read_bytes() == made
+    assert go("-O3") == ["optimized", "unchanged"], "other options, another result"
+    shutil.copy(tmp_path / first, tmp_path / second)
+    assert go() == ["cached", "cached"], "the name does not matter"
     for entry in (tmp_path / "cache").rglob("files/*.onnx"):
         entry.write_bytes(b"damaged")
-    assert go() == ["optimized", "cached", "unchanged"], "the second finds what the first has made"
+    assert go() == ["optimized", "cached"], "the second finds what the first has made"
+
+
+def test_the_cache_knows_data_and_plugins(run: Run, samples: Path, tmp_path: Path) -> None:
+    for file in ("external_weights.onnx", "external_weights.data"):
+        shutil.copy(samples / file, tmp_path)
+    plugin = tmp_path / "plug.py"
+    plugin.write_text(
+        "from onnxopt import model_pass, register\n"
+        "@register\n"
+        "@model_pass(opt_level=1)\n"
+        "def plug(model, ctx):\n"
+        '    """Does nothing."""\n'
+    )
+    more = ("--plugin", "plug.py", "--with", "plug", "--cache-dir", "cache", "--format", "json")
+
+    def go(*where: str) -> list[str]:
+        done = run("optimize", "external_weights.onnx", *where, *more)
+        assert done.returncode == 0, done.stderr
+        return statuses(done.stdout)
+
+    assert go("--out-dir", "build") == ["optimized"]
+    made = {p.name: p.read_bytes() for p in (tmp_path / "build").iterdir()}
+    assert set(made) == {"external_weights.onnx", "external_weights.onnx.data"}
+    assert go("--out-dir", "build") == ["current"]
+    shutil.rmtree(tmp_path / "build")
+    assert go("--out-dir", f"file://{tmp_path}/build") == ["cached"]
+    assert {p.name: p.read_bytes() for p in (tmp_path / "build").iterdir()} == made, "nothing of the cache beside it"
+    assert go("other.onnx") == ["optimized"], "the data file is called after the model"
+    onnx.checker.check_model(str(tmp_path / "other.onnx"))
+    plugin.write_text(plugin.read_text() + "    model.graph\n")
+    assert go("--out-dir", "new") == ["optimized"], "another plugin"
+    (tmp_path / "external_weights.data").write_bytes(bytes(len((samples / "external_weights.data").read_bytes())))
+    assert go("--out-dir", "new") == ["optimized"], "other data"
+
+
+def test_two_builds_share_a_cache(run: Run, models: list[str], tmp_path: Path) -> None:
+    command = [str(SCRIPT), "optimize", *models, "--jobs", "2", "--cache-dir", "cache", "--out-dir"]
+    builds = [subprocess.Popen([*command, f"build{i}"], cwd=tmp_path, stdout=subprocess.DEVNULL) for i in range(2)]
+    assert [b.wait(timeout=60) for b in builds] == [0, 0]
+    assert {p.name: p.read_bytes() for p in (tmp_path / "build0").iterdir()} == {
+        p.name: p.read_bytes() for p in (tmp_path / "build1").iterdir()
+    }
+    entries = list((tmp_path / "cache").glob("*/*"))
+    assert len(entries) == 3
+    assert not [p for p in entries if p.name.startswith(".")]
+    third = run("optimize", *models, "--cache-dir", "cache", "--out-dir", "build2", "--format", "json")
+    assert statuses(third.stdout) == ["cached", "cached", "unchanged"]
 
 
 def test_budgets_of_the_command_line_and_of_the_project(run: Run, models: list[str], tmp_path: Path) -> None:
@@ -139,6 +189,11 @@ def test_budgets_of_the_command_line_and_of_the_project(run: Run, models: list[s
     many = run("optimize", *models, "--out-dir", "build")
     assert many.returncode == 1
     assert many.stderr.count("over budget") == 3
+    same = run("optimize", models[2], "out.onnx", "--fail-if", "not verified or max_rel", "--fail-if", "rewrites")
+    assert same.returncode == 0, "the same bytes compute the same"
+    blind = run("optimize", models[0], "out.onnx", "--no-verify", "--fail-if", "max_rel > 1e-3")
+    assert blind.returncode == 1
+    assert "max_rel = inf" in blind.stderr
     wrong = run("optimize", models[0], "out.onnx", "--fail-if", "nodes_after > x")
     assert wrong.returncode == 2
     assert "column 15" in wrong.stderr
@@ -162,6 +217,54 @@ def test_what_build_systems_read(run: Run, models: list[str], tmp_path: Path) ->
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("4", "0", "1")
 
 
+def test_annotations_are_where_the_repository_has_the_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "repo" / "nets").mkdir(parents=True)
+    (tmp_path / "repo" / "nets" / "m.onnx").write_bytes(b"no model")
+    done = run(
+        *("optimize", tmp_path / "repo/nets/m.onnx", "--check"),
+        GITHUB_ACTIONS="true",
+        GITHUB_WORKSPACE=str(tmp_path / "repo"),
+        GITHUB_STEP_SUMMARY=str(tmp_path / "nowhere" / "summary"),
+    )
+    assert done.returncode == 2
+    assert "\n::error file=nets/m.onnx,title=onnxopt::" in done.stdout
+    assert "warning: GITHUB_STEP_SUMMARY: cannot write" in done.stderr
+
+
+def test_the_report_of_many_is_one_document(run: Run, models: list[str], tmp_path: Path) -> None:
+    done = run("optimize", *models, "--check", "--report", "report.json", "-v")
+    assert done.returncode == 1
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["exit_code"] == 1
+    assert statuses(json.dumps(document)) == ["would change", "would change", "unchanged"]
+    assert "    fold_conv_bn: 3 (-3 nodes)\n" in done.stdout
+
+
+def test_json_has_no_infinities(run: Run, models: list[str], tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "from onnxopt import PassInfo, RewritePass, op, register, rewrite, var\n"
+        "@rewrite(op.Relu(var('x')))\n"
+        "def roots(m, x):\n"
+        '    """Not a number where x is negative."""\n'
+        "    return m.op.Sqrt(x)\n"
+        "@register\n"
+        "class Wrong(RewritePass):\n"
+        '    """Wrong."""\n'
+        "    info = PassInfo('wrong', opt_level=1)\n"
+        "    rules = (roots,)\n"
+    )
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    args = ("--plugin", "wrong.py", "--with", "wrong", "--strict", "--format", "json")
+    done = run("optimize", models[1], "out.onnx", *args)
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout, parse_constant=refuse)
+    verdict = answer["models"][0]["report"]["verification"]
+    assert (verdict["status"], verdict["worst_rel"]) == ("different", None)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -173,6 +276,8 @@ def test_what_build_systems_read(run: Run, models: list[str], tmp_path: Path) ->
         (["a.onnx", "c.onnx", "--out-dir", "d", "--time-passes"], "--time-passes is for one model"),
         (["a.onnx", "--out-dir", "d", "--executor", "cloud"], "there is no executor 'cloud'"),
         (["a.onnx", "a.onnx", "--out-dir", "d"], "written twice"),
+        (["a.onnx", "b.onnx", "--jobs", "2"], "is b.onnx the result of a.onnx, or a second model?"),
+        (["a.onnx", "--in-place", "--backup", "old/"], "'old/' is not a suffix"),
     ],
 )
 def test_what_contradicts_itself(run: Run, args: list[str], message: str) -> None:

@@ -55,10 +55,10 @@ def test_a_killed_worker_loses_nothing(samples: Path, run: Run, tmp_path: Path, 
         models.append(tmp_path / f"in/{i}.onnx")
         models[-1].parent.mkdir(exist_ok=True)
         shutil.copy(samples / "residual_block.onnx", models[-1])
-    more = ["--plugin", str(tmp_path / "slow.py"), "--with", "slow", "--format", "json"]
-    here = [f"file://{m}" if i % 2 else str(m) for i, m in enumerate(models)]
+    more = ["--plugin", "slow.py", "--with", "slow", "--format", "json"]
+    here = [f"file://{m}" if i % 2 else f"in/{m.name}" for i, m in enumerate(models)]
     process = subprocess.Popen(
-        [SCRIPT, "optimize", *here, "--out-dir", str(tmp_path / "out"), "--executor", f"dask:{address}", *more],
+        [SCRIPT, "optimize", *here, "--out-dir", "out", "--executor", f"dask:{address}", *more],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,7 +70,9 @@ def test_a_killed_worker_loses_nothing(samples: Path, run: Run, tmp_path: Path, 
     os.kill(workers[0], signal.SIGKILL)
     out, said = process.communicate(timeout=60)
     assert process.returncode == 0, said + out
-    assert [o["status"] for o in json.loads(out)["models"]] == ["optimized"] * 6
+    outcomes = json.loads(out)["models"]
+    assert [o["status"] for o in outcomes] == ["optimized"] * 6
+    assert [o["source"] for o in outcomes] == here, "as the user calls them, though the workers are elsewhere"
     assert run("optimize", models[0], "alone.onnx").returncode == 0
     made = sorted((tmp_path / "out").rglob("*"))
     assert [p.name for p in made] == [f"{i}.onnx" for i in range(6)], "whole results, and nothing else"
@@ -83,6 +85,10 @@ def test_results_go_to_urls(samples: Path, run: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert run("optimize", samples / "residual_block.onnx", "alone.onnx").returncode == 0
     assert (tmp_path / "build/residual_block.onnx").read_bytes() == (tmp_path / "alone.onnx").read_bytes()
+    assert run("optimize", f"file://{samples}/external_weights.onnx", "--out-dir", "build").returncode == 0
+    assert run("optimize", samples / "external_weights.onnx", "--out-dir", "here").returncode == 0
+    for name in ("external_weights.onnx", "external_weights.onnx.data"):
+        assert (tmp_path / "build" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     missing = run("optimize", "file:///nowhere/m.onnx", "--out-dir", "build")
     assert missing.returncode == 2
     assert "file:///nowhere/m.onnx" in missing.stderr
@@ -90,7 +96,8 @@ def test_results_go_to_urls(samples: Path, run: Run, tmp_path: Path) -> None:
 
 def test_no_cluster_there(samples: Path, run: Run) -> None:
     done = run(
-        *("optimize", samples / "residual_block.onnx", "--out-dir", "build", "--executor", "dask:tcp://127.0.0.1:1")
+        *("optimize", samples / "residual_block.onnx", "--out-dir", "build", "--executor", "dask:tcp://127.0.0.1:1"),
+        DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="1s",
     )
     assert done.returncode == 2
     assert "no Dask scheduler answers at tcp://127.0.0.1:1" in done.stderr
