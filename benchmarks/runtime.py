@@ -27,7 +27,8 @@ def compare(files: dict[str, Path], runs: int) -> None:
                 raise SystemExit(f"{files['original']}: {found.failure}")
             others = [name for name in files if name != "original"]
             ratios = "  ".join(
-                f"{name} {r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for name, r in zip(others, found.ratios)
+                f"{name} {r.value:.3f}" + (f" ({r.low:.3f} to {r.high:.3f})" if r.low and r.high else "")
+                for name, r in zip(others, found.ratios)
             )
             median = found.files[0].median * 1e3
             print(f"  optimizations {level:4}  threads {threads}  {median:8.2f} ms  {ratios}")

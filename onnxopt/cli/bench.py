@@ -14,15 +14,17 @@ from onnxopt.errors import UsageError
 
 @click.command(
     epilog="A and B run in turn, in one process apart from this one, so that what disturbs the machine disturbs both. "
-    "p10 and p90: four in five runs lie between them. The ratio is the middle one of those of a hundred stretches of "
-    "time; 95 %: 95 of 100 such measurements would lie within. Exit codes: 0 measured, 1 onnxruntime cannot load or "
-    "run a model, or crashed, 2 wrong usage or unreadable input."
+    "p10 and p90: four in five runs lie between them. The ratio is a trimmed mean over several openings of the files, "
+    "with its 95 % interval. Exit codes: 0 measured, 1 onnxruntime cannot load or run a model, or crashed, 2 wrong "
+    "usage or unreadable input."
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
 @click.option("--runs", type=click.IntRange(1), help="Runs of each model. [default: what --seconds allow]")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Measure for so long. [default: 5]")
-@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs that do not count.")
+@click.option(
+    "--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs after each opening that do not count."
+)
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of an operator. [default: the runtime's]")
 @click.option(
     "--level",

@@ -23,10 +23,11 @@ def milliseconds(seconds: float) -> str:
 
 
 def conclusions(found: dict[str, Any]) -> Iterator[str]:
-    """`B / A: 0.780 (95 %: 0.770 to 0.790): B is faster`."""
+    """`B / A: 0.780 (95 %: 0.770 to 0.790): B is faster`; no interval if there was one opening only."""
     for r in found["ratios"]:
         words = "as fast as A, as far as can be told" if r["verdict"] == "same" else r["verdict"]
-        yield f"B / A: {r['value']:.3f} (95 %: {r['low']:.3f} to {r['high']:.3f}): B is {words}"
+        interval = "" if r["low"] is None else f" (95 %: {r['low']:.3f} to {r['high']:.3f})"
+        yield f"B / A: {r['value']:.3f}{interval}: B is {words}"
 
 
 def conditions(found: dict[str, Any]) -> str:
@@ -34,7 +35,8 @@ def conditions(found: dict[str, Any]) -> str:
     count = found["threads"]
     threads = f"{count} thread{'s' if count > 1 else ''}" if count else "threads as onnxruntime chooses"
     dims = "".join(f", {name}={size}" for name, size in found["dims"].items())
-    return f"{found['runs']:,} runs, {threads}, optimizations {found['level']}, {found['provider']}{dims}"
+    openings = f" in {found['openings']} openings" if found["openings"] > 1 else ""
+    return f"{found['runs']:,} runs{openings}, {threads}, optimizations {found['level']}, {found['provider']}{dims}"
 
 
 def print_latencies(found: dict[str, Any]) -> None:

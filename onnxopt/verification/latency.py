@@ -27,8 +27,11 @@ LEVELS: Final = {
 _START: Final = "from onnxopt.verification.latency import main; main()"
 # Sizes of dynamic dims, tried in this order: what is typical of use rather than small. A batch has one.
 _SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1)
-_BLOCKS: Final = 100
-_SAMPLES: Final = 1000  # of the bootstrap
+_OPENINGS: Final = 10  # times that the files are opened anew
+_FEW_OPENINGS: Final = 5  # of files that are slow to load
+_SLOW_TO_LOAD: Final = 1.0  # seconds
+# Student's t for 97.5 %, by degrees of freedom from 1: openings that are kept, less one.
+_STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571)
 _SAME: Final = 0.01  # a ratio that is closer to one does not matter to anybody
 _SLICE: Final = 0.5  # seconds of work between two messages: a parent that wakes up disturbs
 
@@ -65,15 +68,15 @@ class Latency:
 
 @dataclass
 class Ratio:
-    """How long a file takes over how long the first does: below one is faster. 95 % of such measurements lie
-    in `low` to `high`.
+    """How long a file takes over how long the first does: below one is faster.
 
-    `verdict`: faster, slower, or same where the interval reaches to within 1 % of one.
+    `low` to `high`: a 95 % interval; None where the files were opened only once. `verdict`: faster, slower, or same
+    where the interval reaches to within 1 % of one, or there is none.
     """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     verdict: str
 
 
@@ -84,6 +87,7 @@ class Bench:
     files: list[Latency] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     runs: int = 0
+    openings: int = 0
     level: str = "all"
     threads: int = 0
     provider: str = "CPUExecutionProvider"
@@ -116,26 +120,37 @@ def bench(
         fix_dims(plan, options.dims)
         try:
             absolute = [str(p.absolute()) for p in paths]
-            result.provider, result.dims = service.call("open", absolute, plan, options, given)
-            times = _measure(service, options, progress)
+            result.provider, result.dims, loading = service.call("open", absolute, plan, options, given)
+            openings = _measure(service, options, loading, progress)
         except (Died, Refused) as e:
             result.failure = str(e)
             return result
-    result.runs = len(times)
+    times = np.concatenate(openings)
+    result.runs, result.openings = len(times), len(openings)
     result.files = [_latency(str(file), times[:, i]) for i, file in enumerate(files)]
-    result.ratios = [ratio(times[:, 0], times[:, i]) for i in range(1, len(paths))]
+    result.ratios = [ratio([(t[:, 0], t[:, i]) for t in openings]) for i in range(1, len(paths))]
     return result
 
 
-def _measure(service: Service, options: BenchOptions, progress: Callable[[str], None]) -> Any:
-    """Seconds, by round and file."""
-    rounds: list[list[float]] = []
-    end = time.monotonic() + options.seconds
-    while len(rounds) < options.runs if options.runs is not None else time.monotonic() < end or not rounds:
-        left = options.runs - len(rounds) if options.runs is not None else 1 << 30
-        rounds += service.call("measure", left, _SLICE if options.runs else min(_SLICE, options.seconds))
-        progress(f"{len(rounds):,} runs")
-    return np.array(rounds)
+def _measure(service: Service, options: BenchOptions, loading: float, progress: Callable[[str], None]) -> list[Any]:
+    """For each opening of the files, seconds by round and file. `loading`: seconds that opening them takes."""
+    count = _OPENINGS if loading < _SLOW_TO_LOAD else _FEW_OPENINGS
+    count = count if options.runs is None else min(count, options.runs)
+    found = []
+    done = 0
+    for i in range(count):
+        if i:
+            service.call("reopen", i % 2 == 1)
+        rounds: list[list[float]] = []
+        share = None if options.runs is None else options.runs * (i + 1) // count - done
+        end = time.monotonic() + options.seconds / count
+        while len(rounds) < share if share is not None else time.monotonic() < end or not rounds:
+            left = 1 << 30 if share is None else share - len(rounds)
+            rounds += service.call("measure", left, _SLICE if share else min(_SLICE, options.seconds / count))
+            progress(f"{done + len(rounds):,} runs")
+        done += len(rounds)
+        found.append(np.array(rounds))
+    return found
 
 
 def _latency(file: str, times: Any) -> Latency:
@@ -143,20 +158,36 @@ def _latency(file: str, times: Any) -> Latency:
     return Latency(file, median, p10, p90)
 
 
-def ratio(a: Any, b: Any) -> Ratio:
-    """How `b` compares with `a`, seconds of the same rounds.
+def ratio(openings: Sequence[tuple[Any, Any]]) -> Ratio:
+    """How the second compares with the first of two files, of which each opening gives seconds of the same rounds.
 
-    The median over ratios of medians of up to a hundred consecutive blocks of rounds, with a percentile bootstrap of
-    it. Blocks, because what disturbs a machine lasts for more than one run.
+    The trimmed mean over openings of the logarithm of the ratio, a fifth left out at either end, with its interval by
+    Tukey and McLaughlin. Openings are what repeats: where a session lies in memory makes one of two equal models faster
+    by percents, for as long as it is open, and no number of runs in it shows that. Trimmed, because what else the
+    machine does may spoil some of them.
     """
-    blocks = min(len(a), _BLOCKS)
-    ratios = np.array(
-        [np.median(y) / np.median(x) for x, y in zip(np.array_split(a, blocks), np.array_split(b, blocks))]
-    )
-    chosen = np.random.default_rng(0).integers(0, blocks, (_SAMPLES, blocks))
-    low, high = (float(p) for p in np.percentile(np.median(ratios[chosen], axis=1), (2.5, 97.5)))
+    logs = np.sort([_log_ratio(a, b) for a, b in openings])
+    count = len(logs)
+    cut = count // 5
+    kept = count - 2 * cut
+    middle = float(logs[cut : count - cut].mean())
+    if count < 2:
+        return Ratio(float(np.exp(middle)), None, None, "same")
+    winsorized = np.clip(logs, logs[cut], logs[count - cut - 1])
+    error = float(winsorized.std(ddof=1)) * ((count - 1) / (kept * (kept - 1))) ** 0.5
+    margin = _STUDENT[kept - 2] * error
+    low, high = float(np.exp(middle - margin)), float(np.exp(middle + margin))
     verdict = "faster" if high < 1 - _SAME else "slower" if low > 1 + _SAME else "same"
-    return Ratio(float(np.median(ratios)), low, high, verdict)
+    return Ratio(float(np.exp(middle)), low, high, verdict)
+
+
+def _log_ratio(a: Any, b: Any) -> float:
+    """Of the medians in one opening. Rounds in which `a` is first and those in which `b` is count alike.
+
+    The first of a round was the last of the round before, and finds its data in the caches.
+    """
+    orders = [np.log(np.median(b[i::2]) / np.median(a[i::2])) for i in range(min(2, len(a)))]
+    return float(np.mean(orders))
 
 
 # -- in the worker ---------------------------------------------------------------------------------------
@@ -168,42 +199,65 @@ class Runner:
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self.rounds = 0
+        self.sessions: dict[int, Any] = {}
 
     def open(
         self, paths: Sequence[str], plan: Plan, options: BenchOptions, given: dict[str, Any]
-    ) -> tuple[str, dict[str, int]]:
-        """(provider, sizes of dynamic dims). Raises UsageError, and Refused where a file cannot be loaded or run."""
+    ) -> tuple[str, dict[str, int], float]:
+        """(provider, sizes of dynamic dims, seconds that loading took).
+
+        Raises UsageError, and Refused where a file cannot be loaded or run.
+        """
         import onnxruntime as rt
 
-        provider = find_provider(options.provider)
-        settings = rt.SessionOptions()
-        settings.graph_optimization_level = getattr(rt.GraphOptimizationLevel, LEVELS[options.level])
-        settings.intra_op_num_threads = options.threads
-        settings.log_severity_level = 4
-        settings.add_session_config_entry("session.force_spinning_stop", "1")  # or idle threads of A disturb B
-        self.sessions = []
-        labels = [chr(ord("A") + i) for i in range(len(paths))]
-        for label, path in zip(labels, paths):
-            self.tell(f"loading {label}")
-            try:
-                providers = list(dict.fromkeys((provider, "CPUExecutionProvider")))
-                self.sessions.append(rt.InferenceSession(path, settings, providers=providers))
-            except Exception as e:
-                raise Refused(f"{label} cannot be loaded: {reason(e)}") from e
-        self.tell("running A")
+        self.provider = find_provider(options.provider)
+        self.paths, self.warmup = paths, options.warmup
+        self.settings = rt.SessionOptions()
+        self.settings.graph_optimization_level = getattr(rt.GraphOptimizationLevel, LEVELS[options.level])
+        self.settings.intra_op_num_threads = options.threads
+        self.settings.log_severity_level = 4
+        # or idle threads of A disturb B
+        self.settings.add_session_config_entry("session.force_spinning_stop", "1")
+        start = time.perf_counter()
+        self._load(range(len(paths)))
+        loading = time.perf_counter() - start
         bound = bound_dims(plan, given)
         batch = {symbol: 1 for symbol in plan.symbols if plan.is_batch(symbol) and symbol not in bound}
         plan.fix(batch)
         case, _ = feed(self._first, plan, Recipe("bench"), Data(given), plan.size_choices(_SIZES), options.seed)
         self.feeds = case.feeds
-        for label, session in zip(labels, self.sessions):
-            self.tell(f"running {label}")
+        self._warm_up()
+        return self.provider, options.dims | batch | case.dims, loading
+
+    def reopen(self, reverse: bool) -> None:
+        """Open all files anew, in the other order if `reverse`. Raises Refused."""
+        self.sessions.clear()
+        order = range(len(self.paths))
+        self._load(order[::-1] if reverse else order)
+        self._warm_up()
+
+    def _load(self, order: range) -> None:
+        import onnxruntime as rt
+
+        providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
+        for i in order:
+            self.tell(f"loading {_label(i)}")
             try:
-                for _ in range(options.warmup + 1):
-                    session.run(None, self.feeds)
+                self.sessions[i] = rt.InferenceSession(self.paths[i], self.settings, providers=providers)
             except Exception as e:
-                raise Refused(f"{label} fails: {reason(e)}") from e
-        return provider, options.dims | batch | case.dims
+                raise Refused(f"{_label(i)} cannot be loaded: {reason(e)}") from e
+
+    def _warm_up(self) -> None:
+        """Run each, then in turn as when it counts: else the last alone would find its data in the caches."""
+        for i in range(len(self.paths)):
+            self.tell(f"running {_label(i)}")
+            try:
+                self.sessions[i].run(None, self.feeds)
+            except Exception as e:
+                raise Refused(f"{_label(i)} fails: {reason(e)}") from e
+        self.tell("warming up")
+        for _ in range(self.warmup):
+            self._round()
 
     def _first(self, feeds: dict[str, Any]) -> None:
         self.tell("running A")
@@ -214,16 +268,24 @@ class Runner:
         self.tell("measuring")
         found: list[list[float]] = []
         end = time.perf_counter() + seconds
-        order = list(range(len(self.sessions)))
         while len(found) < count and (not found or time.perf_counter() < end):
-            times = [0.0] * len(order)
-            self.rounds += 1
-            for i in order if self.rounds % 2 else reversed(order):  # neither is always first
-                start = time.perf_counter()
-                self.sessions[i].run(None, self.feeds)
-                times[i] = time.perf_counter() - start
-            found.append(times)
+            found.append(self._round())
         return found
+
+    def _round(self) -> list[float]:
+        """Seconds that a run of each file takes; the order turns around from one round to the next."""
+        times = [0.0] * len(self.paths)
+        self.rounds += 1
+        order = range(len(times))
+        for i in order if self.rounds % 2 else reversed(order):
+            start = time.perf_counter()
+            self.sessions[i].run(None, self.feeds)
+            times[i] = time.perf_counter() - start
+        return times
+
+
+def _label(i: int) -> str:
+    return chr(ord("A") + i)
 
 
 def main() -> None:
