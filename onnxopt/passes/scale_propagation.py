@@ -17,7 +17,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import is_normalized
+from onnxopt.rewriting import ends_formula
 
 # f(c x) = c f(x) for every c, and for every positive c.
 _LINEAR: Final = frozenset(
@@ -48,7 +48,8 @@ class ScalePropagation(GraphPass):
     of all such, a product with one such operand, average pooling) or keeps its sign (Relu, MaxPool), nobody else reads
     it, and it ends at a product, convolution, normalization or factor whose weights nobody else reads. Also the other
     way, a factor per channel in front of Transpose, Pad or pooling and a Conv or MatMul.
-    Not done: factors of zero, quantized operators, results that are ranked, weights that overflow their type.
+    Not done: factors of zero, quantized operators, results that are ranked, weights that overflow their type; the
+    last factor of a normalization or Gelu that is written out does not travel on.
     """
 
     info = PassInfo("scale-propagation", opt_level=2, after=("conv-add-folding", "matmul-scale-folding"))
@@ -65,7 +66,11 @@ class ScalePropagation(GraphPass):
                     ctx.decline("propagated", "the result is ranked (NonMaxSuppression, TopK)", repr(node))
                     continue
                 edits = _up(x, node, factor.reshape(()), _REACH) if factor.size == 1 else None
-                if edits is None and not is_normalized(x):
+                if edits is None and ends_formula(x, factor):
+                    reason = "it ends a normalization or Gelu, which runtimes run as one operator"
+                    ctx.decline("propagated", reason, repr(node))
+                    continue
+                if edits is None:
                     edits = _down(node, factor)
                 if edits is None:
                     ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))

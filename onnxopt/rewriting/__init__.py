@@ -1,7 +1,7 @@
 """The rewriting engine: patterns, the matcher, rules, the builder, the driver."""
 
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
-from onnxopt.rewriting.guards import is_normalized, quantized, require_order_kept
+from onnxopt.rewriting.guards import ends_formula, quantized, require_order_kept
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
 from onnxopt.rewriting.replace import remove_dead
@@ -23,8 +23,8 @@ __all__ = [
     "SubgraphMatcher",
     "const",
     "either",
+    "ends_formula",
     "falsy",
-    "is_normalized",
     "one_of",
     "op",
     "quantized",
