@@ -28,7 +28,7 @@ _START: Final = "from onnxopt.verification.latency import main; main()"
 # Sizes of dynamic dims, tried in this order: what is typical of use rather than small. A batch has one.
 _SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1)
 _OPENINGS: Final = 10  # times that the files are opened anew
-_FEW_OPENINGS: Final = 5  # of files that are slow to load
+_FEW_OPENINGS: Final = 6  # of files that are slow to load
 _SLOW_TO_LOAD: Final = 1.0  # seconds
 # Student's t for 97.5 %, by degrees of freedom from 1: openings that are kept, less one.
 _STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571)
@@ -140,7 +140,7 @@ def _measure(service: Service, options: BenchOptions, loading: float, progress: 
     done = 0
     for i in range(count):
         if i:
-            service.call("reopen", i % 2 == 1)
+            service.call("reopen", i)
         rounds: list[list[float]] = []
         share = None if options.runs is None else options.runs * (i + 1) // count - done
         end = time.monotonic() + options.seconds / count
@@ -166,7 +166,7 @@ def ratio(openings: Sequence[tuple[Any, Any]]) -> Ratio:
     by percents, for as long as it is open, and no number of runs in it shows that. Trimmed, because what else the
     machine does may spoil some of them.
     """
-    logs = np.sort([_log_ratio(a, b) for a, b in openings])
+    logs = np.sort([np.log(np.median(b) / np.median(a)) for a, b in openings])
     count = len(logs)
     cut = count // 5
     kept = count - 2 * cut
@@ -181,13 +181,16 @@ def ratio(openings: Sequence[tuple[Any, Any]]) -> Ratio:
     return Ratio(float(np.exp(middle)), low, high, verdict)
 
 
-def _log_ratio(a: Any, b: Any) -> float:
-    """Of the medians in one opening. Rounds in which `a` is first and those in which `b` is count alike.
+def order(count: int, opening: int) -> list[int]:
+    """In what order `count` files are loaded, and run in each round: each is in each place equally often.
 
-    The first of a round was the last of the round before, and finds its data in the caches.
+    The one that is loaded first may seem 4 % slower than its copies for as long as it is open. Rounds keep the order: a
+    file that ran after itself would find its weights in the caches, and seem 3 % faster.
     """
-    orders = [np.log(np.median(b[i::2]) / np.median(a[i::2])) for i in range(min(2, len(a)))]
-    return float(np.mean(orders))
+    ahead = [*range(count)]
+    start = opening // 2 % count
+    found = ahead[start:] + ahead[:start]
+    return found[::-1] if opening % 2 else found
 
 
 # -- in the worker ---------------------------------------------------------------------------------------
@@ -198,7 +201,6 @@ class Runner:
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
-        self.rounds = 0
         self.sessions: dict[int, Any] = {}
 
     def open(
@@ -219,7 +221,8 @@ class Runner:
         # or idle threads of A disturb B
         self.settings.add_session_config_entry("session.force_spinning_stop", "1")
         start = time.perf_counter()
-        self._load(range(len(paths)))
+        self.order = order(len(paths), 0)
+        self._load()
         loading = time.perf_counter() - start
         bound = bound_dims(plan, given)
         batch = {symbol: 1 for symbol in plan.symbols if plan.is_batch(symbol) and symbol not in bound}
@@ -229,18 +232,18 @@ class Runner:
         self._warm_up()
         return self.provider, options.dims | batch | case.dims, loading
 
-    def reopen(self, reverse: bool) -> None:
-        """Open all files anew, in the other order if `reverse`. Raises Refused."""
+    def reopen(self, opening: int) -> None:
+        """Open all files anew, each time in another order. Raises Refused."""
         self.sessions.clear()
-        order = range(len(self.paths))
-        self._load(order[::-1] if reverse else order)
+        self.order = order(len(self.paths), opening)
+        self._load()
         self._warm_up()
 
-    def _load(self, order: range) -> None:
+    def _load(self) -> None:
         import onnxruntime as rt
 
         providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
-        for i in order:
+        for i in self.order:
             self.tell(f"loading {_label(i)}")
             try:
                 self.sessions[i] = rt.InferenceSession(self.paths[i], self.settings, providers=providers)
@@ -266,6 +269,7 @@ class Runner:
     def measure(self, count: int, seconds: float) -> list[list[float]]:
         """Up to `count` rounds, of which the last begins within `seconds`: what each file took, in their order."""
         self.tell("measuring")
+        self.sessions[self.order[-1]].run(None, self.feeds)  # as if the rounds had gone on since the last slice
         found: list[list[float]] = []
         end = time.perf_counter() + seconds
         while len(found) < count and (not found or time.perf_counter() < end):
@@ -273,11 +277,9 @@ class Runner:
         return found
 
     def _round(self) -> list[float]:
-        """Seconds that a run of each file takes; the order turns around from one round to the next."""
+        """Seconds that a run of each file takes."""
         times = [0.0] * len(self.paths)
-        self.rounds += 1
-        order = range(len(times))
-        for i in order if self.rounds % 2 else reversed(order):
+        for i in self.order:
             start = time.perf_counter()
             self.sessions[i].run(None, self.feeds)
             times[i] = time.perf_counter() - start
