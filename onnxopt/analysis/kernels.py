@@ -277,13 +277,14 @@ def _constant_of_shape(node: Node, inputs: Inputs, opset: int) -> list[Array] | 
 
 @_kernel("Range")
 def _range(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
-    start, limit, delta = (x for x in inputs if x is not None)
-    if start.dtype.kind not in "iu" or delta == 0:
+    given = [x for x in inputs if x is not None]
+    start, limit, delta = (x.item() for x in given)  # runtimes take one element of any rank for a scalar
+    if given[0].dtype.kind not in "iu" or delta == 0:
         return None  # a float range accumulates differently here and there
-    length = -((int(start) - int(limit)) // int(delta))
+    length = -((start - limit) // delta)
     if length > 1 << 24:
         return None
-    return [np.arange(int(start), int(limit), int(delta), dtype=start.dtype)]
+    return [np.arange(start, limit, delta, dtype=given[0].dtype)]
 
 
 @_kernel("Split")

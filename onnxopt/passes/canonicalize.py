@@ -133,6 +133,18 @@ def length_of_sequence(m: Match, first: Value) -> Value:
     return m.const(np.array(len(m.sequence.inputs), np.int64))
 
 
+@rewrite(op.Range(var("start"), var("limit"), var("delta"), name="node"))
+def range_of_scalars(m: Match, start: Value, limit: Value, delta: Value) -> Value:
+    """Range([a], b, c) = Range(a, b, c): onnxruntime takes one element that is computed, but not one that is constant."""
+    given = (start, limit, delta)
+    lists = [v.constant and v.array.size == 1 and v.array.ndim > 0 for v in given]
+    if not any(lists):
+        m.skip()
+    scalars = [m.const(v.array.reshape(()), like=v) if is_list else v for v, is_list in zip(given, lists)]
+    result: Value = m.op.Range(*scalars, like=m.node)
+    return result
+
+
 @rewrite(one_of("Add", "Mul", "And", "Or", "Xor", "Equal")(var("a"), var("b"), name="node"))
 def constant_on_the_right(m: Match, a: Value, b: Value) -> Value:
     """c + x = x + c: rules downstream need to look in one place only."""
@@ -165,5 +177,6 @@ class Canonicalize(RewritePass):
         element_of_sequence,
         concat_of_sequence,
         length_of_sequence,
+        range_of_scalars,
         constant_on_the_right,
     )

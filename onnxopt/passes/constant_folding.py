@@ -229,6 +229,10 @@ class _Cone:
             if any(v in self.dangerous for v in wanted):
                 kept.add(node)
                 continue
+            if not self.graph.opset() and not all(self._is_initializer(v) for v in wanted):
+                self._decline(node, "the result would be a Constant, and the default domain is not imported")
+                kept.add(node)
+                continue
             if any(self._stays_filled(self.arrays[v]) for v in wanted):
                 for v in wanted:
                     v.constant, v.array = True, self.arrays[v]  # known to every rule, stored by none
@@ -260,11 +264,15 @@ class _Cone:
     def _wanted(self, v: Value, kept: set[Node]) -> bool:
         return v.is_output or any(user not in self.nodes or user in kept for user in v.users)
 
+    def _is_initializer(self, value: Value) -> bool:
+        """Can it be one? Else a Constant node holds it."""
+        return self.graph.holds_initializers and not value.is_output
+
     def _materialise(self, node: Node, value: Value) -> None:
         array = np.array(self.arrays[value], order="C")
         array.flags.writeable = False
         graph = self.graph
-        if graph.holds_initializers and not value.is_output:
+        if self._is_initializer(value):
             node.outputs[value.index] = None
             node.stale = True
             graph.add_initializer(value)

@@ -269,9 +269,11 @@ class _Region:
     def _operand(self, node: Node, index: int, v: Value, q: Perm, turned: dict[Value, Value]) -> Value:
         """What the turned node reads in place of `v`."""
         broadcast = node.op in _BROADCASTING or node.op == "Concat"
-        if (index and not broadcast) or (_is_single(v) and node.op != "Concat"):
+        if index and not broadcast:
             return v
         if v not in turned:
+            if _is_single(v) and node.op != "Concat":
+                return v
             if v.constant:
                 array: Array = v.array.reshape((1,) * (self.rank - v.array.ndim) + v.array.shape).transpose(q)
                 turned[v] = self.graph.add_constant(array, v.name, node)

@@ -59,6 +59,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Expand", [F[:, :1], ints(3, 1, 4)], {}),
     ("ConstantOfShape", [ints(2, 0, 3)], {}),
     ("Range", [np.array(5, np.int64), np.array(-4, np.int64), np.array(-2, np.int64)], {}),
+    ("Range", [np.array(0, np.int64), ints(4), np.array(1, np.int64)], {}),
     ("ReduceProd", [I], {"axes": [1]}),
     ("ReduceSum", [I, ints(-1)], {"keepdims": 0}),
     ("ReduceMax", [I], {}),

@@ -1,0 +1,355 @@
+"""Every operator of the standard, by the tests that ONNX brings for it: optimized, it computes what it did.
+
+With its inputs constant, all or all but one; and between operators that rules move, merge or fold, so that each rule
+meets each operator. Original and result run in onnxruntime, optimizations off.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime as rt
+import pytest
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+import onnxopt
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(7)
+HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+class Case(NamedTuple):
+    """A model, with what it is given and what one of its outputs looks like."""
+
+    name: str
+    model: ModelProto
+    feeds: dict[str, Any]
+    outputs: list[Any]
+
+
+@cache
+def cases() -> list[Case]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    def arrays(values: Any) -> list[Any]:
+        return [numpy_helper.to_array(v) if isinstance(v, TensorProto) else v for v in values]
+
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of onnx's own generators
+        for case in collect_testcases(""):
+            names = [i.name for i in case.model.graph.input]
+            for inputs, outputs in case.data_sets[:1]:
+                if len(inputs) == len(names):
+                    found.append(
+                        Case(case.name, case.model, dict(zip(names, arrays(inputs), strict=True)), arrays(outputs))
+                    )
+    return found
+
+
+# -- constants in place of inputs ------------------------------------------------------------------------------
+
+
+def with_constants(case: Case, free: set[str]) -> Case | None:
+    """The inputs but `free` are initializers; None where one is no tensor."""
+    model = ModelProto()
+    model.CopyFrom(case.model)
+    for name, value in case.feeds.items():
+        if name not in free:
+            if not isinstance(value, (np.ndarray, np.generic)):
+                return None
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    keep = [i for i in case.model.graph.input if i.name in free]
+    del model.graph.input[:]
+    model.graph.input.extend(keep)
+    return Case(case.name, model, {n: v for n, v in case.feeds.items() if n in free}, case.outputs)
+
+
+def constant_inputs(case: Case) -> Iterator[Case | None]:
+    yield with_constants(case, set())
+    if len(case.feeds) > 1:
+        yield from (with_constants(case, {name}) for name in case.feeds)
+
+
+# -- other operators around it ---------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """An operator on what comes before it, and constants."""
+
+    op: str
+    constants: tuple[Array, ...] = ()
+    attributes: dict[str, Any] = {}
+
+
+class Around(NamedTuple):
+    """What a graph input is given so that `steps` make the operator's input of it; what is done to its outputs."""
+
+    before: Callable[[Array], tuple[Array, list[Step]]]
+    after: Callable[[Array], list[Step]]
+    min_rank: int = 1
+    floats: bool = False
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def rotation(rank: int) -> list[int]:
+    return [rank - 1, *range(rank - 1)]
+
+
+def vector(x: Array) -> Array:
+    """One factor for each element of the last axis."""
+    return RNG.uniform(0.5, 2, x.shape[-1:]).astype(x.dtype)
+
+
+def channels(x: Array) -> Array:
+    return RNG.uniform(0.5, 2, (x.shape[1], *[1] * (x.ndim - 2))).astype(x.dtype)
+
+
+def statistics(x: Array) -> tuple[Array, ...]:
+    return tuple(RNG.uniform(0.5, 2, x.shape[1]).astype(x.dtype) for _ in range(4))
+
+
+AROUND = {
+    "transposes": Around(
+        lambda x: (
+            np.ascontiguousarray(x.transpose(rotation(x.ndim))),
+            [Step("Transpose", (), {"perm": [*range(1, x.ndim), 0]})],
+        ),
+        lambda y: [Step("Transpose", (), {"perm": rotation(y.ndim)})],
+        min_rank=2,
+    ),
+    "reshapes": Around(
+        lambda x: (x.reshape(-1), [Step("Reshape", (ints(*x.shape),))]),
+        lambda y: [Step("Reshape", (ints(-1),))],
+    ),
+    "axes of one": Around(
+        lambda x: (x, [Step("Unsqueeze", (ints(0),)), Step("Squeeze", (ints(0),))]),
+        lambda y: [Step("Unsqueeze", (ints(-1, 0),)), Step("Squeeze", (ints(0),))],
+    ),
+    "scales": Around(
+        lambda x: (x, [Step("Mul", (np.array(0.75, x.dtype),))]),
+        lambda y: [Step("Mul", (np.array(1.5, y.dtype),)), Step("Div", (np.array(0.7, y.dtype),))],
+        floats=True,
+    ),
+    "columns": Around(
+        lambda x: (x, [Step("Mul", (vector(x),))]),
+        lambda y: [Step("Mul", (vector(y),)), Step("Add", (vector(y),))],
+        min_rank=2,
+        floats=True,
+    ),
+    "channels": Around(
+        lambda x: (x, [Step("Mul", (channels(x),))]),
+        lambda y: [Step("Mul", (channels(y),)), Step("Add", (channels(y),))],
+        min_rank=3,
+        floats=True,
+    ),
+    "normalizations": Around(
+        lambda x: (x, []),
+        lambda y: [Step("BatchNormalization", statistics(y))],
+        min_rank=3,
+        floats=True,
+    ),
+    "slices": Around(
+        lambda x: (np.concatenate([x, x]), [Step("Slice", (ints(0), ints(x.shape[0]), ints(0)))]),
+        lambda y: [Step("Slice", (ints(-1), ints(-(2**62)), ints(-1), ints(-1)))],
+    ),
+    "windows": Around(
+        lambda x: (x, [Step("Clip", (np.array(-0.9, x.dtype), np.array(0.9, x.dtype)))]),
+        lambda y: [Step("Clip", (np.array(-1, y.dtype), np.array(2, y.dtype))), Step("Relu")],
+        floats=True,
+    ),
+    "wider types": Around(
+        lambda x: (x, [Step("Cast", (), {"to": TensorProto.DOUBLE}), Step("Cast", (), {"to": TensorProto.FLOAT})]),
+        lambda y: [Step("Cast", (), {"to": TensorProto.DOUBLE})],
+        floats=True,
+    ),
+}
+
+
+def surrounded(case: Case, around: Around) -> Case | None:
+    """None where nothing fits."""
+    if not any(o.domain in ("", "ai.onnx") and o.version >= 13 for o in case.model.opset_import):
+        return None
+    model = ModelProto()
+    model.CopyFrom(case.model)
+    graph, feeds = model.graph, dict(case.feeds)
+    before: list[NodeProto] = []
+    after: list[NodeProto] = []
+
+    def chain(nodes: list[NodeProto], steps: list[Step], source: str, target: str) -> None:
+        for i, (op, constants, attributes) in enumerate(steps):
+            names = [f"{target}_{i}_{k}" for k in range(len(constants))]
+            graph.initializer.extend(map(numpy_helper.from_array, constants, names))
+            made = target if i == len(steps) - 1 else f"{target}_{i}"
+            nodes.append(helper.make_node(op, [source, *names], [made], **attributes))
+            source = made
+
+    for value in graph.input:
+        x = case.feeds[value.name]
+        if fits(value, x, around):
+            outer, steps = around.before(x)
+            if steps:
+                name, value.name = value.name, f"{value.name}_outer"
+                chain(before, steps, value.name, name)
+                del feeds[name]
+                feeds[value.name] = outer
+                value.type.tensor_type.shape.CopyFrom(helper.make_tensor_type_proto(1, outer.shape).tensor_type.shape)
+    for value, y in zip(graph.output, case.outputs, strict=False):
+        if fits(value, y, around):
+            inner = f"{value.name}_inner"
+            for node in graph.node:
+                for names in (node.input, node.output):
+                    names[:] = [inner if n == value.name else n for n in names]
+            steps = around.after(y)
+            chain(after, steps, inner, value.name)
+            value.type.tensor_type.ClearField("shape")
+            value.type.tensor_type.elem_type = steps[-1].attributes.get("to", value.type.tensor_type.elem_type)
+    if not before and not after:
+        return None
+    nodes = [*before, *graph.node, *after]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return Case(case.name, model, feeds, case.outputs)
+
+
+def fits(value: ValueInfoProto, x: Any, around: Around) -> bool:
+    if not value.type.HasField("tensor_type") or not isinstance(x, np.ndarray) or not x.size:
+        return False
+    return x.ndim >= around.min_rank and (not around.floats or x.dtype == np.float32)
+
+
+# -- in the bodies of an If ------------------------------------------------------------------------------------
+
+
+def in_branches(case: Case) -> Iterator[Case]:
+    """Both branches are the operator: the condition is constant, or it is given."""
+    if not any(o.domain in ("", "ai.onnx") and o.version >= 13 for o in case.model.opset_import):
+        return
+    for given in (False, True):
+        model = ModelProto()
+        model.CopyFrom(case.model)
+        graph = model.graph
+        bodies = {f"{b}_branch": body(case.model.graph, b) for b in ("then", "else")}
+        node = helper.make_node("If", ["condition"], [o.name for o in graph.output], **bodies)
+        del graph.node[:]
+        graph.node.append(node)
+        condition = np.array(True)
+        if given:
+            graph.input.append(helper.make_tensor_value_info("condition", TensorProto.BOOL, []))
+        else:
+            graph.initializer.append(numpy_helper.from_array(condition, "condition"))
+        yield Case(case.name, model, case.feeds | ({"condition": condition} if given else {}), case.outputs)
+
+
+def body(graph: GraphProto, name: str) -> GraphProto:
+    """What reads the inputs of `graph` from outside, all else under names of its own."""
+    outside = {i.name for i in graph.input} | {i.name for i in graph.initializer} | {""}
+    inner = GraphProto()
+    inner.CopyFrom(graph)
+    inner.name = name
+    del inner.input[:], inner.initializer[:], inner.value_info[:]
+    for node in inner.node:
+        for names in (node.input, node.output):
+            names[:] = [n if n in outside else f"{name}_{n}" for n in names]
+    for output in inner.output:
+        output.name = f"{name}_{output.name}"
+    return inner
+
+
+# -- the tests -------------------------------------------------------------------------------------------------
+
+
+def run(model: ModelProto, feeds: dict[str, Any]) -> list[Any]:
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = rt.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    # copies, because training BatchNormalization writes into what it is given
+    copies = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in feeds.items()}
+    found: list[Any] = session.run(None, copies)
+    return found
+
+
+def same(a: Any, b: Any, half: bool) -> bool:
+    """Equal but for rounding; in half precision, which rounds depending on the order of nodes, integers by one."""
+    if a is None or isinstance(a, (str, dict)):
+        return bool(a == b)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(lambda x, y: same(x, y, half), a, b))
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype.kind in "OSUV" or (a.dtype.kind != "f" and not half):
+        return bool((a == b).all())
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(x)
+    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+        return False
+    error = np.abs(x[finite] - y[finite]).max(initial=0)
+    if a.dtype.kind != "f":
+        return bool(error <= 1)
+    return bool(error <= (2e-2 if half else 1e-4) * (np.abs(x[finite]).max(initial=0) + 1e-6))
+
+
+def differences(variants: Iterator[Case]) -> tuple[int, list[str]]:
+    """(results compared, what is wrong)."""
+    compared, wrong = 0, []
+    for case in variants:
+        try:
+            expected = run(case.model, case.feeds)
+        except Exception:  # the runtime's errors have no base of their own
+            continue  # the runtime has no such operator, or not for these types
+        result = onnxopt.optimize(case.model, level=3)
+        if not result.report.changed:
+            continue
+        compared += 1
+        half = any(
+            t.data_type in HALVES if isinstance(t, TensorProto) else t.type.tensor_type.elem_type in HALVES
+            for t in (*case.model.graph.initializer, *case.model.graph.input)
+        )
+        try:
+            found = run(result.model, case.feeds)
+        except Exception as e:
+            wrong.append(f"{case.name} ({', '.join(case.feeds)}): {e}")
+            continue
+        if not same(expected, found, half):
+            wrong.append(f"{case.name} ({', '.join(case.feeds)}): differs")
+    return compared, wrong
+
+
+def test_operators_with_constant_inputs() -> None:
+    compared, wrong = differences(v for case in cases() for v in constant_inputs(case) if v is not None)
+    assert not wrong
+    assert compared > 1000
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_operators_between_others(around: str) -> None:
+    variants = (surrounded(case, AROUND[around]) for case in cases())
+    compared, wrong = differences(v for v in variants if v is not None)
+    assert not wrong
+    assert compared > 100
+
+
+def test_operators_in_branches() -> None:
+    plain = (case for case in cases() if not any(a.g.node for n in case.model.graph.node for a in n.attribute))
+    compared, wrong = differences(v for case in plain for v in in_branches(case))
+    assert not wrong
+    assert compared > 1000
+
+
+def test_a_difference_would_be_noticed() -> None:
+    ones = np.ones(3, np.float32)
+    assert same([ones], [ones + 1e-6], False)
+    assert not same([ones], [ones * 1.01], False)
+    assert not same([ones], [ones.astype(np.float64)], False)
+    assert not same([np.array([1, 2])], [np.array([1, 3])], False)
+    assert not same([ones], [ones * np.nan], False)
