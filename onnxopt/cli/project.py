@@ -22,7 +22,7 @@ class ProjectCommand(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
     def _defaults(self, file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-        known = {flag.removeprefix("--"): p for p in self.params for flag in p.opts if flag.startswith("--") and p.name}
+        known = _flags(self)
         defaults = {}
         for name, value in settings.items():
             if name not in known and name in _settings():

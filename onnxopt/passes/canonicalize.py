@@ -135,7 +135,7 @@ def length_of_sequence(m: Match, first: Value) -> Value:
 
 @rewrite(op.Range(var("start"), var("limit"), var("delta"), name="node"))
 def range_of_scalars(m: Match, start: Value, limit: Value, delta: Value) -> Value:
-    """Range([a], b, c) = Range(a, b, c): onnxruntime takes one element that is computed, but not one that is constant."""
+    """Range([a], b, c) = Range(a, b, c): onnxruntime takes one computed element, but not a constant of rank 1."""
     given = (start, limit, delta)
     lists = [v.constant and v.array.size == 1 and v.array.ndim > 0 for v in given]
     if not any(lists):
