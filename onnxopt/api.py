@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import OnnxOptError, UsageError, VerificationError
 from onnxopt.graph import operators, refuse_new_operators, specialise
-from onnxopt.io import Staged, from_proto, load, refuse_overwriting_input, save
+from onnxopt.io import Staged, blaming, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import (
     Instrument,
@@ -202,11 +203,12 @@ def optimize(
         freeze_initializers=freeze_initializers,
     )
     start = time.perf_counter()
-    if isinstance(model, (str, Path)):
-        loaded, source = load(model, freeze_initializers=freeze_initializers), str(model)
-    else:
-        loaded, source = from_proto(model, freeze_initializers=freeze_initializers), ""
-    done = optimize_model(loaded, options, instruments, trace)
+    with blaming(model):
+        if isinstance(model, (str, Path)):
+            loaded, source = load(model, freeze_initializers=freeze_initializers), str(model)
+        else:
+            loaded, source = from_proto(model, freeze_initializers=freeze_initializers), ""
+        done = optimize_model(loaded, options, instruments, trace)
     report = Report(source, "", done, seconds=time.perf_counter() - start, changed=loaded.version > 0)
     return Result(write_model(loaded), report)
 
@@ -246,9 +248,8 @@ def optimize_file(
 
     if check_result and passes.passes and verifier is None:
         verifier = Verifier(source, verify_options or VerifyOptions())
-    try:
-        if verifier is not None:
-            verifier.start()  # imports onnxruntime and runs the original while the passes run
+    # The verifier imports onnxruntime and runs the original while the passes run.
+    with verifier or nullcontext(), blaming(source):
         progress("loading")
         model = options.load(source)
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
@@ -285,9 +286,6 @@ def optimize_file(
                 raise DifferentResult(report)
             staged.commit()
         return report
-    finally:
-        if verifier is not None:
-            verifier.close()
 
 
 def _keep(
@@ -337,15 +335,16 @@ def stats(
     """
     from onnxopt.analysis.cost import model_stats, model_work
 
-    counted = model_stats(load(model))
-    if not work:
-        return counted
-    measured, folded = (load(model, inline_functions=True) for _ in range(2))
-    for m in (measured, folded):
-        if dims or shapes:
-            specialise(m, dims or {}, shapes or {})
-    _settle_shapes(measured, folded)
-    return replace(counted, work=model_work(measured, top))
+    with blaming(model):
+        counted = model_stats(load(model))
+        if not work:
+            return counted
+        measured, folded = (load(model, inline_functions=True) for _ in range(2))
+        for m in (measured, folded):
+            if dims or shapes:
+                specialise(m, dims or {}, shapes or {})
+        _settle_shapes(measured, folded)
+        return replace(counted, work=model_work(measured, top))
 
 
 # What computes shapes, and nothing that changes which values there are.

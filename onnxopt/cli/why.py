@@ -42,14 +42,16 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
     onnxopt why model.onnx fold_conv_bn --node bn1
     onnxopt why model.onnx elim-identity -O0
     """
-    from onnxopt.io import load
+    from onnxopt.io import blaming, load
     from onnxopt.passes.levels import pipeline_for
     from onnxopt.pipeline import Journal, PassContext, execute
 
     load_plugins(plugins)
     owner, rules = _find(name)
-    loaded, journal = load(model), Journal()
-    report = execute(pipeline_for(level), loaded, PassContext(opt_level=level, instruments=[journal]))
+    journal = Journal()
+    with blaming(model):
+        loaded = load(model)
+        report = execute(pipeline_for(level), loaded, PassContext(opt_level=level, instruments=[journal]))
     if not rules:
         found = [f"{owner.name} has no rules; it did, in {model} at -O{level}:"]
         record = next((p for p in report.passes if p.name == owner.name), None)

@@ -13,7 +13,7 @@ from onnxopt.api import OptimizeOptions, Report, optimize_model
 from onnxopt.comparison.records import GraphRecord, graph_record
 from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
-from onnxopt.io import load
+from onnxopt.io import blaming, load
 from onnxopt.pipeline.instruments import Journal, Sizes, Timeline
 from onnxopt.verification import Verification, Verifier
 
@@ -41,10 +41,11 @@ def repeat(
     options = options or OptimizeOptions()
     progress("optimizing again")
     start = time.perf_counter()
-    model = options.load(source)
-    loaded = time.perf_counter()
     timeline, journal = Timeline(), Journal()
-    pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
+    with blaming(source):
+        model = options.load(source)
+        loaded = time.perf_counter()
+        pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
     ended = time.perf_counter()
     report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
     report.changed = model.version > 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
 from onnxopt.protos import Array, is_external, tensor_to_array
 
@@ -50,10 +51,15 @@ class Model:
         return str(self.path) if self.path is not None else self.proto.graph.name or "model"
 
     def decode(self, tensor: TensorProto) -> Array:
+        """The data of a tensor. Raises ModelError where it is none of its type and dims."""
         if is_external(tensor):
             assert self.read_external is not None, "external data without a reader"
             return self.read_external(tensor)
-        return tensor_to_array(tensor)
+        try:
+            return tensor_to_array(tensor)
+        except (KeyError, TypeError, ValueError) as e:
+            message = f"{self.name}: tensor `{tensor.name}` cannot be decoded: {' '.join(str(e).split())}"
+            raise ModelError(message, "the file is damaged: export or download it again") from e
 
     def scopes(self) -> Iterator[Graph]:
         """Every scope: bodies before their owners' scope, functions, then main."""

@@ -2,5 +2,6 @@
 
 from onnxopt.io.load import from_proto, load
 from onnxopt.io.save import Staged, refuse_overwriting_input, save
+from onnxopt.io.validity import blaming
 
-__all__ = ["Staged", "from_proto", "load", "refuse_overwriting_input", "save"]
+__all__ = ["Staged", "blaming", "from_proto", "load", "refuse_overwriting_input", "save"]

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from types import TracebackType
 
 from onnxopt.analysis import types
-from onnxopt.errors import OnnxOptError, PassError
+from onnxopt.errors import ModelError, OnnxOptError, PassError
 from onnxopt.graph import Model
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.base import Pass
@@ -111,7 +111,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
         for instrument in ctx.instruments:
             instrument.after(model, p)
     except OnnxOptError as e:
-        if e.failed is None:
+        if e.failed is None and not isinstance(e, ModelError):
             e.message = f"pass {p.name}: {e.message}{_after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise

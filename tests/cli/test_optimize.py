@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,41 @@ def test_errors_are_one_line_and_a_hint(
     assert r.stdout == ""
     assert sorted(f.name for f in tmp_path.rglob("*")) == before
     assert (tmp_path / "good.onnx").read_bytes() == good
+
+
+def damaged(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].dims[:] = [7, 7]
+
+
+def without_body(model: onnx.ModelProto) -> None:
+    model.graph.node.insert(0, onnx.helper.make_node("Loop", ["", ""], ["nothing"]))
+
+
+def of_no_type(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.elem_type = 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "command", "says"),
+    [
+        (damaged, ["optimize", "bad.onnx", "out.onnx"], "tensor `w1` cannot be decoded"),
+        (damaged, ["why", "bad.onnx", "fold_conv_bn"], "tensor `w1` cannot be decoded"),
+        (without_body, ["optimize", "bad.onnx", "out.onnx"], "not a valid model: Required attribute 'body' is missing"),
+        (of_no_type, ["optimize", "bad.onnx", "out.onnx"], "not a valid model: "),
+    ],
+)
+def test_what_is_no_valid_model_is_not_called_a_bug(
+    spoil: Callable[[onnx.ModelProto], None], command: list[str], says: str, run: Run, samples: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(samples / "conv_scale_shift.onnx")
+    spoil(model)
+    (tmp_path / "bad.onnx").write_bytes(model.SerializeToString())
+    r = run(*command)
+    assert r.returncode == 2
+    assert says in r.stderr
+    assert "bug" not in r.stderr
+    assert [line.split(":")[0] for line in r.stderr.splitlines()] == ["error", "hint"]
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.onnx"]
 
 
 def test_a_wrong_result_is_not_written(run: Run, samples: Path, tmp_path: Path) -> None:

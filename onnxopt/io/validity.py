@@ -1,0 +1,49 @@
+"""What fails on a model that is not valid ONNX is the model's fault, and said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxopt.errors import InvariantError, ModelError, OnnxOptError, PassError
+
+
+@contextmanager
+def blaming(source: str | Path | ModelProto) -> Iterator[None]:
+    """Raise ModelError in place of what looks like a bug, if onnx's checker rejects the model.
+
+    Loading does not ask the checker: it takes as long as optimizing, and rejects models that runtimes take.
+    """
+    try:
+        yield
+    except (PassError, InvariantError) as e:
+        _blame(source, e.message, e)
+        raise
+    except (OnnxOptError, OSError):
+        raise
+    except Exception as e:
+        _blame(source, f"{type(e).__name__}: {' '.join(str(e).split())}", e)
+        raise
+
+
+def _blame(source: str | Path | ModelProto, message: str, error: Exception) -> None:
+    objection = _objection(source)
+    if objection:
+        name = source.graph.name if isinstance(source, ModelProto) else source
+        raise ModelError(
+            f"{name}: not a valid model: {objection}", f"export it anew; what failed is {message}"
+        ) from error
+
+
+def _objection(source: str | Path | ModelProto) -> str:
+    """Why onnx's checker, with shape inference, rejects a model; empty if it does not."""
+    from onnx import checker
+
+    try:
+        checker.check_model(source if isinstance(source, ModelProto) else str(source), full_check=True)
+    except Exception as e:
+        return next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
+    return ""
