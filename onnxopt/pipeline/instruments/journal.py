@@ -47,21 +47,29 @@ class Journal(Instrument):
         self._pass: Pass | None = None
         self._pending: tuple[str, dict[Node, str]] | None = None  # scope, and the nodes a match covers
         self._before: dict[Node, tuple[str, str]] | None = None
+        self._nodes: dict[Node, tuple[str, str]] = {}  # of the model at `_version`: text and scope
+        self._version = -1
 
     # -- writing -----------------------------------------------------------------------------------------
 
     def begin(self, model: Model) -> None:
         self.entries = []
+        self._version = -1
 
     def before(self, model: Model, p: Pass) -> None:
         if p.children:
             return
         self._pass = p
         # Rules tell; what other passes do is the difference.
-        self._before = None if p.kind == "rewrite" else {n: (repr(n), _path(n)) for n in model.nodes()}
+        self._before = None if p.kind == "rewrite" else self._listed(model)
+
+    def _listed(self, model: Model) -> dict[Node, tuple[str, str]]:
+        if model.version != self._version:
+            self._version, self._nodes = model.version, {n: (repr(n), _path(n)) for n in model.nodes()}
+        return self._nodes
 
     def after(self, model: Model, p: Pass) -> None:
-        if p.children or self._before is None:
+        if p.children or self._before is None or model.version == self._version:
             return
         now = dict.fromkeys(model.nodes())
         scopes: dict[str, tuple[list[str], list[Node]]] = {}
