@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxopt.analysis import types
 from onnxopt.graph import Graph
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.inline import forward_results, obstacle
@@ -22,6 +23,7 @@ class InlineBranches(GraphPass):
     info = PassInfo("inline-branches", opt_level=1)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        inlined = False
         for node in list(graph.by_op.get("If", ())):
             condition = node.inputs[0]
             if condition is None or not condition.constant or condition.array.size != 1:
@@ -32,3 +34,6 @@ class InlineBranches(GraphPass):
                 ctx.decline("inlined", reason, repr(node))
             elif ctx.spend("inlined"):
                 forward_results(graph, node, graph.inline(body))
+                inlined = True
+        if inlined:
+            types.update(graph.model)  # what follows had the shapes of either branch

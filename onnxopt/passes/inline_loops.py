@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -27,6 +28,7 @@ class InlineLoops(GraphPass):
     info = PassInfo("inline-loops", opt_level=1)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        inlined = False
         for node in list(graph.by_op.get("Loop", ())):
             trips, body = _trips(node), node.bodies["body"]
             carried = len(body.inputs) - 2
@@ -37,12 +39,16 @@ class InlineLoops(GraphPass):
                     ctx.decline("inlined", "what no trip collects has a shape that is not known", repr(node))
                 elif ctx.spend("inlined"):
                     forward_results(graph, node, node.inputs[2:])
+                    inlined = True
                 continue
             reason = obstacle(graph, body)
             if reason:
                 ctx.decline("inlined", reason, repr(node))
             elif ctx.spend("inlined"):
                 _inline(graph, node, body, carried)
+                inlined = True
+        if inlined:
+            types.update(graph.model)  # what follows had the shapes of any number of trips
 
 
 def _trips(node: Node) -> int | None:
