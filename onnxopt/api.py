@@ -304,7 +304,10 @@ def _keep(
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 
-    keep_reproducer(reproducer, source, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)
+    model = options.load(source)
+    if options.dims or options.shapes:
+        specialise(model, options.dims, options.shapes)
+    keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)
 
 
 class DifferentResult(VerificationError):

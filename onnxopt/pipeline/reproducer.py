@@ -51,7 +51,7 @@ class _StopBefore(Instrument):
 
 def keep_reproducer(
     folder: str | Path,
-    source: Path,
+    model: Model,
     pipeline: Pass,
     ctx: PassContext,
     error: OnnxOptError,
@@ -59,14 +59,14 @@ def keep_reproducer(
     *,
     zero_weights: bool = False,
 ) -> None:
-    """Repeat the run of `pipeline` on `source` that ended in `error`, up to the pass that raised it, and write
-    `model.onnx`, `pipeline.txt`, `settings.json`, `environment.json` and `error.txt` into `folder`.
+    """Repeat the run of `pipeline` that ended in `error`, up to the pass that raised it, and write `model.onnx`,
+    `pipeline.txt`, `settings.json`, `environment.json` and `error.txt` into `folder`. `model` is as it was before that
+    run, and is changed.
 
     `zero_weights` writes large tensors as zeros, for models that may not be shown; the failure may depend on them.
     The error's hint names the folder. Raises WriteError.
     """
     assert error.failed is not None
-    model = load(source, freeze_initializers=freeze_initializers)
     stop = _StopBefore(error.failed[0])
     again = dataclasses.replace(ctx, instruments=(stop,), trace=None)
     try:

@@ -67,12 +67,24 @@ def test_it_fails_again_or_says_that_it_does_not(failing: Path) -> None:
     assert reproduce(failing / "crash") is None
 
 
+def test_it_holds_the_model_as_the_options_had_it_read(failing: Path) -> None:
+    proto = onnx.load(failing / "m.onnx")
+    opset = proto.opset_import[0].version
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    onnx.save(proto, failing / "m.onnx")
+    fail(failing, target_opset=opset + 1, dims={"rows": 4})
+    kept = onnx.load(failing / "crash" / "model.onnx")
+    assert kept.opset_import[0].version == opset + 1
+    assert kept.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 4
+    assert reproduce(failing / "crash") is not None
+
+
 def test_weights_can_be_zeroed(failing: Path) -> None:
     pipeline, ctx = parse_pipeline("elim-identity,crashing-rule"), PassContext()
     with pytest.raises(PassError) as e:
         execute(pipeline, load(failing / "m.onnx"), ctx)
     for zero in (False, True):
-        keep_reproducer(failing / "crash", failing / "m.onnx", pipeline, ctx, e.value, zero_weights=zero)
+        keep_reproducer(failing / "crash", load(failing / "m.onnx"), pipeline, ctx, e.value, zero_weights=zero)
         (weight,) = onnx.load(failing / "crash" / "model.onnx").graph.initializer
         assert numpy_helper.to_array(weight).any() != zero
         assert reproduce(failing / "crash") is not None
