@@ -68,7 +68,7 @@ docs: $(READY) ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html
 
 fuzz: $(READY) ## optimize many random graphs (EXAMPLES=20000)
-	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph -q
+	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py -q
 
 lint: $(READY) ## check style and formatting
 	@$(BIN)/ruff check .

@@ -312,7 +312,7 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     if x.dtype.kind not in "iu" or x.size == 0:
         return None  # the order of a float sum is the runtime's
     if not axes:
-        if node.attr("noop_with_empty_axes", 0):
+        if node.attr("noop_with_empty_axes", 0) == 1:
             return [x]
         axes = list(range(x.ndim))
     function: Any = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min}[node.op]

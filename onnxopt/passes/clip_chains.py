@@ -25,6 +25,9 @@ def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) 
     low = np.array(kind.min, known.dtype) if low is None else low
     high = np.array(kind.max, known.dtype) if high is None else high
     m.require(not np.isnan(low).any() and not np.isnan(high).any(), "a bound is NaN")
+    m.require(
+        not any((np.signbit(b) & (b == 0)).any() for b in (low, high)), "a bound is -0.0: zeros would change sign"
+    )
     return low.reshape(()), high.reshape(())
 
 

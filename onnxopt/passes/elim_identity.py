@@ -204,7 +204,7 @@ def reduce_over_ones(m: Match, x: Value) -> Value:
     axes = given.array.tolist() if given is not None else node.attr("axes")
     if not axes:
         m.require(given is not None or len(node.inputs) > 1 or m.opset >= 18, "reduces all axes")
-        m.require(node.attr("noop_with_empty_axes", 0), "reduces all axes")
+        m.require(node.attr("noop_with_empty_axes", 0) == 1, "reduces all axes")
         return x
     m.require(node.attr("keepdims", 1), "dims are dropped")
     dims = m.shape(x)

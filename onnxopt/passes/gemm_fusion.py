@@ -30,14 +30,14 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
 @rewrite(op.Gemm(op.Transpose(var("x"), perm=[1, 0]), var("w"), var("b").opt(), name="gemm"))
 def transpose_of_first(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     """Gemm(xᵀ, W) = Gemm(x, W, transA)."""
-    result: Value = m.op.Gemm(x, w, b, like=m.gemm, transA=1 - m.gemm.attr("transA"))
+    result: Value = m.op.Gemm(x, w, b, like=m.gemm, transA=int(not m.gemm.attr("transA")))
     return result
 
 
 @rewrite(op.Gemm(var("x"), op.Transpose(var("w"), perm=[1, 0]), var("b").opt(), name="gemm"))
 def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     """Gemm(x, Wᵀ) = Gemm(x, W, transB)."""
-    result: Value = m.op.Gemm(x, w, b, like=m.gemm, transB=1 - m.gemm.attr("transB"))
+    result: Value = m.op.Gemm(x, w, b, like=m.gemm, transB=int(not m.gemm.attr("transB")))
     return result
 
 
