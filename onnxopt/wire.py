@@ -1,0 +1,70 @@
+"""protobuf's wire format, as far as weights are kept out of parsers.
+
+A message is a sequence of fields, each a key and its content; a nested message or bytes are a field with a length
+before it. See "Encoding" in protobuf's documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+# Field numbers in ModelProto, GraphProto and TensorProto.
+GRAPH: Final = 7
+INITIALIZER: Final = 5
+RAW_DATA: Final = 9
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def key(number: int) -> int:
+    """The key of a field that has a length."""
+    return number << 3 | _BYTES
+
+
+def fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """(key, start of the key, begin and end of the content) of each field of the message in view[at:end].
+
+    Raises ValueError for what cannot be a message.
+    """
+    while at < end:
+        start = at
+        found, at = read_varint(view, at)
+        kind = found & 7
+        if kind == _BYTES:
+            size, at = read_varint(view, at)
+        elif kind == _VARINT:
+            size = read_varint(view, at)[1] - at
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind} cannot be in a ModelProto")
+        if at + size > end:
+            raise ValueError("a field is longer than the message it is in")
+        yield found, start, at, at + size
+        at += size
+
+
+def read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    """(value, position behind it) of the number at `at`. Raises ValueError where it does not end."""
+    value = shift = 0
+    while shift < 64:
+        if at >= len(view):
+            break
+        byte = view[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("a number does not end")
+
+
+def varint(value: int) -> bytes:
+    """`value` as a number in a message."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
