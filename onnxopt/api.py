@@ -26,7 +26,7 @@ from onnxopt.pipeline import (
     pipeline_text,
 )
 from onnxopt.pipeline.context import Trace
-from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
+from onnxopt.verification import DIFFERENT, Verification, Verifier, VerifyOptions, verify
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -282,7 +282,7 @@ def optimize_file(
                 report.verification = verifier.finish()
                 phase("verify")
             report.seconds = time.perf_counter() - start
-            if report.verification is not None and report.verification.status == "different":
+            if report.verification is not None and report.verification.status == DIFFERENT:
                 raise DifferentResult(report)
             staged.commit()
         return report

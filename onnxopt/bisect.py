@@ -19,7 +19,7 @@ from onnxopt.graph import specialise
 from onnxopt.graph.text import node_text
 from onnxopt.io import from_proto, load, save
 from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
-from onnxopt.verification import Verifier, VerifyOptions
+from onnxopt.verification import DIFFERENT, UNVERIFIED, Verifier, VerifyOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -159,9 +159,9 @@ class _Trial:
         save(outcome.model, self.path)
         self.verifier.submit(self.path)
         verdict = self.verifier.finish()
-        if verdict.status == "unverified":
+        if verdict.status == UNVERIFIED:
             raise ModelError(f"{self.source}: {verdict.message}", verdict.hint)
-        return verdict.message if verdict.status == "different" else ""
+        return verdict.message if verdict.status == DIFFERENT else ""
 
 
 class _Fuel(Instrument):
@@ -235,7 +235,7 @@ def _smallest(
                 continue
             with Verifier(before, plain) as verifier:
                 verifier.submit(after)
-                different = verifier.finish().status == "different"
+                different = verifier.finish().status == DIFFERENT
             tell(f"  a part of {len(part.graph.node)} nodes: {'differs' if different else 'equal'}")
             if different:
                 return part

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onnxopt.errors import UsageError
+from onnxopt.verification import EQUAL, IN_PIECES, UNVERIFIED, VERIFIED
 
 FIGURES: Final = (
     *("nodes_before", "nodes_after", "nodes_removed", "bytes_before", "bytes_after", "bytes_removed", "rewrites"),
@@ -121,12 +122,12 @@ def _value(node: ast.expr, figures: Mapping[str, float]) -> Any:
 
 
 def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a report. `verified` is 1 where the verdict is equal; `max_rel` the largest difference, infinite
-    where nothing could be compared. A model that was not changed computes what it computed."""
+    """The figures of a report. `verified` is 1 where it is equal, verified, or verified in pieces; `max_rel` the
+    largest difference, infinite where nothing could be compared. A model that was not changed computes what it did."""
     pipeline: Mapping[str, Any] = report["pipeline"]
     verdict: Mapping[str, Any] = report.get("verification") or {}
     before, after, same = pipeline["nodes_before"], pipeline["nodes_after"], not report["changed"]
-    compared = verdict.get("status", "unverified") != "unverified"
+    compared = verdict.get("status", UNVERIFIED) != UNVERIFIED
     return {
         "nodes_before": before,
         "nodes_after": after,
@@ -137,7 +138,7 @@ def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
         "rewrites": sum(rule["hits"] for p in pipeline["passes"] for rule in p["rules"].values()),
         "max_rel": 0.0 if same else verdict["worst_rel"] if compared else float("inf"),
         "rolled_back": len(report["rolled_back"]),
-        "verified": int(same or verdict.get("status") == "equal"),
+        "verified": int(same or verdict.get("status") in (EQUAL, VERIFIED, IN_PIECES)),
         "seconds": report["seconds"],
     }
 

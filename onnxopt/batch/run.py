@@ -15,6 +15,7 @@ from onnxopt.batch.placing import file_digest, files_of, keep_original, move_fil
 from onnxopt.batch.staging import clear_staging, fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
+from onnxopt.verification import UNVERIFIED
 
 if TYPE_CHECKING:
     from onnxopt.api import Report
@@ -89,7 +90,7 @@ def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments:
 
 def _lasts(report: Report) -> bool:
     """What could not be verified, for want of time or memory, may be another time."""
-    return report.verification is None or report.verification.status != "unverified"
+    return report.verification is None or report.verification.status != UNVERIFIED
 
 
 def _refuse_external(source: Path) -> None:

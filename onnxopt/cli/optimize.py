@@ -18,6 +18,7 @@ from onnxopt.cli.options import (
     instrument_options,
     json_text,
     make_options,
+    memory_option,
     pipeline_options,
     write_text,
 )
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 @click.option("--atol", type=float, help="Largest absolute difference. [default: by type]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds verification may take.")
+@memory_option
 @click.option("--max-rewrites", type=click.IntRange(0), help="Stop after so many rewrites.")
 @click.option(
     "--report",
@@ -105,6 +107,7 @@ def optimize(
     atol: float | None,
     seed: int,
     timeout: float,
+    memory: int,
     max_rewrites: int | None,
     report_file: Path | None,
     reproducer: Path | None,
@@ -146,7 +149,7 @@ def optimize(
     if plain and len(models) == 2 and jobs > 1 and _is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
-    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout)
+    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory)
     single = _Single(report_file, reproducer, zero_weights, strict, verbose, max_rewrites)
     telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
     if plain and models[1] == "-":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -114,6 +115,27 @@ def dim_option(default: str) -> Callable[[F], F]:
         metavar="NAME=SIZE",
         help=f"Give a dynamic dim its size. [default: {default}]",
     )
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is not a size; for example 500M or 2G")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+memory_option = click.option(
+    "--verify-memory",
+    "memory",
+    callback=_bytes,
+    default="2G",
+    show_default=True,
+    metavar="SIZE",
+    help="What weights and values of both models may take: larger ones are compared in segments, never loaded whole.",
+)
 
 
 def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:

@@ -207,16 +207,16 @@ def _write_fused(source: Path, plan: Plan, model: Model, proposed: Sequence[Part
 
 
 def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str) -> None:
-    from onnxopt.verification import VerifyOptions
+    from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
     from onnxopt.verification.composition import verify_composition
 
     verdict = verify_composition(source, plan, steps, VerifyOptions())
-    if verdict.status == "different":
+    if verdict.status == DIFFERENT:
         raise VerificationError(
             f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",
             "nothing was written; please report it",
         )
-    click.echo(f"not checked: {verdict.message}" if verdict.status == "unverified" else f"checked: {verdict.message}")
+    click.echo(f"not checked: {verdict.message}" if verdict.status == UNVERIFIED else f"checked: {verdict.message}")
 
 
 @contextmanager

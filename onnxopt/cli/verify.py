@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import dim_option, names
+from onnxopt.cli.options import dim_option, memory_option, names
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Exit codes: 0 equal (also if the cases prove little, which is said; not with --strict), 1 different, or "
-    "nothing could be compared, 2 wrong usage or unreadable input. "
-    "Tolerances: an output may be off by RTOL times its largest magnitude, plus ATOL. By default RTOL is 1e-7 for "
-    "float64, 1e-4 for float32, 2e-2 for float16, 1e-1 for bfloat16: what deep networks accumulate by rounding. "
-    "ATOL is 1e-7. Integers, booleans and strings must be equal. Models that compute in a narrower type or quantize "
-    "inside get more."
+    epilog="Exit codes: 0 they compute the same (also if the cases prove little, or only rounding noise tells them "
+    "apart, which is said; not with --strict), 1 different, or nothing could be compared, 2 wrong usage or unreadable "
+    "input. "
+    "An output may differ by what the roundings on the longest path to it leave. Where it differs by more, or "
+    "something inside decides (TopK, a quantizer), both are compared piece by piece on A's own values. --rtol and "
+    "--atol replace that: an output may be off by RTOL times its largest magnitude, plus ATOL, and nothing else counts."
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="B", type=click.Path(path_type=Path))
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 @click.option("--rtol", type=click.FloatRange(0), help="Largest difference, relative to an output's range.")
 @click.option("--atol", type=click.FloatRange(0), help="Largest absolute difference.")
 @dim_option("several sizes, one after the other")
-@click.option("--layers", is_flag=True, help="Find the first value inside, of the same name in both, that differs.")
+@click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
+@memory_option
 @click.option("--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
 @click.option(
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that each load and each run may take.",
 )
-@click.option("--strict", is_flag=True, help="Cases that prove little are a failure.")
+@click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 def verify(
@@ -65,7 +66,8 @@ def verify(
     rtol: float | None,
     atol: float | None,
     dims: dict[str, int],
-    layers: bool,
+    pieces: bool,
+    memory: int,
     provider: str,
     seed: int,
     timeout: float,
@@ -77,7 +79,7 @@ def verify(
 
     \b
     onnxopt verify model.onnx model.opt.onnx
-    onnxopt verify model.onnx model.opt.onnx --cases random,dynamic --layers
+    onnxopt verify model.onnx model.opt.onnx --cases random,dynamic --pieces
     onnxopt verify model.onnx model.opt.onnx --inputs test_data_set_0
     onnxopt verify model.onnx model.opt.onnx --inputs ids=ids.npy --cases masks
     onnxopt verify model.onnx model.opt.onnx --rtol 1e-3 --format json
@@ -99,7 +101,8 @@ def verify(
         datasets=datasets,
         provider=provider,
         dims=dims,
-        layers=layers,
+        pieces=pieces,
+        memory=memory,
     )
     with Progress(enabled=not quiet) as progress:
         progress.phase("comparing")
@@ -126,9 +129,11 @@ def _split(inputs: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _code(found: Comparison, strict: bool) -> int:
-    if found.status == "inconclusive":
+    from onnxopt.verification.records import INCONCLUSIVE, WITHIN_NOISE
+
+    if found.status in (INCONCLUSIVE, WITHIN_NOISE):
         return int(strict)
-    return 0 if found.status == "equal" else 1
+    return int(not found.agrees)
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onnxopt.report.plain import MARKS
+from onnxopt.report.plain import MARKS, places_of
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -17,7 +17,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         for output in case["outputs"]:
             yield f"{name}: {_output(output)}"
     yield from tolerances(found)
-    yield from layers(found)
+    yield from pieces(found)
     yield verdict(found)
 
 
@@ -68,45 +68,33 @@ def tolerances(found: dict[str, Any]) -> Iterator[str]:
     }
     if allowed:
         texts = [f"{dtype} {rtol:.0e} (+ {atol:.0e})" for dtype, (rtol, atol) in sorted(allowed.items())]
-        yield f"allowed of an output's largest magnitude: {', '.join(texts)}; other types must be equal"
+        yield f"allowed at first of an output's largest magnitude: {', '.join(texts)}; other types must be equal"
 
 
-def layers(found: dict[str, Any]) -> Iterator[str]:
-    """What `--layers` found."""
-    layers = found["layers"]
-    if layers is None:
+def pieces(found: dict[str, Any]) -> Iterator[str]:
+    """What comparing in pieces found."""
+    seen = found["pieces"]
+    if seen is None:
         return
-    if layers["note"]:
-        yield f"layers: {layers['note']}"
-    elif not layers["value"]:
-        yield f"layers: no value differs in case {layers['case']}; {_share(layers)}"
-    else:
-        yield f"layers: the first value that differs in case {layers['case']} is {_output(layers['record'])}"
-        for side in "ab":
-            yield f"  {side.upper()}: {_node(layers[side])}"
-        if layers["before"]:
-            yield f"  what it reads agrees: {', '.join(layers['before'])}"
-        yield f"  {_share(layers)}"
-        if found["status"] in ("equal", "inconclusive"):
-            yield "  the outputs agree all the same: it was moved on purpose, or does not matter to them"
-
-
-def _share(layers: dict[str, Any]) -> str:
-    return (
-        f"{layers['compared']:,} of {layers['matched']:,} values with the same name in both were compared; "
-        f"A has {layers['named']:,}"
+    if not seen["shared"]:
+        yield f"pieces: {seen['note'] or 'A and B share no value inside'}"
+        return
+    yield (
+        f"pieces: {seen['cuts']:,} of {seen['shared']:,} values that A and B share agree ({seen['same']:,} made by "
+        f"the same nodes, {seen['noisy']:,} within the noise of their piece); the largest piece has "
+        f"{seen['largest']:,} nodes"
     )
-
-
-def _node(side: dict[str, Any] | None) -> str:
-    if side is None:
-        return "no node of the main graph makes it"
-    name = f' "{side["node"]}"' if side["node"] else ""
-    return f"{side['op']}{name}({', '.join(side['inputs'])})"
+    if seen["worst"]:
+        yield f"  largest difference of a piece: {seen['worst_rel']:.1e} of the range of {seen['worst']}"
+    if seen["note"]:
+        yield f"  {seen['note']}"
+    for name, noise in found["noise"].items():
+        yield f"noise: the last bits of inputs and weights change {name} of A by {noise:.1e} of its range"
 
 
 def verdict(found: dict[str, Any]) -> str:
     """The verdict in one line and a hint."""
     mark, word = MARKS[found["status"]]
+    places = "".join(f"\n  {line}" for line in places_of(found))
     hint = f"\n  {found['hint']}" if found["hint"] else ""
-    return f"{mark} {word}: {found['message']}{hint}"
+    return f"{mark} {word}: {found['message']}{places}{hint}"

@@ -9,11 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxopt.report.comparison import counts, figures, kind, label, layers, sizes, tolerances, verdict
+from onnxopt.report.comparison import counts, figures, kind, label, pieces, sizes, tolerances, verdict
 from onnxopt.report.console import STYLES
 
 _SHOWN: Final = 8  # outputs of a case, where none differs
-_CASE_STYLES: Final = {"different": "bold red", "unverified": "yellow", "skipped": "dim"}
+_CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipped": "dim"}
 
 
 def print_comparison(found: dict[str, Any]) -> None:
@@ -29,7 +29,7 @@ def render(found: dict[str, Any]) -> RenderableType:
         if case["note"]:
             parts.append(Text(f"{case['name']}: {case['status']}: {case['note']}", _CASE_STYLES[case["status"]]))
     parts += [Text(line, "dim") for line in tolerances(found)]
-    parts += [Text(line) for line in layers(found)]
+    parts += [Text(line) for line in pieces(found)]
     line, _, hint = verdict(found).partition("\n")
     parts.append(Text(line, STYLES[found["status"]]))
     if hint:

@@ -12,7 +12,11 @@ from rich.text import Text
 
 from onnxopt.report.plain import change, pass_hits, summary, verdict
 
-STYLES: Final = {"equal": "green", "inconclusive": "yellow", "unverified": "yellow", "different": "bold red"}
+STYLES: Final = {
+    **dict.fromkeys(("equal", "verified", "verified in pieces"), "green"),
+    **dict.fromkeys(("within rounding noise", "inconclusive", "not verified"), "yellow"),
+    "different": "bold red",
+}
 
 
 def print_report(report: dict[str, Any], verbose: int = 0) -> None:

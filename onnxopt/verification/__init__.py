@@ -1,6 +1,40 @@
 """The judge: compares two files, and shares no code with what rewrites them."""
 
-from onnxopt.verification.client import Verifier, verify
-from onnxopt.verification.records import CaseRecord, OutputRecord, Verification, VerifyOptions
+from onnxopt.verification.records import (
+    AGREES,
+    DIFFERENT,
+    EQUAL,
+    IN_PIECES,
+    INCONCLUSIVE,
+    UNVERIFIED,
+    VERIFIED,
+    WITHIN_NOISE,
+    CaseRecord,
+    OutputRecord,
+    Pieces,
+    Place,
+    Side,
+    Verification,
+    VerifyOptions,
+)
+from onnxopt.verification.verifier import Verifier, verify
 
-__all__ = ["CaseRecord", "OutputRecord", "Verification", "Verifier", "VerifyOptions", "verify"]
+__all__ = [
+    "AGREES",
+    "DIFFERENT",
+    "EQUAL",
+    "INCONCLUSIVE",
+    "IN_PIECES",
+    "UNVERIFIED",
+    "VERIFIED",
+    "WITHIN_NOISE",
+    "CaseRecord",
+    "OutputRecord",
+    "Pieces",
+    "Place",
+    "Side",
+    "Verification",
+    "Verifier",
+    "VerifyOptions",
+    "verify",
+]

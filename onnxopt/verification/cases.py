@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +15,9 @@ from onnxopt.verification.plan import Plan
 class Recipe:
     """How to make the inputs of one case.
 
-    `values`: ones, zeros, random or extremes. `size`: of every dynamic dim. `mask`: how masks are filled: ones, right
-    (padding at the end), left, one (a single token). `override`: other values for initializers that are also inputs.
+    `values`: ones, zeros, random (normally distributed), uniform or extremes. `size`: of every dynamic dim; `other`:
+    other sizes than before, where the model takes them. `mask`: how masks are filled: ones, right (padding at the end),
+    left, one (a single token). `override`: other values for initializers that are also inputs.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Recipe:
     size: int | None = None
     mask: str = ""
     override: bool = False
+    other: bool = False
 
 
 RECIPES: Final = {
@@ -42,6 +45,12 @@ RECIPES: Final = {
         Recipe("overrides", override=True),
     )
 }
+# What the optimizer checks its results with.
+OWN: Final = (
+    Recipe("case 1"),
+    Recipe("case 2", "uniform", other=True),
+    Recipe("other values for overridable initializers", override=True),
+)
 GROUPS: Final = {
     "all": tuple(RECIPES),
     "dynamic": tuple(name for name, r in RECIPES.items() if r.size),
@@ -68,7 +77,7 @@ def missing(recipe: Recipe, plan: Plan) -> str:
         return "the model has no input that looks like a mask"
     if recipe.override and not plan.overridable:
         return "the model has no initializers that are also inputs"
-    if recipe.values != "random" and not plan.inputs:
+    if (recipe.values != "random" or recipe.other) and not plan.inputs:
         return "the model has no inputs"
     return ""
 
@@ -88,6 +97,10 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         if base is not None:  # images and windows have a smallest size, a batch has not
             yield base | {s: recipe.size for s in plan.symbols if plan.is_batch(s)}
         return
+    if recipe.other and base is not None:
+        changing = [s for s in plan.symbols if not plan.is_batch(s)]
+        later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
+        yield from (c for c in later if c != base and all(c[s] != base[s] for s in changing))
     if recipe.mask and plan.symbols:
         yield from plan.size_choices((_MASKED_LENGTH,))
     if base is not None:

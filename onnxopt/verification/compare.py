@@ -1,14 +1,9 @@
-"""Compare two runs output by output: type, shape, non-finite values, then numbers.
+"""Compare what two runs give out, output by output: type, shape, non-finite values, then numbers.
 
-Default tolerances are relative to the range of an output (its largest magnitude), because re-associated sums
-differ by rounding of the terms, not of the result: float64 1e-7, float32 1e-4, float16 2e-2, bfloat16 1e-1. That is
-what a deep network accumulates (840 roundings of float32); a wrong fold is off by far more. Integers, booleans and
-strings must be equal.
-
-Two kinds of model get more room (`slack`). Where float16 is computed inside, a runtime without such kernels computes in
-float32 and rounds between some operators only, which depends on their order: removing a Transpose changes the last
-digits of float16 everywhere (the reference evaluator, which rounds after each, shows no difference). Networks that
-quantize at run time amplify a last-bit difference to a whole quantization step; their 8-bit outputs may be off by one.
+The first look at a result is tight: an output of floats may differ by what the roundings on the longest path through
+the network leave (`rounding.allowed`), relative to its range (its largest magnitude), because sums that are taken in
+another order differ by the rounding of the terms, not of the result. Everything else must be equal. What differs by
+more is no verdict yet: it is looked at in pieces.
 """
 
 from __future__ import annotations
@@ -21,99 +16,56 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.records import OutputRecord, VerifyOptions
+from onnxopt.verification.rounding import EPSILON, allowed, difference
 
-RTOL: Final = {"float64": 1e-7, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-ATOL: Final = 1e-7
-QUANTIZED_RTOL: Final = 5e-2
-
-
-def slack(quantized: bool, narrowest: str) -> float:
-    """The relative tolerance that a model asks for as a whole: it quantizes, or computes in a narrow type inside."""
-    return max(QUANTIZED_RTOL if quantized else 0.0, RTOL.get(narrowest, 0.0))
+ATOL: Final = 1e-12  # of what is all zero in one of the two
 
 
-def tolerance(dtype: str, options: VerifyOptions, room: float = 0.0) -> tuple[float, float]:
-    """(relative to the range, absolute): what is allowed of an output of this floating type."""
-    rtol = max(RTOL.get(dtype, 1e-4), room) if options.rtol is None else options.rtol
+def tolerance(dtype: str, options: VerifyOptions, depth: float) -> tuple[float, float]:
+    """(relative to the range, absolute): what is allowed at first of an output of this floating type."""
+    rtol = allowed(EPSILON.get(dtype, EPSILON["float32"]), depth) if options.rtol is None else options.rtol
     return rtol, ATOL if options.atol is None else options.atol
 
 
-def compare(
-    name: str, a: Any, b: Any, options: VerifyOptions, quantized: bool = False, room: float = 0.0
-) -> OutputRecord:
-    """How the result's output `b` compares with the original's `a`."""
-    if isinstance(a, list) or isinstance(b, list):
-        return _compare_sequences(name, a, b, options, quantized, room)
-    if a is None or b is None:
-        return OutputRecord(name, "none", [], ok=a is b, note="" if a is b else "absent in one of the two")
-    if isinstance(a, dict):
-        return OutputRecord(name, "map", [len(a)], ok=a == b, note="" if a == b else "maps differ")
-    a, b = np.asarray(a), np.asarray(b)
-    record = OutputRecord(name, str(a.dtype), list(a.shape))
-    if a.dtype != b.dtype:
-        return _fail(record, f"type {a.dtype} became {b.dtype}")
-    if a.shape != b.shape:
-        return _fail(record, f"shape {list(a.shape)} became {list(b.shape)}")
-    if a.dtype.name not in RTOL and a.dtype.kind not in "fc":
-        return _compare_discrete(record, a, b, quantized)
-    return _compare_floats(record, a, b, options, room)
-
-
-def _fail(record: OutputRecord, note: str) -> OutputRecord:
-    record.ok, record.note = False, note
-    record.max_rel = record.max_abs = float("inf")
+def compare(name: str, a: Any, b: Any, options: VerifyOptions, depth: float = 0.0) -> OutputRecord:
+    """How the result's output `b` compares with the original's `a`; `depth`: roundings on the longest path to it."""
+    record = OutputRecord(name, *_kind(a))
+    found = difference(a, b)
+    if found.note:
+        record.max_abs = record.max_rel = float("inf")
+        record.ok, record.note = False, found.note
+    elif found.discrete:
+        _discrete(record, a, b, found.largest)
+    else:
+        record.max_abs, record.max_rel = found.largest, found.relative
+        rtol, atol = tolerance(record.dtype, options, depth)
+        if found.largest > atol + rtol * found.span:
+            record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range"
     return record
 
 
-def _compare_sequences(name: str, a: Any, b: Any, options: VerifyOptions, quantized: bool, room: float) -> OutputRecord:
-    record = OutputRecord(name, "sequence", [len(a)] if isinstance(a, list) else [])
-    if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
-        return _fail(record, "sequences differ in length")
-    for i, (x, y) in enumerate(zip(a, b)):
-        element = compare(f"{name}[{i}]", x, y, options, quantized, room)
-        record.max_abs, record.max_rel = (
-            max(record.max_abs, element.max_abs),
-            max(record.max_rel, element.max_rel),
-        )
-        if not element.ok:
-            record.ok, record.note = False, f"element {i}: {element.note}"
-    return record
+def _kind(value: Any) -> tuple[str, list[int]]:
+    if isinstance(value, list):
+        return "sequence", [len(value)]
+    if isinstance(value, dict):
+        return "map", [len(value)]
+    if value is None:
+        return "none", []
+    value = np.asarray(value)
+    return str(value.dtype), list(value.shape)
 
 
-def _compare_discrete(record: OutputRecord, a: Any, b: Any, quantized: bool) -> OutputRecord:
-    differ = a != b
-    count = int(np.count_nonzero(differ))
-    if not count:
-        return record
+def _discrete(record: OutputRecord, a: Any, b: Any, share: float) -> None:
+    if not share:
+        return
+    record.ok, record.max_rel = False, share
+    if not isinstance(a, np.ndarray):
+        record.note = "elements differ"
+        return
+    count = int(np.count_nonzero(a != b))
+    record.note = f"{count} of {a.size} {a.dtype} values differ"
     if a.dtype.kind in "iu":
         record.max_abs = float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
-        if quantized and a.dtype.itemsize == 1 and record.max_abs <= 1:
-            record.note = f"{count} of {a.size} off by one quantization step"
-            return record
-    record.ok, record.note = False, f"{count} of {a.size} {a.dtype} values differ"
-    record.max_rel = count / a.size
-    return record
-
-
-def _compare_floats(record: OutputRecord, a: Any, b: Any, options: VerifyOptions, room: float) -> OutputRecord:
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    x, y = a.astype(wide), b.astype(wide)
-    finite = np.isfinite(x)
-    if not finite.all() or not np.isfinite(y).all():
-        if not np.array_equal(np.isnan(x), np.isnan(y)):
-            return _fail(record, "NaN in other places")
-        if not np.array_equal(np.where(np.isinf(x), x, 0), np.where(np.isinf(y), y, 0)):
-            return _fail(record, "infinities in other places")
-    if not finite.any():
-        return record
-    x, y = x[finite], y[finite]
-    record.max_abs = float(np.abs(x - y).max())
-    span = float(np.abs(x).max())
-    record.max_rel = record.max_abs / span if span else (float("inf") if record.max_abs else 0.0)
-    rtol, atol = tolerance(a.dtype.name, options, room)
-    if record.max_abs > atol + rtol * span:
-        record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range, {rtol:.0e} is allowed"
-    return record
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxopt.verification.cases import OWN, missing
 from onnxopt.verification.compare import compare
+from onnxopt.verification.datasets import Data
 from onnxopt.verification.inputs import Case
+from onnxopt.verification.judge import Judge, Request
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.records import CaseRecord, Verification, VerifyOptions
+from onnxopt.verification.records import DIFFERENT, EQUAL, UNVERIFIED, CaseRecord, Verification, VerifyOptions
 from onnxopt.verification.run import OnnxRuntime, Reference, Refused, reason
-from onnxopt.verification.verdict import conclude
-from onnxopt.verification.worker import Judge
+from onnxopt.verification.verdict import conclude, word
 
 
 @dataclass(frozen=True)
@@ -31,28 +33,31 @@ def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], option
 
     In this process: a crash of the runtime is one of ours. Status `unverified` where the original does not run.
     """
-    judge = Judge(str(original), options)
+    judge = Judge()
     try:
+        judge.open(str(original), options, ("the original", "the result"))
         if plan.stateful:  # onnxruntime would write into weights that parts have copies of: no comparison is fair
             judge.engine = Reference(str(original))
-        else:
-            judge.open(str(original))
-        judge.run_original(plan)
+        judge.plan(plan)
+        answers = [judge.original(Request(r, Data({}))).case for r in OWN if not missing(r, plan)]
     except Refused as e:
-        return Verification("unverified", str(e))
+        return Verification(UNVERIFIED, str(e))
+    kept = list(judge.kept.values())
+    if not kept:
+        return Verification(UNVERIFIED, f"the original fails on every input tried: {answers[0].note}")
     try:
-        found = _run(steps, judge.cases, isinstance(judge.engine, OnnxRuntime))
+        found = _run(steps, [case for case, _ in kept], isinstance(judge.engine, OnnxRuntime))
     except Exception as e:
-        return Verification("different", f"the parts fail where the original runs: {reason(e)}")
-    names = judge.engine.outputs[: len(judge.results[0])]
+        return Verification(DIFFERENT, f"the parts fail where the original runs: {reason(e)}")
     records = []
-    for case, results, values in zip(judge.cases, judge.results, found, strict=True):
+    for (case, results), values in zip(kept, found, strict=True):
         record = CaseRecord(case.name, case.dims)
-        for name, expected in zip(names, results, strict=True):
-            record.outputs.append(compare(name, expected, values[name], options, plan.quantized, judge.room))
+        for name, expected in zip(judge.outputs, results, strict=True):
+            record.outputs.append(compare(name, expected, values[name], options, plan.depth))
         records.append(record)
-    verdict = Verification("equal", "", engine=judge.engine.name, cases=records)
-    conclude(verdict, records, sizes=False)
+    verdict = Verification(EQUAL, "", engine=judge.engine.name, cases=list(records))
+    conclude(verdict, records)
+    word(verdict, sizes=False)
     return verdict
 
 

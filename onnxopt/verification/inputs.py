@@ -28,27 +28,23 @@ class Case:
 
 
 class InputMaker:
-    """Makes feeds for the inputs of `plan`; `given` values are used as they are."""
+    """Makes feeds for the inputs of `plan`; `given` values are used as they are. Raises Unsupported."""
 
     def __init__(self, plan: Plan, given: dict[str, Any], seed: int) -> None:
         self.plan = plan
         self.given = given
         self.seed = seed
 
-    def make(self, name: str, dims: dict[str, int], variant: int, mode: str = "bounded") -> Case:
-        """A case; `variant` picks the distribution: 0 normal, otherwise uniform."""
-        rng = np.random.default_rng([self.seed, variant])
-        feeds = {i.name: self._value(i, dims, rng, variant, mode) for i in self.plan.inputs}
-        return Case(name, dims, feeds)
-
     def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded") -> Case:
         """A named case. `mode` other than bounded: what integers are, whatever the case is called."""
-        rng = np.random.default_rng([self.seed, 0])
+        rng = np.random.default_rng([self.seed, int(recipe.values == "uniform")])
         case = Case(recipe.name, dims)
         for i in self.plan.inputs:
-            if i.name in self.given or i.why:
-                case.feeds[i.name] = self._value(i, dims, rng, 0, mode)
+            if i.name in self.given:
+                case.feeds[i.name] = self.given[i.name]
                 continue
+            if i.why:
+                raise Unsupported(i.why)
             shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
             values = [_filled(i, shape, rng, recipe, mode) for _ in range(2 if i.sequence else 1)]
             case.feeds[i.name] = values if i.sequence else values[0]
@@ -62,16 +58,6 @@ class InputMaker:
             if value.dtype.kind == "f":
                 feeds[initializer] = (value * rng.uniform(0.9, 1.1, value.shape)).astype(value.dtype)
         return Case(name, case.dims, feeds)
-
-    def _value(self, i: InputSpec, dims: dict[str, int], rng: np.random.Generator, variant: int, mode: str) -> Any:
-        if i.name in self.given:
-            return self.given[i.name]
-        if i.why:
-            raise Unsupported(i.why)
-        shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
-        if i.sequence:
-            return [_tensor(i, shape, rng, variant, mode) for _ in range(2)]
-        return _tensor(i, shape, rng, variant, mode)
 
 
 def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: int, mode: str) -> Any:
@@ -104,10 +90,11 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
 
 def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Recipe, mode: str) -> Any:
     """The tensor of a named case."""
-    if i.is_mask and (recipe.mask or recipe.values != "random"):
+    drawn = recipe.values in ("random", "uniform")
+    if i.is_mask and (recipe.mask or not drawn):
         return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
-    if recipe.values == "random":
-        return _tensor(i, shape, rng, 0, mode)
+    if drawn:
+        return _tensor(i, shape, rng, int(recipe.values == "uniform"), mode)
     if i.kind == "string":
         return rng.choice(np.array(_STRINGS[recipe.values], object), shape)
     dtype = _dtype(i.kind)

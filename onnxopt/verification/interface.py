@@ -1,17 +1,15 @@
-"""Two model files: can they be read, do they take and give the same, and which values inside have the same name?"""
+"""Two model files: can they be read, and do they take and give the same?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.records import Side
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
 
 def read(path: Path) -> ModelProto:
@@ -75,24 +73,6 @@ def _type(info: ValueInfoProto) -> str:
 
     code = info.type.tensor_type.elem_type
     return TensorProto.DataType.Name(code).lower() if code else ""
-
-
-def common_values(a: ModelProto, b: ModelProto) -> tuple[list[str], int]:
-    """The names of values that nodes of both main graphs make, in A's topological order; how many A's nodes make."""
-    mine, other = _made(a.graph.node), set(_made(b.graph.node))
-    return [name for name in mine if name in other], len(mine)
-
-
-def _made(nodes: Iterable[NodeProto]) -> list[str]:
-    return [name for node in nodes for name in node.output if name]
-
-
-def maker(model: ModelProto, value: str) -> Side | None:
-    """The node of the main graph that makes `value`."""
-    for node in model.graph.node:
-        if value in node.output:
-            return Side(node.name, f"{node.domain}.{node.op_type}".removeprefix("."), [n for n in node.input if n])
-    return None
 
 
 def fix_dims(plan: Plan, dims: dict[str, int]) -> None:

@@ -6,30 +6,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.compare import RTOL, compare, tolerance
+from onnxopt.verification.compare import compare, tolerance
 from onnxopt.verification.records import MeasuredRecord, VerifyOptions
+from onnxopt.verification.rounding import is_float
 
 _UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def measure(
-    name: str,
-    a: Any,
-    b: Any,
-    options: VerifyOptions,
-    *,
-    quantized: bool = False,
-    room: float = 0.0,
-    against: str = "",
+    name: str, a: Any, b: Any, options: VerifyOptions, depth: float = 0.0, *, against: str = ""
 ) -> MeasuredRecord:
     """`compare`, and the figures for tensors of one shape and type."""
-    found = compare(name, a, b, options, quantized, room)
-    record = MeasuredRecord(**vars(found), against=against)
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+    record = MeasuredRecord(**vars(compare(name, a, b, options, depth)), against=against)
+    if not is_float(a) or not isinstance(b, np.ndarray):
         return record
-    if not _is_float(a.dtype):
-        return record
-    record.rtol, record.atol = tolerance(a.dtype.name, options, room)
+    record.rtol, record.atol = tolerance(a.dtype.name, options, depth)
     record.nan = [int(np.count_nonzero(np.isnan(x))) for x in (a, b)]
     record.inf = [int(np.count_nonzero(np.isinf(x))) for x in (a, b)]
     if a.dtype == b.dtype and a.shape == b.shape:
@@ -37,10 +28,6 @@ def measure(
         record.cosine = cosine(a[both], b[both])
         record.ulp = ulp_distance(a[both], b[both])
     return record
-
-
-def _is_float(dtype: Any) -> bool:
-    return dtype.kind in "fc" or dtype.name in RTOL
 
 
 def cosine(a: Any, b: Any) -> float | None:

@@ -6,46 +6,37 @@ nothing but numpy and a runtime.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+from onnxopt.verification.rounding import roundings
 
-_RANDOM: Final = frozenset(
-    (
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "Dropout",
-    )
-)
-_QUANTIZED: Final = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinear")
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+RANDOM: Final = frozenset((
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
+))  # fmt: skip
+# Operators whose results jump where their input crosses a threshold, or two of them tie.
+_DECIDING: Final = frozenset((
+    "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    "Round", "Floor", "Ceil", "Sign", "NonZero", "Mod", "QuantizeLinear", "DynamicQuantizeLinear", "Hardmax",
+    "Unique", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "LinearClassifier",
+    "SVMClassifier", "IsNaN", "IsInf",
+))  # fmt: skip
+_SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 # Operators that hand integers on unchanged, as far as bounds are concerned.
-_CARRIES: Final = frozenset(
-    (
-        "Identity",
-        "Cast",
-        "Reshape",
-        "Unsqueeze",
-        "Squeeze",
-        "Transpose",
-        "Flatten",
-        "Slice",
-        "Expand",
-        "Concat",
-        "Tile",
-    )
-)
+_CARRIES: Final = frozenset((
+    "Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat",
+    "Tile",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,8 +73,9 @@ class Plan:
     model: bytes | None = None
     random: bool = False
     stateful: bool = False
-    quantized: bool = False
-    narrowest: str = "float32"
+    decides: bool = False  # does an operator inside turn floats into what jumps?
+    depth: float = 0.0  # roundings on the longest path from inputs to outputs
+    bytes: int = 0  # of weights
 
     @property
     def symbols(self) -> list[str]:
@@ -127,11 +119,11 @@ def make_plan(proto: ModelProto) -> Plan:
     if proto.ir_version >= 4:  # before, every initializer is listed as input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: numpy_helper.to_array(t) for t in listed if t.data_location == t.DEFAULT}
-    ops = _operators(proto)
-    plan.random = bool(ops & _RANDOM)
+    ops = _operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
+    plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
-    plan.quantized = any(op.startswith(_QUANTIZED) for op in ops)
-    plan.narrowest = _narrowest(proto)
+    plan.decides, plan.depth = _arithmetic(proto)
+    plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:
         _give_out_conditions(proto, plan)
     return plan
@@ -191,37 +183,98 @@ def integer_bounds(graph: GraphProto) -> dict[str, int]:
     return bounds
 
 
-def _operators(proto: ModelProto) -> set[str]:
-    found: set[str] = set()
-    bodies = [proto.graph.node, *(f.node for f in proto.functions)]
-    while bodies:
-        for node in bodies.pop():
-            found.add(node.op_type)
-            for a in node.attribute:
-                if a.HasField("g"):
-                    bodies.append(a.g.node)
-                bodies.extend(g.node for g in a.graphs)
-    return found
-
-
 def _trains(proto: ModelProto) -> bool:
     nodes = (n for n in proto.graph.node if n.op_type == "BatchNormalization")
     return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
 
 
-def _narrowest(proto: ModelProto) -> str:
-    """The narrowest floating type that the model's inputs, weights or casts bring in."""
+def _arithmetic(proto: ModelProto) -> tuple[bool, float]:
+    """(does something float that the inputs change get decided upon, roundings on the longest path).
+
+    What becomes of sizes does not count: it is integers, or the same in every result.
+    """
     from onnx import TensorProto
 
-    types = {t.data_type for t in proto.graph.initializer}
-    types |= {i.type.tensor_type.elem_type for i in proto.graph.input}
-    for nodes in (proto.graph.node, *(f.node for f in proto.functions)):
-        for node in nodes:
-            if node.op_type in ("Cast", "Constant"):
-                types |= {a.i if a.name == "to" else a.t.data_type for a in node.attribute}
-    if TensorProto.BFLOAT16 in types:
-        return "bfloat16"
-    return "float16" if TensorProto.FLOAT16 in types else "float32"
+    graph = proto.graph
+    weights = {t.name: t for t in graph.initializer}
+    floats = {
+        i.name for i in graph.input if i.type.tensor_type.elem_type in _FLOATS or i.type.HasField("sequence_type")
+    }
+    floats |= {t.name for t in graph.initializer if t.data_type in _FLOATS}
+    changing = {i.name for i in graph.input}
+    called = {f.name: _operator_names(f.node) for f in proto.functions}
+    depth: dict[str, float] = {}
+    decides = False
+    for node in graph.node:
+        reads = [*node.input, *(n for a in node.attribute for n in _captured(a.g))] if node.attribute else node.input
+        before = max((depth.get(r, 0.0) for r in reads), default=0.0)
+        after = before + roundings(node, weights)
+        is_float = any(r in floats for r in reads)
+        changes = node.op_type not in _SIZES_ONLY and any(r in changing for r in reads)
+        if node.op_type == "Cast":
+            target = next((a.i for a in node.attribute if a.name == "to"), TensorProto.FLOAT)
+            decides |= changes and is_float and target not in _FLOATS
+            is_float = target in _FLOATS
+        elif node.op_type == "Constant":
+            is_float = any(
+                a.t.data_type in _FLOATS or a.name in ("value_float", "value_floats") for a in node.attribute
+            )
+        elif node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
+            decides |= changes and is_float
+            is_float = node.op_type not in _GIVE_OTHERS
+        elif changes and is_float and any(a.HasField("g") or a.graphs for a in node.attribute):
+            decides |= bool(_DECIDING & _operator_names([node]))
+        for output in node.output:
+            depth[output] = after
+            if is_float and node.op_type not in _SIZES_ONLY:
+                floats.add(output)
+            if changes:
+                changing.add(output)
+    return decides, max((depth.get(o.name, 0.0) for o in graph.output), default=0.0)
+
+
+_FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
+# Operators that decide upon floats and give out something else.
+_GIVE_OTHERS: Final = frozenset((
+    "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",
+    "IsNaN", "IsInf",
+))  # fmt: skip
+
+
+def _operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
+    """Of these nodes, and in their bodies."""
+    found: set[str] = set()
+    for node in nodes:
+        found.add(node.op_type)
+        for a in node.attribute:
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                found |= _operator_names(body.node)
+    return frozenset(found)
+
+
+def _bytes(tensor: TensorProto) -> int:
+    """About how many an initializer takes."""
+    return int(math.prod(tensor.dims)) * _WIDTH.get(tensor.data_type, 4)
+
+
+_WIDTH: Final = {
+    2: 1,
+    3: 1,
+    4: 2,
+    5: 2,
+    7: 8,
+    9: 1,
+    10: 2,
+    11: 8,
+    13: 8,
+    16: 2,
+    17: 1,
+    18: 1,
+    19: 1,
+    20: 1,
+    21: 1,
+    22: 1,
+}
 
 
 def _depending_on_inputs(graph: GraphProto) -> set[str]:

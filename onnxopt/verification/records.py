@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+# The verdicts. The first five let a result be used.
+EQUAL: Final = "equal"  # bit for bit
+VERIFIED: Final = "verified"  # outputs within what the roundings of one pass through the network leave
+IN_PIECES: Final = "verified in pieces"  # they differ by more, but no piece of the network does
+WITHIN_NOISE: Final = "within rounding noise"  # rounding alone changes the original as much; there are no pieces
+INCONCLUSIVE: Final = "inconclusive"  # it agrees, and the cases prove little
+UNVERIFIED: Final = "not verified"  # nothing could be compared
+DIFFERENT: Final = "different"
+AGREES: Final = (EQUAL, VERIFIED, IN_PIECES, WITHIN_NOISE, INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """`rtol` is relative to the range of an output, `atol` absolute; None means the default of the output's type.
+    """`rtol` is relative to the range of an output, `atol` absolute: where one is given, outputs are held against it,
+    and nothing else counts; None means what rounding explains.
 
-    `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything.
+    `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything. `memory`:
+    bytes that weights and values of both models may take; a model with more is run in segments. `pieces`: look at the
+    pieces whatever the outputs say.
 
     What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run.
     `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
-    `provider`: an execution provider of onnxruntime. `dims`: sizes of dynamic dims. `layers`: find the first value of
-    the same name that differs.
+    `provider`: an execution provider of onnxruntime. `dims`: sizes of dynamic dims.
     """
 
     rtol: float | None = None
@@ -23,16 +35,22 @@ class VerifyOptions:
     seed: int = 0
     inputs: dict[str, str] = field(default_factory=dict)
     timeout: float = 600.0
+    memory: int = 2 << 30
+    pieces: bool = False
     cases: tuple[str, ...] | None = None
     datasets: tuple[str, ...] = ()
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
-    layers: bool = False
 
     @property
     def thorough(self) -> bool:
         """Is anything asked for that the optimizer's own check does not do?"""
-        return bool(self.cases is not None or self.datasets or self.provider or self.dims or self.layers)
+        return bool(self.cases is not None or self.datasets or self.provider or self.dims)
+
+    @property
+    def by_tolerance(self) -> bool:
+        """Does a number that the user gave decide?"""
+        return self.rtol is not None or self.atol is not None
 
 
 @dataclass
@@ -76,48 +94,81 @@ class CaseRecord:
 
 @dataclass
 class JudgedCase(CaseRecord):
-    """A case with a verdict of its own: equal, different, skipped (A refuses such inputs) or unverified; and why."""
+    """A case with a verdict of its own: equal, different, skipped (A refuses such inputs) or not verified; and why."""
 
-    status: str = "equal"
+    status: str = EQUAL
     note: str = ""
 
 
 @dataclass
 class Side:
-    """The node that makes a value in one of the models: its name, operator, and what it reads."""
+    """One node: its name, operator, what it reads and makes."""
 
     node: str
     op: str
     inputs: list[str]
+    outputs: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Layers:
-    """What `--layers` found in the case `case`. `value` is the first that differs, empty where none does.
-
-    `a` and `b`: the nodes that make it; `before`: the values that these read and that were compared, which agree.
-    `matched` values have the same name in both, `named` are those of A, `compared` were held against each other.
-    """
+class Place:
+    """Where result and original part: `a` and `b`, the nodes of each between the values `entries`, which agree, and
+    `value`, which does not. `record`: how, and what rounding alone does there (`noise`, of the range)."""
 
     case: str
-    value: str = ""
-    record: MeasuredRecord | None = None
-    a: Side | None = None
-    b: Side | None = None
-    before: list[str] = field(default_factory=list)
-    matched: int = 0
-    named: int = 0
-    compared: int = 0
+    value: str
+    record: OutputRecord
+    entries: list[str] = field(default_factory=list)
+    a: list[Side] = field(default_factory=list)
+    b: list[Side] = field(default_factory=list)
+    scope: str = "main"  # graph path, bodies as the project's Graph.path writes them
+    rewrites: list[str] = field(default_factory=list)  # lines: what the journal says made them
+    noise: float | None = None
+
+
+@dataclass
+class Pieces:
+    """What comparing in pieces found, in `cases`.
+
+    `cuts` of the `shared` values agree: `same` of them because the same nodes make them, `noisy` no better than what
+    the last bits do in their piece. `largest` is the largest piece, in nodes; `worst_rel` the largest difference of a
+    piece, of the range of `worst`. `note`: why there are none, or what stays open.
+    """
+
+    cases: list[str] = field(default_factory=list)
+    cuts: int = 0
+    shared: int = 0
+    same: int = 0
+    noisy: int = 0
+    largest: int = 0
+    worst: str = ""
+    worst_rel: float = 0.0
+    complete: bool = False  # is every output a cut, or made of cuts?
+    seconds: float = 0.0
     note: str = ""
+
+    def joined(self, other: Pieces) -> Pieces:
+        """Of both sets of cases: what is worse."""
+        worse = max(self, other, key=lambda p: p.worst_rel)
+        return replace(
+            worse,
+            cases=self.cases + other.cases,
+            cuts=min(self.cuts, other.cuts),
+            same=min(self.same, other.same),
+            noisy=max(self.noisy, other.noisy),
+            largest=max(self.largest, other.largest),
+            complete=self.complete and other.complete,
+            seconds=self.seconds + other.seconds,
+            note=self.note or other.note,
+        )
 
 
 @dataclass
 class Verification:
-    """The verdict.
+    """The verdict: `status` is one of those above, `message` one line.
 
-    `equal`: every output of every case within tolerance (`exact`: bit for bit). `different`: not so.
-    `inconclusive`: equal, but the cases prove little (constant outputs, a branch never taken).
-    `unverified`: nothing could be compared, and why. `message` is one line.
+    `exact`: bit for bit. `pieces` where they were looked at; `places`, those that differ. `noise`: what a change of the
+    last bits of its inputs and weights does to an output of the original, of its range.
     """
 
     status: str
@@ -129,6 +180,14 @@ class Verification:
     worst: str = ""
     worst_rel: float = 0.0
     seconds: float = 0.0
+    pieces: Pieces | None = None
+    places: list[Place] = field(default_factory=list)
+    noise: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def agrees(self) -> bool:
+        """May the result take the place of the original?"""
+        return self.status in AGREES
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -141,7 +200,6 @@ class Comparison(Verification):
     a: str = ""
     b: str = ""
     provider: str = "CPUExecutionProvider"
-    layers: Layers | None = None
 
     @property
     def judged(self) -> list[JudgedCase]:

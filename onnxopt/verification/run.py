@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,16 +31,6 @@ def find_provider(name: str) -> str:
     return found
 
 
-def _outputs(names: Sequence[str]) -> bytes:
-    """More outputs for a serialized model, to be put behind it: a reader of protobuf merges the two."""
-    from onnx import ModelProto, ValueInfoProto
-
-    more = ModelProto()
-    more.graph.output.extend(ValueInfoProto(name=name) for name in names)
-    data: bytes = more.SerializeToString()
-    return data
-
-
 class OnnxRuntime:
     """onnxruntime on CPU. With its default level the original would be folded too, and a comparison prove nothing.
 
@@ -56,19 +46,22 @@ class OnnxRuntime:
         optimize: bool = False,
         stateful: bool = False,
         provider: str = CPU,
-        give: Sequence[str] = (),
+        weights: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
     ) -> None:
         """`stateful`: runs leave traces (training BatchNormalization writes into initializers): one session each.
 
-        `provider` is put before the CPU's. `give`: values inside the model file that become outputs, after its own.
+        `provider` is put before the CPU's. Of a serialized model, `weights` are the arrays of external initializers,
+        and `folder` is where other external data lie.
         """
         import onnxruntime as rt
 
         options = rt.SessionOptions()
-        if give:
-            folder = str(Path(str(model)).absolute().parent)
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-            model = Path(str(model)).read_bytes() + _outputs(give)
+        if weights:
+            self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours
+            options.add_external_initializers(list(weights), self._weights)
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         if not optimize:
             options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_reuse = False
@@ -85,18 +78,14 @@ class OnnxRuntime:
     def outputs(self) -> list[str]:
         return [o.name for o in self._session.get_outputs()]
 
+    @property
+    def output_types(self) -> dict[str, str]:
+        """The type of each output: `tensor(float)`, `seq(tensor(int64))`."""
+        return {o.name: o.type for o in self._session.get_outputs()}
+
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         session = self._open() if self._stateful else self._session
         return list(session.run(None, feeds))
-
-    def run_to(self, names: Sequence[str], feeds: dict[str, Any]) -> list[Any]:
-        """These outputs, and nothing that they do not need: what fails behind them does not matter."""
-        from onnxruntime import RunOptions
-
-        options = RunOptions()
-        options.only_execute_path_to_fetches = True
-        session = self._open() if self._stateful else self._session
-        return list(session.run(list(names), feeds, options))
 
 
 class Reference:
@@ -104,14 +93,10 @@ class Reference:
 
     name = "reference"
 
-    def __init__(self, model: str | bytes, give: Sequence[str] = ()) -> None:
-        from onnx import ValueInfoProto, load
+    def __init__(self, model: str | bytes) -> None:
         from onnx.reference import ReferenceEvaluator
 
         source: Any = model if isinstance(model, bytes) else str(Path(model))
-        if give:
-            source = load(source)
-            source.graph.output.extend(ValueInfoProto(name=name) for name in give)
         self._evaluator = ReferenceEvaluator(source)
 
     @property
@@ -122,11 +107,6 @@ class Reference:
         with np.errstate(all="ignore"):
             results: Sequence[Any] = self._evaluator.run(None, feeds)
         return list(results)
-
-    def run_to(self, names: Sequence[str], feeds: dict[str, Any]) -> list[Any]:
-        """These outputs; everything runs."""
-        found = dict(zip(self.outputs, self.run(feeds), strict=True))
-        return [found[name] for name in names]
 
 
 class Refused(Exception):

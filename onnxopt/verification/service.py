@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -29,28 +30,47 @@ class Died(Exception):
 
 
 class Service:
-    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death."""
+    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death.
+
+    Each state has `timeout` seconds, or all have until `deadline` on the monotonic clock, where that is set.
+    """
 
     def __init__(self, start: str, timeout: float) -> None:
         self._start = start
         self._timeout = timeout
+        self.deadline: float | None = None
+        self._posted: deque[str] = deque()
         self._worker: Worker | None = Worker(start)
+        self._state = "at its start"
+
+    @property
+    def alive(self) -> bool:
+        return self._worker is not None
+
+    def post(self, method: str, *args: Any) -> None:
+        """Ask for a call without waiting for it: the next `call` of this method gets its result."""
+        if self._worker is None:
+            self._worker = Worker(self._start)
+        self._posted.append(method)
+        self._worker.send((method, args))
 
     def call(self, method: str, *args: Any) -> Any:
         """The method's result; what it raises is raised here. Raises Died."""
-        if self._worker is None:
-            self._worker = Worker(self._start)
-        state = "at its start"
-        self._worker.send((method, args))
+        if not self._posted:
+            self.post(method, *args)
+        assert self._posted[0] == method, f"{self._posted[0]} was asked for first"
+        assert self._worker is not None
         try:
             while True:
-                kind, value = self._worker.receive(time.monotonic() + self._timeout, self._timeout)
+                deadline = self.deadline if self.deadline is not None else time.monotonic() + self._timeout
+                kind, value = self._worker.receive(deadline, self._timeout)
                 if kind != "state":
                     break
-                state = value
+                self._state = value
         except Gone as e:
             self.close()
-            raise Died(state, e) from None
+            raise Died(self._state, e) from None
+        self._posted.popleft()
         if kind == "raised":
             raise value
         return value
@@ -59,6 +79,7 @@ class Service:
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+            self._posted.clear()
 
     def __enter__(self) -> Service:
         return self

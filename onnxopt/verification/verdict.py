@@ -1,49 +1,115 @@
-"""From compared outputs to a verdict in one line."""
+"""From compared outputs, pieces and noise to a verdict in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from onnxopt.verification.compare import Evidence, proves_nothing
-from onnxopt.verification.records import CaseRecord, Verification
+from onnxopt.verification.records import (
+    DIFFERENT,
+    EQUAL,
+    IN_PIECES,
+    INCONCLUSIVE,
+    VERIFIED,
+    WITHIN_NOISE,
+    CaseRecord,
+    OutputRecord,
+    Pieces,
+    Place,
+    Verification,
+)
+
+_GROSS: Final = 30.0  # times what rounding does in a piece: no rounding any more, whatever the outputs may hide
 
 
-def conclude(
-    verdict: Verification,
-    records: Sequence[CaseRecord],
-    weak: Sequence[str] = (),
-    *,
-    sizes: bool = True,
-    refused: str = "",
-) -> None:
-    """Fill in status, message and worst output of a `verdict` on `records`.
-
-    `weak`: why the cases prove little. `sizes`: name the dynamic dims. `refused`: why onnxruntime could not be used.
-    """
-    outputs = [(c, o) for c in records for o in c.outputs]
-    verdict.exact = all(o.ok and not o.max_abs for _, o in outputs)
-    worst = max(outputs, key=lambda pair: (not pair[1].ok, pair[1].max_rel), default=None)
+def conclude(verdict: Verification, records: Sequence[CaseRecord]) -> None:
+    """Fill in status and worst output of a `verdict` on outputs alone."""
+    outputs = [o for c in records for o in c.outputs]
+    verdict.exact = all(o.ok and not o.max_abs for o in outputs)
+    worst = max(outputs, key=lambda o: (not o.ok, o.max_rel), default=None)
     if worst is not None:
-        case, output = worst
-        verdict.worst, verdict.worst_rel = output.name, output.max_rel
-        if not output.ok:
-            dims = ", ".join(f"{k}={v}" for k, v in case.dims.items()) if sizes else ""
-            verdict.status = "different"
-            verdict.message = f"output `{output.name}` {output.note}" + (f" ({dims})" if dims else "")
-            return
-    text = (
-        "bit for bit the same"
-        if verdict.exact
-        else f"largest difference {verdict.worst_rel:.1e} of the range of `{verdict.worst}`"
-    )
-    text += f", {len(records)} case{'s' if len(records) != 1 else ''}"
-    dims = "; ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in records if c.dims))
-    verdict.status, verdict.message = "equal", text + (f" ({dims})" if dims and sizes else "")
+        verdict.worst, verdict.worst_rel = worst.name, worst.max_rel
+    wrong = any(not o.ok for o in outputs)
+    verdict.status = DIFFERENT if wrong else EQUAL if verdict.exact else VERIFIED
+
+
+def settle(verdict: Verification, pieces: Pieces, places: list[Place], noise: dict[str, float]) -> None:
+    """What the second look makes of it."""
+    verdict.pieces, verdict.places, verdict.noise = pieces, places, noise
+    open_ = [o for c in verdict.cases for o in c.outputs if not o.ok]
+    if any(getattr(o, "against", "") for o in open_):  # it is not the other file that a given output differs from
+        return
+    if pieces.complete:
+        verdict.status = IN_PIECES
+        for o in open_:
+            o.ok, o.note = True, f"{o.note}, and no piece does"
+    elif not any(_gross(p) for p in places) and all(_is_noise(o, noise) for o in open_) and (open_ or places):
+        verdict.status = WITHIN_NOISE
+        for o in open_:
+            o.ok, o.note = True, f"{o.note}, and rounding alone does as much"
+    elif places:
+        verdict.status = DIFFERENT
+
+
+def _gross(place: Place) -> bool:
+    return place.noise is None or place.record.max_rel > _GROSS * place.noise
+
+
+def _is_noise(o: OutputRecord, noise: Mapping[str, float]) -> bool:
+    return o.max_rel <= noise.get(o.name, 0.0)
+
+
+def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True, refused: str = "") -> None:
+    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `refused`: why
+    onnxruntime could not be used."""
+    if verdict.status == DIFFERENT:
+        verdict.message = _accusation(verdict, sizes)
+        return
+    parts = [_agreement(verdict)]
+    count = len(verdict.cases)
+    dims = "; ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in verdict.cases if c.dims))
+    parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))
+    verdict.message = ", ".join(parts)
     if refused:
         verdict.message += f", by the reference evaluator (onnxruntime: {refused})"
     if weak:
-        verdict.status = "inconclusive"
+        verdict.status = INCONCLUSIVE
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")
+
+
+def _agreement(verdict: Verification) -> str:
+    if verdict.status == EQUAL:
+        return "bit for bit the same"
+    whole = f"{verdict.worst_rel:.1e} of the range of `{verdict.worst}`"
+    noise = verdict.noise.get(verdict.worst)
+    alone = f", rounding alone by {noise:.1e}" if noise is not None else ""
+    pieces = verdict.pieces
+    if verdict.status == IN_PIECES and pieces is not None:
+        text = f"{pieces.cuts:,} cuts, largest difference of a piece {pieces.worst_rel:.1e}"
+        return text + (f"; the whole differs by {whole}{alone}" if verdict.worst_rel else "")
+    if verdict.status == WITHIN_NOISE:
+        return f"it differs by {whole}{alone}"
+    return f"largest difference {whole}"
+
+
+def _accusation(verdict: Verification, sizes: bool) -> str:
+    bad = [(c, o) for c in verdict.cases for o in c.outputs if not o.ok]
+    text = ""
+    if bad:
+        case, output = max(bad, key=lambda pair: pair[1].max_rel)
+        dims = ", ".join(f"{k}={v}" for k, v in case.dims.items()) if sizes else ""
+        text = f"output `{output.name}` {output.note}" + (f" ({dims})" if dims else "")
+        noise = verdict.noise.get(output.name)
+        if noise is not None and output.max_rel < float("inf"):
+            text += f", rounding alone by {noise:.1e}"
+    if verdict.places:
+        place = verdict.places[0]
+        more = f" and {len(verdict.places) - 1} more" if len(verdict.places) > 1 else ""
+        text += ("; " if text else "") + f"it goes wrong at `{place.value}`{more}"
+        if not bad:
+            text += f", which {place.record.note}"
+    return text or verdict.message
 
 
 def weaknesses(outputs: Mapping[str, Sequence[Evidence | None]], branches: Mapping[str, set[bool]]) -> list[str]:

@@ -12,7 +12,7 @@ from onnxopt.errors import UsageError
 
 REPORT: dict[str, Any] = {
     "pipeline": {"nodes_before": 20, "nodes_after": 8, "passes": [{"rules": {"a": {"hits": 3}, "b": {"hits": 4}}}]},
-    "verification": {"status": "equal", "worst_rel": 2e-6},
+    "verification": {"status": "verified", "worst_rel": 2e-6},
     "bytes_before": 4096,
     "bytes_after": 2048,
     "rolled_back": [],
@@ -68,7 +68,7 @@ def test_nothing_else_is_evaluated(text: str, column: str) -> None:
     ("changed", "verification", "figures"),
     [
         (True, {"status": "inconclusive", "worst_rel": 1e-6}, (1e-6, 0)),
-        (True, {"status": "unverified", "worst_rel": 0.0}, (float("inf"), 0)),
+        (True, {"status": "not verified", "worst_rel": 0.0}, (float("inf"), 0)),
         (True, None, (float("inf"), 0)),
         (False, None, (0.0, 1)),
     ],

@@ -347,7 +347,7 @@ def test_fixed_dims_are_verified_at_their_size(run: Run, tmp_path: Path) -> None
     r = run("report", "m.onnx", "o.onnx", "-o", "p.html", "--dim", "N=3")
     assert (r.returncode, r.stderr) == (0, "")
     text = (tmp_path / "p.html").read_text()
-    assert "verified: bit for bit the same" in text
+    assert "equal: bit for bit the same" in text
     assert "The result takes these sizes only: N = 3" in text
 
 

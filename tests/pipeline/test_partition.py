@@ -438,12 +438,13 @@ def test_real_models(name: str) -> None:
     path = ZOO / f"{name}.onnx"
     if not path.exists():
         pytest.skip("the zoo is not here")
+    from onnxopt.verification.cases import Recipe
     from onnxopt.verification.inputs import InputMaker
     from onnxopt.verification.plan import make_plan
 
     m = read_model(onnx.load(path))
     plan = make_plan(m.proto)
-    feeds = InputMaker(plan, {}, 0).make("case", next(plan.size_choices(), {}), 0).feeds
+    feeds = InputMaker(plan, {}, 0).fill(Recipe("case"), next(plan.size_choices(), {})).feeds
     opened = session(m.proto)
     try:
         opened.run(None, feeds)

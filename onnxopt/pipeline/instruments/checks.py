@@ -74,6 +74,7 @@ class VerifyEach(Instrument):
 
     def after(self, model: Model, p: Pass) -> None:
         from onnxopt.io import save
+        from onnxopt.verification import DIFFERENT
 
         if p.children or model.version == self._version:
             return
@@ -84,7 +85,7 @@ class VerifyEach(Instrument):
             save(model, path)
             self._verifier.submit(path)
             verdict = self._verifier.finish()
-        if verdict.status == "different":
+        if verdict.status == DIFFERENT:
             raise VerificationError(
                 f"{model.name}: the result differs from the original: {verdict.message}",
                 "`onnxopt bisect` finds the rewrite",

@@ -9,7 +9,7 @@ from onnxopt.report.html.markup import Markup, join, tag
 from onnxopt.report.plain import MARKS, size
 from onnxopt.report.stats_table import count, exact, share
 
-_CLASSES: Final = {"equal": "good", "inconclusive": "warn", "unverified": "warn", "different": "bad"}
+_CLASSES: Final = {"equal": "good", "verified": "good", "verified in pieces": "good", "different": "bad"}
 
 
 def summary(data: dict[str, Any]) -> Markup:
@@ -62,7 +62,7 @@ def _verdict(found: dict[str, Any] | None) -> Markup:
         return tag("p", "! not verified", class_="verdict warn")
     mark, word = MARKS.get(found["status"], ("!", found["status"]))
     style = _CLASSES.get(found["status"], "warn")
-    hint = f" ({found['hint']})" if found["hint"] and found["status"] != "equal" else ""
+    hint = f" ({found['hint']})" if found["hint"] else ""
     return tag(
         "p",
         tag("span", mark, aria_hidden="true"),

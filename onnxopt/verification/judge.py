@@ -1,0 +1,268 @@
+"""The worker: runs original and result on one case at a time, and looks into pieces where that is not enough.
+
+A crash or a hang here is a verdict, not the end of onnxopt: the worker says what it begins before it begins it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.verification.cases import Recipe, sizes
+from onnxopt.verification.compare import Evidence, differ, evidence
+from onnxopt.verification.datasets import Data
+from onnxopt.verification.feeding import feed
+from onnxopt.verification.inputs import Case
+from onnxopt.verification.metrics import measure
+from onnxopt.verification.plan import Plan
+from onnxopt.verification.records import (
+    DIFFERENT,
+    JudgedCase,
+    MeasuredRecord,
+    Pieces,
+    Place,
+    VerifyOptions,
+)
+from onnxopt.verification.run import OnnxRuntime, Reference, Refused, find_provider, open_original, reason
+from onnxopt.verification.service import Tell, serve
+
+if TYPE_CHECKING:
+    from onnxopt.verification.pieces.look import Look
+
+KEPT: Final = 16  # cases whose inputs and results stay in memory
+
+
+@dataclass
+class Request:
+    """One case: a recipe, values that are given, and the outputs that are expected with them.
+
+    `base`: sizes of dynamic dims that the original is known to take, if the worker does not know.
+    """
+
+    recipe: Recipe
+    data: Data
+    base: dict[str, int] | None = None
+
+
+@dataclass
+class Answer:
+    """What came of it, and what the parent judges the whole by."""
+
+    case: JudgedCase
+    evidence: dict[str, Evidence | None] = field(default_factory=dict)
+    branches: dict[str, bool] = field(default_factory=dict)
+
+
+class Judge:
+    """Original and result in one runtime, with graph optimizations off."""
+
+    def __init__(self, tell: Tell = lambda state: None) -> None:
+        self.tell = tell
+        self.kept: dict[str, tuple[Case, list[Any]]] = {}
+        self.base: dict[str, int] | None = None
+        self._look: Look | None = None
+        self._optimized: Future[Any] | None = None
+
+    # -- the original ------------------------------------------------------------------------------------
+
+    def open(self, path: str, options: VerifyOptions, labels: tuple[str, str]) -> None:
+        """Load the original. `labels`: how the two are called. Raises UsageError and Refused."""
+        self.paths = [path, ""]
+        self.options = options
+        self.labels = labels
+        self.engine: Any = None
+        self.refused = ""
+        self.tell("at its start")
+        self.provider = find_provider(options.provider)
+        if not _may_be_large(Path(path), options.memory):
+            self._open_original(path)
+
+    def _open_original(self, model: str | bytes, stateful: bool = False) -> None:
+        self.tell(f"loading {self.labels[0]}")
+        self.engine, self.refused = open_original(self.paths[0], model, stateful, self.provider)
+
+    def plan(self, plan: Plan) -> tuple[str, str, str]:
+        """Learn what the original asks for; (engine, provider, why onnxruntime refused it). Raises Refused."""
+        self.planned = plan
+        self.streamed = 2 * plan.bytes > self.options.memory
+        if self.streamed:
+            self.engine = self._stream(0)
+        elif self.engine is None or (
+            (plan.model is not None or plan.stateful) and isinstance(self.engine, OnnxRuntime)
+        ):
+            self._open_original(plan.model or self.paths[0], plan.stateful)
+        given_out = plan.model is not None and isinstance(self.engine, OnnxRuntime)
+        self.conditions = list(plan.conditions) if given_out else []
+        self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]
+        return self.engine.name, self.provider, self.refused
+
+    def original(self, request: Request) -> Answer:
+        """Run the original on the first inputs of a case that it takes; skipped if there are none."""
+        record = JudgedCase(request.recipe.name, {})
+        try:
+            case, values = feed(
+                self._run_original,
+                self.planned,
+                request.recipe,
+                request.data,
+                sizes(self.planned, request.recipe, request.base or self.base),
+                self.options.seed,
+            )
+        except Refused as e:
+            record.status, record.note = "skipped", str(e)
+            return Answer(record)
+        record.dims = case.dims
+        self.base = self.base or case.dims
+        count = len(self.outputs)
+        answer = Answer(record)
+        answer.branches = {name: bool(v.any()) for name, v in zip(self.conditions, values[count:], strict=True)}
+        answer.evidence = {name: evidence(v) for name, v in zip(self.outputs, values)}
+        if len(self.kept) >= KEPT:
+            del self.kept[next(iter(self.kept))]
+        self.kept[request.recipe.name] = case, values[:count]
+        return answer
+
+    def hold(self, request: Request) -> None:
+        """Run the original on a case, unless it is remembered."""
+        if request.recipe.name not in self.kept:
+            self.original(request)
+
+    def _run_original(self, feeds: dict[str, Any]) -> list[Any]:
+        self.tell(f"running {self.labels[0]}")
+        return list(self.engine.run(feeds))
+
+    def deterministic(self) -> bool:
+        """Does the original give the same twice?"""
+        if not self.kept:
+            return True
+        case, first = next(iter(self.kept.values()))
+        return not differ(first, self._run_original(case.feeds)[: len(first)])
+
+    # -- the result --------------------------------------------------------------------------------------
+
+    def result(self, path: str) -> str:
+        """Load the result; why it cannot take the place of the original, empty if it can."""
+        self.paths[1] = path
+        self._look = None
+        a, b = self.labels
+        self.tell(f"loading {b}")
+        self._load_optimized(path)
+        try:
+            self.b: Any = self._open_result(path)
+        except Exception as e:
+            return f"{b} cannot be loaded: {reason(e)}"
+        if self.b.outputs != self.outputs:
+            return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
+        return ""
+
+    def _open_result(self, path: str) -> Any:
+        if self.streamed:
+            return self._stream(1)
+        if isinstance(self.engine, Reference):
+            return Reference(path)
+        return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
+
+    def _load_optimized(self, path: str) -> None:
+        """As it will be deployed: while other things are done, for the runtime lets go of the lock."""
+        self._optimized = None
+        if isinstance(self.engine, OnnxRuntime) and not self.streamed:
+            with_optimizations = ThreadPoolExecutor(1)
+            self._optimized = with_optimizations.submit(OnnxRuntime, path, True, provider=self.provider)
+            with_optimizations.shutdown(wait=False)
+
+    def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
+        """Run the result on a case that the original took, and compare. `expected`: outputs that are given, by name."""
+        case, values = self.kept[name]
+        record = JudgedCase(name, case.dims)
+        self.tell(f"running {self.labels[1]}")
+        try:
+            results = self.b.run(case.feeds)
+        except Exception as e:
+            record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
+            return record
+        for output, a, b in zip(self.outputs, values, results, strict=True):
+            record.outputs.append(self._measure(output, a, b))
+            if output in expected:
+                given = expected[output]
+                record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
+                record.outputs.append(self._measure(output, given, b, f"{self.labels[1]} and file"))
+        return record
+
+    def _measure(self, name: str, a: Any, b: Any, against: str = "") -> MeasuredRecord:
+        return measure(name, a, b, self.options, self.planned.depth, against=against)
+
+    def optimized(self) -> str:
+        """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty."""
+        if self._optimized is None:
+            return ""
+        a, b = self.labels
+        self.tell(f"loading {b} with optimizations")
+        error = self._optimized.exception()
+        self._optimized = None
+        if error is None:
+            return ""
+        self.tell(f"loading {a} with optimizations")
+        with contextlib.suppress(Exception):  # the optimizer cannot take the original either
+            OnnxRuntime(self.paths[0], optimize=True, provider=self.provider)
+            return f"onnxruntime's optimizer loads {a} but not {b}: {reason(error)}"
+        return ""
+
+    # -- pieces ------------------------------------------------------------------------------------------
+
+    def pieces(self, names: Sequence[str]) -> tuple[Pieces, list[Place]]:
+        """Compare in pieces, on the inputs of these cases."""
+        began = time.monotonic()
+        try:
+            found, places = self._looked().pieces([self.kept[n][0] for n in names])
+        except Exception as e:
+            found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
+        found.seconds = time.monotonic() - began
+        return found, places
+
+    def noise(self, names: Sequence[str]) -> dict[str, float]:
+        """What a change of the last bits of inputs and weights does to the original's outputs, of their range."""
+        if self.streamed or self.planned.random:
+            return {}
+        try:
+            return self._looked().noise([self.kept[n] for n in names], self.outputs)
+        except Exception:  # it does not take what is a bit larger
+            return {}
+
+    def _looked(self) -> Look:
+        """What can look inside both files."""
+        from onnxopt.verification.pieces.look import Look
+
+        if self._look is None:
+            self._look = Look(
+                self.paths, self.options, self.labels, self.planned, self.provider, self.engine, self.tell
+            )
+        return self._look
+
+    def _stream(self, which: int) -> Any:
+        from onnxopt.verification.pieces.look import open_runner
+        from onnxopt.verification.pieces.stream import Streamed
+
+        self.tell(f"loading {self.labels[which]}")
+        try:
+            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell)
+        except Exception as e:
+            raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
+        return Streamed(runner, self.options.memory)
+
+
+def _may_be_large(path: Path, memory: int) -> bool:
+    """Could the model, with what lies beside it, take more than its share? Then its plan is waited for."""
+    try:
+        return any(2 * entry.stat().st_size > memory for entry in os.scandir(path.parent) if entry.is_file())
+    except OSError:
+        return False
+
+
+def main() -> None:
+    serve(Judge)

@@ -1,0 +1,129 @@
+"""Two model files seen in pieces: what agrees between them, where they part, and what rounding does to the original."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from onnxopt.verification.inputs import Case
+from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.runner import Runner
+from onnxopt.verification.pieces.skeleton import Skeleton
+from onnxopt.verification.pieces.walk import Fault, Outcome, Walk
+from onnxopt.verification.plan import Plan
+from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
+from onnxopt.verification.rounding import Difference, difference, last_bit, worst
+from onnxopt.verification.run import CPU, Reference
+from onnxopt.verification.service import Tell
+
+_SEEDS: Final = 2  # sets of weights whose last bits are changed, and as many sets of inputs for each
+_SHOWN: Final = 50  # nodes of a place that are listed
+
+
+def open_runner(path: str, label: str, provider: str = CPU, tell: Tell = lambda state: None, **options: bool) -> Runner:
+    """What runs parts of the model at `path`. Raises OSError, ValueError and protobuf's DecodeError."""
+    return Runner(Program(Skeleton(path)), provider=provider, label=label, tell=tell, **options)
+
+
+class Look:
+    """`pieces` compares, `noise` measures the original."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        options: VerifyOptions,
+        labels: tuple[str, str],
+        plan: Plan,
+        provider: str,
+        engine: Any,
+        tell: Tell,
+    ) -> None:
+        self.options = options
+        self.plan = plan
+        how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
+        self.a, self.b = (open_runner(p, label, provider, tell, **how) for p, label in zip(paths, labels))
+
+    def pieces(self, cases: Sequence[Case]) -> tuple[Pieces, list[Place]]:
+        """Hold the second file against the first on the inputs of these cases."""
+        feeds = [self._complete(case.feeds) for case in cases]
+        types = {name: type_of(value) for name, value in feeds[0].items()}
+        walk = Walk(self.a, self.b, feeds, types, memory=self.options.memory, seed=self.options.seed)
+        found = walk.run()
+        names = [case.name for case in cases]
+        pieces = Pieces(
+            names,
+            cuts=found.cuts,
+            shared=found.candidates,
+            same=found.same,
+            noisy=len(found.noisy),
+            largest=found.largest_piece,
+            worst=found.worst_value,
+            worst_rel=found.worst.relative,
+            complete=not found.faults and not found.unsettled,
+            note=_left(found),
+        )
+        return pieces, [self._place(walk, fault, names[fault.case]) for fault in found.faults]
+
+    def _complete(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """With the defaults of initializers that a caller may override, which are fed like any input."""
+        program = self.a.program
+        missing = [n for n in program.given if n not in feeds and n in program.constants]
+        return dict(feeds) | {name: program.constant(name) for name in missing}
+
+    def _place(self, walk: Walk, fault: Fault, case: str) -> Place:
+        found = fault.found
+        noise = walk.noise([fault.value]).get(fault.value)
+        record = OutputRecord(
+            fault.value,
+            walk.types.get(fault.value, ""),
+            list(np.shape(walk.values[fault.case].get(fault.value, ()))),
+            found.largest,
+            found.relative,
+            False,
+            found.note
+            or (
+                f"{found.largest:.1%} of its elements differ"
+                if found.discrete
+                else f"differs by {found.relative:.1e} of its range"
+            ),
+        )
+        place = Place(case, fault.value, record, fault.entries)
+        place.a = [_side(self.a.program, i) for i in fault.a[-_SHOWN:]]
+        place.b = [_side(self.b.program, i) for i in fault.b[-_SHOWN:]]
+        place.noise = worst(noise).relative if noise else None
+        return place
+
+    def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, float]:
+        """For each output the largest change, of its range, that the last bits of inputs and weights make."""
+        program = self.a.program
+        nodes = program.cone(outputs, ())
+        feeds = [self._complete(case.feeds) for case, _ in cases]
+        types = {name: type_of(value) for name, value in feeds[0].items()}
+        found = {name: Difference() for name in outputs}
+        for k in range(_SEEDS):
+            rng = np.random.default_rng([self.options.seed, k])
+            opened = self.a.open(
+                nodes, types, [o for o in outputs if o in program.maker], functools.partial(last_bit, rng=rng)
+            )
+            for values, (_, results) in zip(feeds, cases):
+                for _ in range(_SEEDS):
+                    changed = opened.run({name: last_bit(v, rng) for name, v in values.items()})
+                    for name, before in zip(outputs, results):
+                        if name in changed:
+                            found[name] = worst([found[name], difference(before, changed[name])])
+        return {name: d.relative for name, d in found.items()}
+
+
+def _left(found: Outcome) -> str:
+    if found.unsettled and not found.faults:
+        return f"output `{found.unsettled[0]}` is made otherwise"
+    return ""
+
+
+def _side(program: Program, i: int) -> Side:
+    node = program.nodes[i]
+    op = f"{node.domain}.{node.op_type}".removeprefix(".")
+    return Side(node.name, op, [n for n in node.input if n], [o for o in node.output if o])

@@ -1,0 +1,254 @@
+"""A graph to be run in parts: its nodes in order, what each reads, who makes what, and models of any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.pieces.skeleton import Skeleton
+from onnxopt.verification.plan import RANDOM
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+# Types that numpy, and so the runtime's interface, does not have: they cross the border of a piece as wider ones, which
+# hold each of their values.
+_CARRIER: Final = {
+    "bfloat16": "float", "float8e4m3fn": "float", "float8e4m3fnuz": "float", "float8e5m2": "float",
+    "float8e5m2fnuz": "float", "int4": "int8", "uint4": "uint8",
+}  # fmt: skip
+
+
+class Program:
+    """The main graph of a model, or a body of one of its nodes.
+
+    `nodes` are in topological order; `reads[i]` is what node i reads, its bodies' outer values included; `maker` the
+    node of each value. Values of `constants` are initializers; `given` are fed: the graph's inputs, and for a body
+    what it captures.
+    """
+
+    def __init__(self, skeleton: Skeleton, graph: GraphProto | None = None, given: Collection[str] = ()) -> None:
+        self.skeleton = skeleton
+        self.graph = skeleton.proto.graph if graph is None else graph
+        self.main = graph is None
+        self.constants: dict[str, TensorProto] = {} if self.main else dict(_main_constants(skeleton))
+        self.constants |= {t.name: t for t in self.graph.initializer}
+        self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
+        self.given = {i.name for i in self.graph.input} | set(given)
+        nodes = list(self.graph.node)
+        reads = [list(dict.fromkeys(_reads(n))) for n in nodes]
+        order = _sorted(nodes, reads)
+        self.nodes = [nodes[i] for i in order]
+        self.reads = [reads[i] for i in order]
+        self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output if o}
+        self.outputs = [o.name for o in self.graph.output]
+        self.fixed = self._fixed()
+
+    def _fixed(self) -> set[str]:
+        """Values that depend on constants only. They are made again in each piece that reads them: what they say of
+        shapes and axes, a runtime wants to know when it loads."""
+        found: set[str] = set()
+        for node, reads in zip(self.nodes, self.reads):
+            if node.op_type not in RANDOM and all(r in found or self.is_constant(r) for r in reads):
+                found.update(o for o in node.output if o)
+        return found
+
+    def is_constant(self, name: str) -> bool:
+        """Is it an initializer that nobody feeds?"""
+        return name not in self.given and (name in self.constants or name in self.sparse)
+
+    def constant(self, name: str) -> Any:
+        """The array of an initializer."""
+        from onnx import numpy_helper
+
+        tensor = self.constants[name]
+        found = self.skeleton.array(tensor)
+        return numpy_helper.to_array(self._whole(tensor)) if found is None else found
+
+    def cone(self, wanted: Iterable[str], fed: Collection[str], most: int = 1 << 62) -> list[int]:
+        """The nodes that make the `wanted` from what is fed or constant, in order; at most about so many."""
+        found: set[int] = set()
+        stack = [self.maker[name] for name in wanted if name in self.maker]
+        while stack and len(found) < most:
+            i = stack.pop()
+            if i in found:
+                continue
+            found.add(i)
+            stack += [self.maker[r] for r in self.reads[i] if r not in fed and r in self.maker]
+        return sorted(found)
+
+    def entries(self, nodes: Sequence[int], fed: Collection[str]) -> list[str]:
+        """What these nodes read that others make or callers give."""
+        made = {o for i in nodes for o in self.nodes[i].output if o not in fed}
+        reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
+        return [r for r in reads if r not in made and not self.is_constant(r)]
+
+    def weight(self, nodes: Iterable[int]) -> int:
+        """Bytes of the initializers that these nodes read."""
+        names = {r for i in nodes for r in self.reads[i] if r in self.constants}
+        return sum(self.skeleton.size(self.constants[name]) for name in names)
+
+    def model(
+        self, nodes: Sequence[int], fed: Mapping[str, str], observed: Mapping[str, str]
+    ) -> tuple[ModelProto, dict[str, Any]]:
+        """A model of these nodes, and the arrays of its large initializers, which it holds as external ones.
+
+        `fed`: the types of its inputs, as onnxruntime writes them: `tensor(float)`; `observed`: its outputs, each with
+        its type, empty for any that numpy has. A value may be both: readers get what is fed, and what the node makes is
+        given out under another name (`seen`).
+        """
+        from onnx import ModelProto, TensorProto
+
+        source = self.skeleton.proto
+        model = ModelProto(ir_version=source.ir_version, producer_name=source.producer_name)
+        model.opset_import.extend(source.opset_import)
+        model.functions.extend(source.functions)
+        graph, weights = model.graph, dict[str, Any]()
+        graph.name = "piece"
+        reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
+        made = {o for i in nodes for o in self.nodes[i].output if o}
+        for name in reads:
+            if name in fed:
+                continue
+            if name in self.sparse:
+                graph.sparse_initializer.add().CopyFrom(self.sparse[name])
+            elif name in self.constants and name not in made:
+                array = self.skeleton.array(self.constants[name])
+                if array is None:
+                    graph.initializer.add().CopyFrom(self._whole(self.constants[name]))
+                    continue
+                graph.initializer.append(
+                    TensorProto(
+                        name=name,
+                        data_type=self.constants[name].data_type,
+                        dims=self.constants[name].dims,
+                        data_location=TensorProto.EXTERNAL,
+                    )
+                )
+                graph.initializer[-1].external_data.add(key="location", value="piece")
+                weights[name] = array
+        for name, kind in fed.items():
+            if name not in reads:
+                continue
+            wide = carrier(kind)
+            given = graph.input.add(name=carried(name) if wide else name)
+            given.type.CopyFrom(_type_proto(f"tensor({wide})" if wide else kind))
+            if wide:
+                _cast(graph, carried(name), name, _element(kind))
+        for i in nodes:
+            node = graph.node.add()
+            node.CopyFrom(self.nodes[i])
+            for k, output in enumerate(node.output):
+                if output in fed:
+                    node.output[k] = seen(output)
+        for name, kind in observed.items():
+            made_as = seen(name) if name in fed else name
+            if carrier(kind):
+                _cast(graph, made_as, carried(name), carrier(kind))
+            graph.output.add(name=carried(name) if carrier(kind) else made_as)
+        return model, weights
+
+    def _whole(self, tensor: TensorProto) -> TensorProto:
+        """With its data inside."""
+        from onnx import TensorProto
+
+        where = self.skeleton.stored.get(tensor.name)
+        if where is None:
+            return tensor
+        whole = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        whole.raw_data = where.bytes().tobytes()
+        return whole
+
+
+def seen(name: str) -> str:
+    """What the observed value is called in a piece."""
+    return f"{name}\N{RIGHTWARDS ARROW}seen"
+
+
+def carried(name: str) -> str:
+    """What a value is called that crosses the border in a wider type."""
+    return f"{name}\N{RIGHTWARDS ARROW}carried"
+
+
+def carrier(kind: str) -> str:
+    """The type that carries a value of this one (`tensor(bfloat16)`); empty where it needs none."""
+    return _CARRIER.get(_element(kind), "")
+
+
+def type_of(value: Any) -> str:
+    """The type of a value, as onnxruntime writes it; empty for what is neither a tensor nor a sequence of them."""
+    if isinstance(value, list):
+        inner = type_of(value[0]) if value else ""
+        return f"seq({inner})" if inner.startswith("tensor") else ""
+    if not isinstance(value, np.ndarray):
+        return ""
+    if value.dtype.kind in "OUS":
+        return "tensor(string)"
+    name = {"float64": "double", "float32": "float"}.get(value.dtype.name, value.dtype.name)
+    return f"tensor({name})"
+
+
+def _main_constants(skeleton: Skeleton) -> Iterator[tuple[str, TensorProto]]:
+    return ((t.name, t) for t in skeleton.proto.graph.initializer)
+
+
+def _element(kind: str) -> str:
+    return kind.removeprefix("tensor(").removesuffix(")") if kind.startswith("tensor(") else ""
+
+
+def _type_proto(kind: str) -> TypeProto:
+    """Raises ValueError for a type that a model's input cannot have."""
+    from onnx import TensorProto, TypeProto
+
+    found = TypeProto()
+    if kind.startswith("seq("):
+        found.sequence_type.elem_type.CopyFrom(_type_proto(kind[4:-1]))
+    elif kind.startswith("optional("):
+        found.optional_type.elem_type.CopyFrom(_type_proto(kind[9:-1]))
+    else:
+        found.tensor_type.elem_type = TensorProto.DataType.Value(_element(kind).upper())
+    return found
+
+
+def _cast(graph: GraphProto, source: str, target: str, kind: str) -> None:
+    from onnx import TensorProto
+
+    node = graph.node.add(op_type="Cast", input=[source], output=[target])
+    attribute = node.attribute.add(name="to", i=TensorProto.DataType.Value(kind.upper()))
+    attribute.type = attribute.INT
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    """What a node reads of its graph: its inputs, and what its bodies take from outside."""
+    yield from (name for name in node.input if name)
+    for a in node.attribute:
+        for body in (a.g,) if a.HasField("g") else a.graphs:
+            yield from captured(body)
+
+
+def captured(body: GraphProto) -> Iterator[str]:
+    """What a body reads from outside."""
+    made = {i.name for i in body.input} | {t.name for t in body.initializer}
+    made |= {t.values.name for t in body.sparse_initializer}
+    for node in body.node:
+        yield from (name for name in _reads(node) if name not in made)
+        made.update(node.output)
+    yield from (o.name for o in body.output if o.name not in made)
+
+
+def _sorted(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
+    """A topological order: as it stands, if it is one."""
+    maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+    done: dict[int, None] = {}
+    for root in range(len(nodes)):
+        stack = [root]
+        while stack:
+            i = stack[-1]
+            before = [maker[r] for r in reads[i] if r in maker and maker[r] not in done and maker[r] != i]
+            if i in done or not before or len(stack) > len(nodes):
+                done[stack.pop()] = None
+            else:
+                stack += before
+    return list(done)

@@ -1,0 +1,136 @@
+"""Run parts of a program on the values of all cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from onnxopt.verification.pieces.program import Program, carried, carrier, seen, type_of
+from onnxopt.verification.run import CPU, OnnxRuntime, Reference
+
+Values = dict[str, Any]
+Tell = Callable[[str], None]
+
+
+class Runner:
+    """Runs nodes of `program` in onnxruntime, its optimizations off, or in the reference evaluator."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        reference: bool = False,
+        stateful: bool = False,
+        provider: str = CPU,
+        label: str = "A",
+        tell: Tell = lambda state: None,
+    ) -> None:
+        self.program = program
+        self.reference = reference
+        self.stateful = stateful
+        self.provider = provider
+        self.label = label
+        self.tell = tell
+
+    def open(
+        self,
+        nodes: Sequence[int],
+        fed: Mapping[str, str],
+        observed: Iterable[str],
+        change: Callable[[Any], Any] | None = None,
+    ) -> Opened:
+        """These nodes, ready to run. `change` is applied to each large weight and to each constant.
+
+        Raises what the runtime raises.
+        """
+        if nodes:
+            last = self.program.nodes[nodes[-1]]
+            self.tell(f"loading a piece of {self.label} as far as `{next((o for o in last.output if o), '')}`")
+        wanted = dict.fromkeys(observed, "")
+        opened = self._open(nodes, fed, wanted, change)
+        if self.reference:
+            return opened
+        wide = {name: kind for name, kind in opened.types.items() if carrier(kind)}
+        return self._open(nodes, fed, wanted | wide, change) if wide else opened
+
+    def _open(self, nodes: Sequence[int], fed: Mapping[str, str], observed: Mapping[str, str], change: Any) -> Opened:
+        model, weights = self.program.model(nodes, fed, observed)
+        if change is not None:
+            _change_constants(model, change)
+            weights = {name: change(array) for name, array in weights.items()}
+        names = {
+            name: carried(name) if carrier(kind) else seen(name) if name in fed else name
+            for name, kind in observed.items()
+        }
+        feeds = {i.name for i in model.graph.input}
+        inputs = {(carried(name) if carrier(kind) else name): name for name, kind in fed.items()}
+        if self.reference:
+            _inline(model, weights)
+            engine: Any = Reference(model.SerializeToString())
+        else:
+            engine = OnnxRuntime(
+                model.SerializeToString(),
+                stateful=self.stateful,
+                provider=self.provider,
+                weights=weights,
+                folder=self.program.skeleton.path.absolute().parent,
+            )
+        return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed))
+
+
+class Opened:
+    """A part that may be run. `types` of what it gives, as onnxruntime writes them."""
+
+    def __init__(
+        self, runner: Runner, engine: Any, inputs: dict[str, str], names: dict[str, str], declared: dict[str, str]
+    ) -> None:
+        self._runner = runner
+        self._engine = engine
+        self._inputs = inputs
+        self._names = names
+        kinds = {} if runner.reference else engine.output_types
+        self.types = {name: declared[name] or kinds.get(given, "") for name, given in names.items()}
+
+    def run(self, values: Mapping[str, Any]) -> Values:
+        """What is observed, made of these values. Raises what the runtime raises."""
+        if not self._names:
+            return {}
+        self._runner.tell(f"running a piece of {self._runner.label} as far as `{next(reversed(self._names))}`")
+        feeds = {given: values[name] for given, name in self._inputs.items()}
+        found = dict(zip(self._engine.outputs, self._engine.run(feeds), strict=True))
+        results = {name: found[given] for name, given in self._names.items()}
+        if self._runner.reference:
+            self.types = {name: type_of(value) for name, value in results.items()}
+        return results
+
+
+def _inline(model: Any, weights: Mapping[str, Any]) -> None:
+    """The reference evaluator has no weights beside its model."""
+    from onnx import TensorProto
+
+    for tensor in model.graph.initializer:
+        if tensor.name in weights:
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+            tensor.raw_data = np.ascontiguousarray(weights[tensor.name]).tobytes()
+
+
+_SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators whose constants decide shapes
+
+
+def _change_constants(model: Any, change: Callable[[Any], Any]) -> None:
+    """Small initializers and Constant nodes that are lists of floats. A single number is an exponent, a bound, a
+    factor of a formula: exact, and not a measured weight."""
+    from onnx import TensorProto, numpy_helper
+
+    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+    exact = {name for n in model.graph.node if n.op_type in _SIZES for name in n.input[1:]}
+    tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
+    constants = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
+    tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
+    for tensor in tensors:
+        if tensor.data_type in floats and math.prod(tensor.dims) > 1:
+            tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))

@@ -1,0 +1,113 @@
+"""A model file without its weights: they stay in the file, and are mapped where a piece needs them.
+
+The file is parsed without the `raw_data` of large initializers of its main graph, whose places are noted instead. What
+lies in external data files is mapped alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, varint
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+_SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
+
+# Types whose elements numpy has: the others (bfloat16, 4 and 8 bits) are handed to a runtime as the bytes they are.
+_DTYPES: Final[dict[int, Any]] = {
+    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64,
+    9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where the bytes of a weight are: `length` of them at `offset` of `file`."""
+
+    file: Path
+    offset: int
+    length: int
+
+    def bytes(self) -> Any:
+        """A view of them; nothing is read before it is used. Raises OSError, and ValueError for a file that ends."""
+        if not self.length:
+            return np.zeros(0, np.uint8)
+        return np.memmap(self.file, np.uint8, "r", self.offset, (self.length,))
+
+
+class Skeleton:
+    """`proto`: the model, whose large initializers have no data; `stored`: where these are, by name."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises OSError, ValueError and protobuf's DecodeError for what is no model."""
+        from onnx import ModelProto, TensorProto
+
+        self.path = Path(path)
+        self.proto: ModelProto = ModelProto()
+        self.stored: dict[str, Stored] = {}
+        inside = self._parse()
+        for i, tensor in enumerate(self.proto.graph.initializer):
+            if i in inside:
+                self.stored[tensor.name] = Stored(self.path, *inside[i])
+            elif tensor.data_location == TensorProto.EXTERNAL:
+                self.stored[tensor.name] = _external(tensor, self.path.parent)
+
+    def _parse(self) -> dict[int, tuple[int, int]]:
+        """Parse what is not weights; (offset, length) of these, by their index among the initializers."""
+        view: memoryview = np.memmap(self.path, np.uint8, "r").data
+        found: dict[int, tuple[int, int]] = {}
+        parts: list[Any] = []
+        for found_key, start, begin, end in fields(view, 0, len(view)):
+            parts += _graph(view, begin, end, found) if found_key == key(GRAPH) else [view[start:end]]
+        self.proto.ParseFromString(b"".join(parts))
+        return found
+
+    def array(self, tensor: TensorProto) -> Any:
+        """The array of an initializer that is stored and of a type that numpy has, else None."""
+        where, dtype = self.stored.get(tensor.name), _DTYPES.get(tensor.data_type)
+        if where is None or dtype is None:
+            return None
+        found = where.bytes().view(dtype).reshape(tuple(tensor.dims))
+        return np.require(found, requirements="A")  # kernels expect numbers at multiples of their size
+
+    def size(self, tensor: TensorProto) -> int:
+        """Bytes of an initializer."""
+        where = self.stored.get(tensor.name)
+        return where.length if where is not None else tensor.ByteSize()
+
+
+def _external(tensor: TensorProto, folder: Path) -> Stored:
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = Path(entries.get("location", ""))
+    if location.is_absolute() or ".." in location.parts:
+        raise ValueError(f"the data of `{tensor.name}` lies outside the model's folder: {location}")
+    file = folder / location
+    offset = int(entries.get("offset") or 0)
+    return Stored(file, offset, int(entries.get("length") or file.stat().st_size - offset))
+
+
+def _graph(view: memoryview, begin: int, end: int, found: dict[int, tuple[int, int]]) -> list[Any]:
+    """The field of the graph, as bytes to be joined, without the weights noted in `found`."""
+    parts: list[Any] = []
+    mark, index = begin, -1
+    for kind, start, b, e in fields(view, begin, end):
+        if kind != key(INITIALIZER):
+            continue
+        index += 1
+        if e - b <= _SMALL:
+            continue
+        raw = [f for f in fields(view, b, e) if f[0] == key(RAW_DATA) and f[3] - f[2] > _SMALL]
+        if len(raw) != 1:
+            continue
+        _, s, data, stop = raw[0]
+        found[index] = (data, stop - data)
+        parts += [view[mark:start], bytes([key(INITIALIZER)]), varint(e - b - (stop - s)), view[b:s], view[stop:e]]
+        mark = e
+    parts.append(view[mark:end])
+    return [bytes([key(GRAPH)]), varint(sum(map(len, parts))), *parts]

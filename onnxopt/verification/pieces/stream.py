@@ -1,0 +1,93 @@
+"""A program run segment by segment: no more than its share of weights and values is in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.runner import Runner, Values
+
+NODES: Final = 1500  # in a segment: runtimes take more than linear time for models with more inputs and outputs
+
+
+def segments(program: Program, weights: int) -> Iterator[list[int]]:
+    """The nodes in runs of a bounded number, and of at most so many bytes of weights where one node allows it."""
+    run: list[int] = []
+    size = 0
+    for i in range(len(program.nodes)):
+        own = program.weight([i])
+        if run and (len(run) >= NODES or size + own > weights):
+            yield run
+            run, size = [], 0
+        run.append(i)
+        size += own
+    if run:
+        yield run
+
+
+class Stream:
+    """Values of a program in several cases, as they come up. `types`, as onnxruntime writes them."""
+
+    def __init__(self, runner: Runner, cases: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> None:
+        self.runner = runner
+        self.values: list[Values] = [dict(case) for case in cases]
+        self.types = dict(types)
+
+    def run(self, nodes: Sequence[int], wanted: Sequence[str]) -> None:
+        """Learn the `wanted` values that these nodes make. Raises what the runtime raises."""
+        program = self.runner.program
+        known = self.types.keys() - program.fixed
+        nodes = program.cone((o for i in nodes for o in program.nodes[i].output if o), known)
+        fed = {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}
+        opened = self.runner.open(nodes, fed, wanted)
+        for values in self.values:
+            values.update(opened.run(values))
+        self.types.update(opened.types)
+
+    def size(self) -> int:
+        """Bytes of all values that are kept."""
+        return sum(size_of(v) for values in self.values for v in values.values())
+
+    def keep(self, names: set[str]) -> None:
+        """Let go of all others."""
+        for values in self.values:
+            for name in [n for n in values if n not in names]:
+                del values[name]
+
+
+class Streamed:
+    """An engine for a model that is too large to be loaded: each run goes through the file."""
+
+    name = "onnxruntime"
+
+    def __init__(self, runner: Runner, memory: int) -> None:
+        """`memory`: bytes for weights and values."""
+        self._runner = runner
+        self._memory = memory
+
+    @property
+    def outputs(self) -> list[str]:
+        return self._runner.program.outputs
+
+    def run(self, feeds: Values) -> list[Any]:
+        """The outputs. Raises what the runtime raises."""
+        program = self._runner.program
+        stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
+        last = {r: i for i, reads in enumerate(program.reads) for r in reads}
+        last |= dict.fromkeys(program.outputs, len(program.nodes))
+        for nodes in segments(program, self._memory // 2):
+            end = nodes[-1]
+            made = (o for i in nodes for o in program.nodes[i].output if o)
+            stream.run(nodes, [o for o in made if last.get(o, -1) > end])
+            stream.keep({name for name, i in last.items() if i > end})
+        return [stream.values[0][o] if o not in program.constants else program.constant(o) for o in program.outputs]
+
+
+def size_of(value: Any) -> int:
+    """Bytes of a value."""
+    if isinstance(value, list):
+        return sum(map(size_of, value))
+    return int(value.nbytes) if isinstance(value, np.ndarray) else 0

@@ -1,0 +1,153 @@
+"""How much rounding may change: what a piece's arithmetic explains, and what its last bits do when they are changed.
+
+Every operation rounds its result, off by at most ε/2 of it (Higham, Accuracy and Stability of Numerical Algorithms,
+2002, chapter 2; sums of n terms in blocks or pairs: chapter 4, a factor of log2 n). Errors of either sign add up like a
+random walk, so R roundings on a path leave about √R of one. What a piece amplifies (a difference of near equals, a
+division by what is almost zero, a threshold) no such estimate knows: there its inputs and weights are changed by their
+last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
+
+EPSILON: Final = {
+    "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
+    "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
+}  # fmt: skip
+_ROUNDINGS: Final = 4.0  # of a path's random walk that are allowed
+_NOISE: Final = 8.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
+SEEDS: Final = 4
+
+# Operators that hand numbers on as they are.
+_MOVES: Final = frozenset((
+    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
+    "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where",
+    "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Shape", "Size", "Cast", "Constant", "ConstantOfShape",
+    "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements", "Sign", "Floor", "Ceil", "Round", "Not", "And",
+    "Or", "If", "Loop", "Scan",
+))  # fmt: skip
+_MANY: Final = 256  # terms of a sum whose length only the run knows
+
+
+def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
+    """About how many roundings a result of `node` has behind it that its inputs do not have; `weights` by name."""
+    if node.op_type in _MOVES:
+        return 0.0
+    dims = [tuple(weights[n].dims) if n in weights else () for n in node.input]
+    terms: float = 1
+    if node.op_type in ("Conv", "ConvTranspose") and len(dims) > 1 and dims[1]:
+        terms = math.prod(dims[1][1:])
+    elif node.op_type in ("MatMul", "Gemm"):
+        known = [max(d[-2:]) for d in dims[:2] if d]
+        terms = known[0] if known else _MANY
+    elif (
+        node.op_type.startswith(("Reduce", "Global", "Average"))
+        or node.op_type.endswith(("Normalization", "Softmax"))
+        or node.op_type in ("LSTM", "GRU", "RNN", "Einsum", "Attention", "CumSum", "STFT", "DFT", "Gelu", "Conv", "LRN")
+    ):
+        terms = _MANY
+    return 1.0 + math.log2(max(terms, 1.0))
+
+
+def allowed(epsilon: float, depth: float) -> float:
+    """Of a value's range, with so many roundings on the path to it."""
+    return _ROUNDINGS * epsilon * math.sqrt(1.0 + depth)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a value of B compares with A's: the largest difference of two elements, and the largest magnitude of A.
+
+    For what is not a float: the share of elements that differ, of 1. `note`: why they cannot be compared at all.
+    """
+
+    largest: float = 0.0
+    span: float = 0.0
+    discrete: bool = False
+    note: str = ""
+
+    @property
+    def relative(self) -> float:
+        return self.largest / self.span if self.span else math.inf if self.largest or self.note else 0.0
+
+    def within(self, share: float) -> bool:
+        """Is it at most this share of the range? What is discrete has to be equal."""
+        return not self.note and (self.largest <= share * self.span if not self.discrete else not self.largest)
+
+    def explained(self, noise: Difference) -> bool:
+        """Is it what a change of the last bits does, too?"""
+        return not self.note and not noise.note and self.largest <= _NOISE * noise.largest
+
+
+def difference(a: Any, b: Any) -> Difference:
+    """Of two values, element by element."""
+    if isinstance(a, list) or isinstance(b, list):
+        return _of_sequences(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        same = list(a) == list(b)
+        return _of_floats(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
+    if a is None or b is None:
+        return Difference(note="" if a is b else "absent in one of the two")
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype:
+        return Difference(note=f"type {a.dtype} became {b.dtype}")
+    if a.shape != b.shape:
+        return Difference(note=f"shape {list(a.shape)} became {list(b.shape)}")
+    if not is_float(a):
+        share = float(np.count_nonzero(a != b) / a.size) if a.size else 0.0
+        return Difference(share, 1.0, discrete=True)
+    return _of_floats(a, b)
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype.name in EPSILON)
+
+
+def _of_sequences(a: Any, b: Any) -> Difference:
+    if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
+        return Difference(note="sequences differ in length")
+    found = [difference(x, y) for x, y in zip(a, b)]
+    return max(found, key=lambda d: (bool(d.note), d.relative), default=Difference())
+
+
+def _of_floats(a: Any, b: Any) -> Difference:
+    if a.dtype.itemsize < 4:
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    with np.errstate(all="ignore"):
+        apart = np.abs(a - b)
+        largest, span = float(apart.max(initial=0)), float(np.abs(a).max(initial=0))
+    if math.isfinite(largest) and math.isfinite(span):
+        return Difference(largest, span)
+    finite = np.isfinite(a)
+    if not np.array_equal(np.isnan(a), np.isnan(b)):
+        return Difference(note="NaN in other places")
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
+        return Difference(note="infinities in other places")
+    return Difference(float(apart[finite].max(initial=0)), float(np.abs(a[finite]).max(initial=0)))
+
+
+def last_bit(value: Any, rng: np.random.Generator) -> Any:
+    """Each number replaced by its neighbour, up or down; zero, which is often exact, and what is no float as it is."""
+    if isinstance(value, list):
+        return [last_bit(v, rng) for v in value]
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
+        return value
+    up = np.where(rng.integers(0, 2, value.shape, np.uint8), np.inf, -np.inf).astype(value.dtype)
+    with np.errstate(all="ignore"):
+        found = np.nextafter(value, up)
+    keep = (value == 0) | ~np.isfinite(found)
+    return np.where(keep, value, found)
+
+
+def worst(found: list[Difference]) -> Difference:
+    """Of several cases the one with the largest share; none: no difference."""
+    return max(found, key=lambda d: (bool(d.note), d.relative), default=Difference())
