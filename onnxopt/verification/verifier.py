@@ -258,7 +258,7 @@ class Verifier:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
             return self._stop(verdict, failed.status, f"{name}{failed.note}{where}", "" if self.stepwise else _REPORT)
-        if not compared and not (looked and verdict.agrees):
+        if not compared and not (looked and (verdict.agrees or verdict.places)):
             if not self._steady:
                 why = "the model is not deterministic: two runs of the original differ"
                 note = verdict.pieces.note if verdict.pieces is not None else ""

@@ -268,7 +268,7 @@ class Walk:
         return bool(found)
 
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
-        """How A's values change, in each case, with the last bits of what their pieces read; not what is drawn there."""
+        """How A's values change, in each case, with the last bits of what their pieces read, not with what is drawn."""
         a = self.a.program
         here = {v for v in self.fed if all(v in known for known in self.values)}
         wanted = [v for v in wanted if not any(a.nodes[i].op_type in RANDOM for i in a.cone([v], here))]
