@@ -31,11 +31,13 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.run import OnnxRuntime, Reference, Refused, find_provider, open_original, reason
 from onnxopt.verification.service import Tell, serve
+from onnxopt.wire import count_nodes
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.look import Look
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
+_NODES: Final = 5000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Judge:
         self.refused = ""
         self.tell("at its start")
         self.provider = find_provider(options.provider)
-        if not _may_be_large(Path(path), options.memory):
+        if not _may_be_large(Path(path), options.memory) and count_nodes(path, _NODES) < _NODES:
             self._open_original(path)
 
     def _open_original(self, model: str | bytes, stateful: bool = False) -> None:
@@ -90,7 +92,7 @@ class Judge:
     def plan(self, plan: Plan) -> tuple[str, str, str]:
         """Learn what the original asks for; (engine, provider, why onnxruntime refused it). Raises Refused."""
         self.planned = plan
-        self.streamed = 2 * plan.bytes > self.options.memory
+        self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         if self.streamed:
             self.engine = self._stream(0)
         elif self.engine is None or (
@@ -217,21 +219,25 @@ class Judge:
 
     def pieces(self, names: Sequence[str]) -> tuple[Pieces, list[Place]]:
         """Compare in pieces, on the inputs of these cases."""
+        from onnxopt.verification.pieces.runner import Failed
+
         began = time.monotonic()
         try:
             found, places = self._looked().pieces([self.kept[n][0] for n in names])
-        except Exception as e:
+        except (Failed, OSError, ValueError) as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began
         return found, places
 
     def noise(self, names: Sequence[str]) -> dict[str, float]:
         """What a change of the last bits of inputs and weights does to the original's outputs, of their range."""
+        from onnxopt.verification.pieces.runner import Failed
+
         if self.streamed or self.planned.random:
             return {}
         try:
             return self._looked().noise([self.kept[n] for n in names], self.outputs)
-        except Exception:  # it does not take what is a bit larger
+        except Failed:  # it does not take what is a bit larger
             return {}
 
     def _looked(self) -> Look:
@@ -253,7 +259,7 @@ class Judge:
             runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
-        return Streamed(runner, self.options.memory)
+        return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
 
 
 def _may_be_large(path: Path, memory: int) -> bool:

@@ -25,7 +25,7 @@ _DECIDING: Final = frozenset((
     "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
     "Round", "Floor", "Ceil", "Sign", "NonZero", "Mod", "QuantizeLinear", "DynamicQuantizeLinear", "Hardmax",
     "Unique", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "LinearClassifier",
-    "SVMClassifier", "IsNaN", "IsInf",
+    "SVMClassifier",
 ))  # fmt: skip
 _SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
@@ -76,6 +76,7 @@ class Plan:
     decides: bool = False  # does an operator inside turn floats into what jumps?
     depth: float = 0.0  # roundings on the longest path from inputs to outputs
     bytes: int = 0  # of weights
+    nodes: int = 0  # of the main graph
 
     @property
     def symbols(self) -> list[str]:
@@ -123,6 +124,7 @@ def make_plan(proto: ModelProto) -> Plan:
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides, plan.depth = _arithmetic(proto)
+    plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:
         _give_out_conditions(proto, plan)

@@ -131,8 +131,9 @@ class Pieces:
     """What comparing in pieces found, in `cases`.
 
     `cuts` of the `shared` values agree: `same` of them because the same nodes make them, `noisy` no better than what
-    the last bits do in their piece. `largest` is the largest piece, in nodes; `worst_rel` the largest difference of a
-    piece, of the range of `worst`. `note`: why there are none, or what stays open.
+    the last bits do in their piece; `blank` are those that are zero or NaN everywhere. `largest` is the largest piece,
+    in nodes; `worst_rel` the largest difference of a piece, of the range of `worst`. `note`: why there are none, or what
+    stays open.
     """
 
     cases: list[str] = field(default_factory=list)
@@ -140,12 +141,18 @@ class Pieces:
     shared: int = 0
     same: int = 0
     noisy: int = 0
+    blank: int = 0
     largest: int = 0
     worst: str = ""
     worst_rel: float = 0.0
     complete: bool = False  # is every output a cut, or made of cuts?
     seconds: float = 0.0
     note: str = ""
+
+    @property
+    def says_something(self) -> bool:
+        """Are most cuts more than zeros?"""
+        return 10 * self.blank <= self.cuts
 
     def joined(self, other: Pieces) -> Pieces:
         """Of both sets of cases: what is worse."""
@@ -156,6 +163,7 @@ class Pieces:
             cuts=min(self.cuts, other.cuts),
             same=min(self.same, other.same),
             noisy=max(self.noisy, other.noisy),
+            blank=min(self.blank, other.blank),
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
             seconds=self.seconds + other.seconds,

@@ -67,6 +67,8 @@ def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True,
         verdict.message = _accusation(verdict, sizes)
         return
     parts = [_agreement(verdict)]
+    if verdict.status == VERIFIED and verdict.pieces is not None and verdict.pieces.note:
+        parts.append(verdict.pieces.note)
     count = len(verdict.cases)
     dims = "; ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in verdict.cases if c.dims))
     parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))

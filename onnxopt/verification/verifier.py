@@ -14,6 +14,7 @@ from onnxopt.verification.judge import Answer, Request
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.records import (
     DIFFERENT,
+    IN_PIECES,
     INCONCLUSIVE,
     UNVERIFIED,
     JudgedCase,
@@ -253,7 +254,8 @@ class Verifier:
         compared = [c for c in cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
-        looked = self._look(verdict, answers, failed)
+        weak = self._weak(answers)
+        looked = self._look(verdict, answers, failed, bool(weak))
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
@@ -267,7 +269,8 @@ class Verifier:
             self._stop(verdict, UNVERIFIED, f"no case could be compared: {notes[0] if notes else 'there is none'}")
             verdict.hint = "give real data with --inputs"
             return None
-        weak = self._weak(answers)
+        if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
+            weak = [w for w in weak if not w.startswith("output ")]  # the values inside say more than the outputs
         word(verdict, weak, refused=self._opened[2])
         if verdict.status == DIFFERENT:
             wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)
@@ -295,12 +298,12 @@ class Verifier:
 
     # -- the second look ---------------------------------------------------------------------------------
 
-    def _look(self, verdict: Verification, answers: Sequence[Answer], failed: JudgedCase | None) -> bool:
+    def _look(self, verdict: Verification, answers: Sequence[Answer], failed: JudgedCase | None, weak: bool) -> bool:
         """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
         assert self._plan is not None
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
-        if not (rough or hidden or self.options.pieces or not self._steady):
+        if not (rough or hidden or weak or self.options.pieces or not self._steady):
             return False
         wrong = {c.name for c in verdict.cases if any(not o.ok for o in c.outputs)} | {failed.name if failed else ""}
         names = [a.case.name for a in answers if a.case.name in wrong] or [a.case.name for a in answers]

@@ -59,6 +59,7 @@ class Look:
             shared=found.candidates,
             same=found.same,
             noisy=len(found.noisy),
+            blank=found.blank,
             largest=found.largest_piece,
             worst=found.worst_value,
             worst_rel=found.worst.relative,

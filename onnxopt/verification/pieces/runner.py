@@ -9,10 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.pieces.program import Program, carried, carrier, seen, type_of
-from onnxopt.verification.run import CPU, OnnxRuntime, Reference
+from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
 
 Values = dict[str, Any]
 Tell = Callable[[str], None]
+
+
+class Failed(Exception):
+    """A part cannot be loaded or run; says why."""
 
 
 class Runner:
@@ -44,7 +48,7 @@ class Runner:
     ) -> Opened:
         """These nodes, ready to run. `change` is applied to each large weight and to each constant.
 
-        Raises what the runtime raises.
+        Raises Failed.
         """
         if nodes:
             last = self.program.nodes[nodes[-1]]
@@ -67,17 +71,20 @@ class Runner:
         }
         feeds = {i.name for i in model.graph.input}
         inputs = {(carried(name) if carrier(kind) else name): name for name, kind in fed.items()}
-        if self.reference:
-            _inline(model, weights)
-            engine: Any = Reference(model.SerializeToString())
-        else:
-            engine = OnnxRuntime(
-                model.SerializeToString(),
-                stateful=self.stateful,
-                provider=self.provider,
-                weights=weights,
-                folder=self.program.skeleton.path.absolute().parent,
-            )
+        try:
+            if self.reference:
+                _inline(model, weights)
+                engine: Any = Reference(model.SerializeToString())
+            else:
+                engine = OnnxRuntime(
+                    model.SerializeToString(),
+                    stateful=self.stateful,
+                    provider=self.provider,
+                    weights=weights,
+                    folder=self.program.skeleton.path.absolute().parent,
+                )
+        except Exception as e:  # whatever a runtime raises
+            raise Failed(reason(e)) from e
         return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed))
 
 
@@ -95,12 +102,15 @@ class Opened:
         self.types = {name: declared[name] or kinds.get(given, "") for name, given in names.items()}
 
     def run(self, values: Mapping[str, Any]) -> Values:
-        """What is observed, made of these values. Raises what the runtime raises."""
+        """What is observed, made of these values. Raises Failed."""
         if not self._names:
             return {}
         self._runner.tell(f"running a piece of {self._runner.label} as far as `{next(reversed(self._names))}`")
         feeds = {given: values[name] for given, name in self._inputs.items()}
-        found = dict(zip(self._engine.outputs, self._engine.run(feeds), strict=True))
+        try:
+            found = dict(zip(self._engine.outputs, self._engine.run(feeds), strict=True))
+        except Exception as e:  # whatever a runtime raises
+            raise Failed(reason(e)) from e
         results = {name: found[given] for name, given in self._names.items()}
         if self._runner.reference:
             self.types = {name: type_of(value) for name, value in results.items()}

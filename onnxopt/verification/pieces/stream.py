@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.verification.pieces.program import Program, type_of
-from onnxopt.verification.pieces.runner import Runner, Values
+from onnxopt.verification.pieces.runner import Opened, Runner, Values
 
 NODES: Final = 1500  # in a segment: runtimes take more than linear time for models with more inputs and outputs
 
@@ -36,13 +36,17 @@ class Stream:
         self.values: list[Values] = [dict(case) for case in cases]
         self.types = dict(types)
 
-    def run(self, nodes: Sequence[int], wanted: Sequence[str]) -> None:
-        """Learn the `wanted` values that these nodes make. Raises what the runtime raises."""
+    def open(self, nodes: Sequence[int], wanted: Sequence[str]) -> Opened:
+        """What makes the `wanted` values of these nodes, from those that are known."""
         program = self.runner.program
         known = self.types.keys() - program.fixed
         nodes = program.cone((o for i in nodes for o in program.nodes[i].output if o), known)
-        fed = {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}
-        opened = self.runner.open(nodes, fed, wanted)
+        return self.runner.open(
+            nodes, {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}, wanted
+        )
+
+    def run(self, opened: Opened) -> None:
+        """Learn its values. Raises Failed."""
         for values in self.values:
             values.update(opened.run(values))
         self.types.update(opened.types)
@@ -51,7 +55,7 @@ class Stream:
         """Bytes of all values that are kept."""
         return sum(size_of(v) for values in self.values for v in values.values())
 
-    def keep(self, names: set[str]) -> None:
+    def keep(self, names: Collection[str]) -> None:
         """Let go of all others."""
         for values in self.values:
             for name in [n for n in values if n not in names]:
@@ -59,30 +63,37 @@ class Stream:
 
 
 class Streamed:
-    """An engine for a model that is too large to be loaded: each run goes through the file."""
+    """An engine for a model that is too large to be loaded, or has so many nodes that loading it takes too long."""
 
     name = "onnxruntime"
 
-    def __init__(self, runner: Runner, memory: int) -> None:
-        """`memory`: bytes for weights and values."""
+    def __init__(self, runner: Runner, memory: int, *, keep: bool) -> None:
+        """`memory`: bytes for weights and values. `keep`: the segments stay open between runs."""
         self._runner = runner
         self._memory = memory
+        self._keep = keep
+        self._open: dict[int, Opened] = {}
 
     @property
     def outputs(self) -> list[str]:
         return self._runner.program.outputs
 
     def run(self, feeds: Values) -> list[Any]:
-        """The outputs. Raises what the runtime raises."""
+        """The outputs. Raises Failed."""
         program = self._runner.program
         stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
         last = {r: i for i, reads in enumerate(program.reads) for r in reads}
         last |= dict.fromkeys(program.outputs, len(program.nodes))
         for nodes in segments(program, self._memory // 2):
             end = nodes[-1]
-            made = (o for i in nodes for o in program.nodes[i].output if o)
-            stream.run(nodes, [o for o in made if last.get(o, -1) > end])
-            stream.keep({name for name, i in last.items() if i > end})
+            opened = self._open.get(end)
+            if opened is None:
+                made = (o for i in nodes for o in program.nodes[i].output if o)
+                opened = stream.open(nodes, [o for o in made if last.get(o, -1) > end])
+                if self._keep:
+                    self._open[end] = opened
+            stream.run(opened)
+            stream.keep({name for name in stream.values[0] if last.get(name, -1) > end})
         return [stream.values[0][o] if o not in program.constants else program.constant(o) for o in program.outputs]
 
 

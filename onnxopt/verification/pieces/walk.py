@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.pieces.program import Program
-from onnxopt.verification.pieces.runner import Runner
+from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import NODES, Stream, segments
 from onnxopt.verification.pieces.views import View, views
 from onnxopt.verification.plan import RANDOM
@@ -33,7 +33,6 @@ from onnxopt.verification.rounding import (
     roundings,
     worst,
 )
-from onnxopt.verification.run import reason
 
 _OPEN: Final = 20 * NODES  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
@@ -72,6 +71,7 @@ class Outcome:
     cuts: int = 0
     same: int = 0
     noisy: list[str] = field(default_factory=list)
+    blank: int = 0
     largest_piece: int = 1
     worst: Difference = Difference()
     worst_value: str = ""
@@ -109,11 +109,11 @@ class Walk:
         self._heard: set[str] = set()
 
     def run(self) -> Outcome:
-        """Raises what the runtime raises where A fails."""
+        """Raises Failed where A fails."""
         a, b = self.a.program, self.b.program
         for nodes in segments(a, self.memory // 4):
             made = [o for i in nodes for o in a.nodes[i].output if o]
-            self.stream.run(nodes, made)
+            self.stream.run(self.stream.open(nodes, made))
             new = [v for v in made if v in b.maker]
             self.outcome.candidates += len(new)
             last = nodes[-1] + 1 == len(a.nodes)
@@ -170,6 +170,8 @@ class Walk:
 
     def _cut(self, value: str, found: Difference) -> None:
         self.cuts.add(value)
+        run = value in self.latest or (value in self.first and not self.first[value].moves)
+        self.outcome.blank += run and all(_is_blank(known[value]) for known in self.values)
         if self._is_entry(value):
             self.fed.add(value)
         self.outcome.cuts += 1
@@ -209,12 +211,10 @@ class Walk:
             self.pending = [v for v in self.pending if v not in self.cuts]
             progress = len(agreed) + self._resolve()
 
-    def _hold(
-        self, value: str, found: list[Any] | Exception, path: tuple[float, float]
-    ) -> tuple[bool, list[Difference]]:
+    def _hold(self, value: str, found: list[Any] | Failed, path: tuple[float, float]) -> tuple[bool, list[Difference]]:
         """Do B's values agree with A's in every case, as they are or through a view; and how they differ."""
-        if isinstance(found, Exception):
-            return False, [Difference(note=f"B fails: {reason(found)}")]
+        if isinstance(found, Failed):
+            return False, [Difference(note=f"B fails: {found}")]
         mine = [known[value] for known in self.values]
         share = allowed(path[1], path[0])
         differences = [difference(x, y) for x, y in zip(mine, found, strict=True)]
@@ -286,7 +286,7 @@ class Walk:
                     results = opened.run({r: last_bit(known[r], rng) for r in fed})
                     for v in wanted:
                         largest[v][i] = worst([largest[v][i], difference(known[v], results[v])])
-            except Exception:  # the model does not take what is a bit larger: of that noise nothing is known
+            except Failed:  # the model does not take what is a bit larger: of that noise nothing is known
                 continue
         return largest
 
@@ -330,14 +330,14 @@ class Walk:
         """What B makes of A's values of `fed`, by case; None where it fails."""
         try:
             return self._run(wanted, fed)
-        except Exception:
+        except Failed:
             return None
 
-    def _observe_each(self, wanted: Sequence[str], fed: set[str]) -> dict[str, list[Any] | Exception]:
+    def _observe_each(self, wanted: Sequence[str], fed: set[str]) -> dict[str, list[Any] | Failed]:
         """The same; an exception for what cannot be had."""
         try:
             return dict(self._run(wanted, fed))
-        except Exception as e:
+        except Failed as e:
             if len(wanted) == 1:
                 return {wanted[0]: e}
         half = len(wanted) // 2
@@ -411,6 +411,13 @@ _EPSILON_OF_CODE: Final = {1: 2.0**-23, 10: 2.0**-10, 11: 2.0**-52, 16: 2.0**-7}
 def feedable(kind: str) -> bool:
     """Can a value of this type be an input of a piece?"""
     return kind.startswith(("tensor(", "seq(tensor("))
+
+
+def _is_blank(value: Any) -> bool:
+    """Does it say nothing: zero or NaN everywhere?"""
+    return (
+        isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.nan_to_num(value, posinf=1, neginf=1).any()
+    )
 
 
 def _attributes(node: Any) -> list[bytes]:
