@@ -29,9 +29,10 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     began = time.monotonic()
     a, b = Path(a), Path(b)
     with Verifier(a, options, labels=("A", "B"), stepwise=True) as verifier:
-        models = read(a), read(b)
+        skeletons = read(a), read(b)
+        models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models)
-        plan = make_plan(models[0])
+        plan = make_plan(models[0], skeletons[0].values)
         fix_dims(plan, options.dims)
         result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING
 
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.verification.plan import Plan
+from onnxopt.verification.skeleton import Skeleton
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
 
 
-def read(path: Path) -> ModelProto:
-    """The model without its external data, whose files must be there. Raises ModelError."""
-    from onnx import TensorProto, load
+def read(path: Path) -> Skeleton:
+    """The model without its weights, whose files must be there. Raises ModelError."""
+    from onnx import TensorProto
 
     try:
-        model = load(path, load_external_data=False)
+        skeleton = Skeleton(path)
     except OSError as e:
         raise ModelError(f"{path}: {e.strerror or e}", "check the path") from None
     except Exception as e:
         raise ModelError(f"{path} is not an ONNX model: {' '.join(str(e).split())}", "is it complete?") from None
+    model = skeleton.proto
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path}: the model is empty", "is it an ONNX model, and complete?")
     for tensor in model.graph.initializer:
@@ -31,7 +33,7 @@ def read(path: Path) -> ModelProto:
                 raise ModelError(
                     f"{path}: the data file {location} of `{tensor.name}` is missing", "keep them together"
                 )
-    return model
+    return skeleton
 
 
 def check_interface(a: ModelProto, b: ModelProto) -> None:

@@ -83,11 +83,11 @@ class Judge:
         self.tell("at its start")
         self.provider = find_provider(options.provider)
         if not _may_be_large(Path(path), options.memory) and count_nodes(path, _NODES) < _NODES:
-            self._open_original(path)
+            self._open_original()
 
-    def _open_original(self, model: str | bytes, stateful: bool = False) -> None:
+    def _open_original(self, give: Sequence[str] = (), stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
-        self.engine, self.refused = open_original(self.paths[0], model, stateful, self.provider)
+        self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider)
 
     def plan(self, plan: Plan) -> tuple[str, str, str]:
         """Learn what the original asks for; (engine, provider, why onnxruntime refused it). Raises Refused."""
@@ -95,11 +95,9 @@ class Judge:
         self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         if self.streamed:
             self.engine = self._stream(0)
-        elif self.engine is None or (
-            (plan.model is not None or plan.stateful) and isinstance(self.engine, OnnxRuntime)
-        ):
-            self._open_original(plan.model or self.paths[0], plan.stateful)
-        given_out = plan.model is not None and isinstance(self.engine, OnnxRuntime)
+        elif self.engine is None or ((plan.conditions or plan.stateful) and isinstance(self.engine, OnnxRuntime)):
+            self._open_original(plan.conditions, plan.stateful)
+        given_out = isinstance(self.engine, OnnxRuntime)
         self.conditions = list(plan.conditions) if given_out else []
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]
         return self.engine.name, self.provider, self.refused

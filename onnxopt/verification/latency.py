@@ -114,8 +114,8 @@ def bench(
     with Service(_START, options.timeout) as service:
         models = [read(path) for path in paths]
         for model in models[1:]:
-            check_interface(models[0], model)
-        plan = make_plan(models[0])
+            check_interface(models[0].proto, model.proto)
+        plan = make_plan(models[0].proto, models[0].values)
         given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
         fix_dims(plan, options.dims)
         try:

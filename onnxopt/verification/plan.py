@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,14 +63,13 @@ class InputSpec:
 
 @dataclass
 class Plan:
-    """`overridable`: initializers that are also inputs, with their defaults. `conditions`: values that decide an If
-    in the main graph; `model` is then a copy of the original that gives them out."""
+    """`overridable`: initializers that are also inputs, with their defaults. `conditions`: values that decide an If in
+    the main graph."""
 
     inputs: list[InputSpec] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     overridable: dict[str, Any] = field(default_factory=dict)
     conditions: list[str] = field(default_factory=list)
-    model: bytes | None = None
     random: bool = False
     stateful: bool = False
     decides: bool = False  # does an operator inside turn floats into what jumps?
@@ -108,8 +107,8 @@ class Plan:
             yield dict.fromkeys(symbols, size)
 
 
-def make_plan(proto: ModelProto) -> Plan:
-    """Read a plan off the original."""
+def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
+    """Read a plan off the original. `array` reads its initializers, where these are not in `proto`."""
     from onnx import numpy_helper
 
     graph = proto.graph
@@ -119,7 +118,7 @@ def make_plan(proto: ModelProto) -> Plan:
     plan.inputs = [_spec(i.name, i.type, bounds) for i in graph.input if i.name not in initializers]
     if proto.ir_version >= 4:  # before, every initializer is listed as input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
-        plan.overridable = {t.name: numpy_helper.to_array(t) for t in listed if t.data_location == t.DEFAULT}
+        plan.overridable = {t.name: (array or numpy_helper.to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = _operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
@@ -127,7 +126,7 @@ def make_plan(proto: ModelProto) -> Plan:
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:
-        _give_out_conditions(proto, plan)
+        plan.conditions = _conditions(graph)
     return plan
 
 
@@ -299,16 +298,9 @@ def _captured(body: GraphProto) -> set[str]:
     return found
 
 
-def _give_out_conditions(proto: ModelProto, plan: Plan) -> None:
-    from onnx import ModelProto, TensorProto, helper
-
-    outputs = {o.name for o in proto.graph.output}
-    produced = {o for n in proto.graph.node for o in n.output}
-    deciding = {n.input[0] for n in proto.graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    conditions = sorted((deciding - outputs) & produced & _depending_on_inputs(proto.graph))
-    if not conditions or any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
-        return
-    copy = ModelProto()
-    copy.CopyFrom(proto)
-    copy.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.BOOL, None) for name in conditions)
-    plan.conditions, plan.model = conditions, copy.SerializeToString()
+def _conditions(graph: GraphProto) -> list[str]:
+    """Values that decide an If of the main graph and are no outputs."""
+    outputs = {o.name for o in graph.output}
+    produced = {o for n in graph.node for o in n.output}
+    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
+    return sorted((deciding - outputs) & produced & _depending_on_inputs(graph))

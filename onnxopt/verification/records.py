@@ -132,8 +132,8 @@ class Pieces:
 
     `cuts` of the `shared` values agree: `same` of them because the same nodes make them, `noisy` no better than what
     the last bits do in their piece; `blank` are those that are zero or NaN everywhere. `largest` is the largest piece,
-    in nodes; `worst_rel` the largest difference of a piece, of the range of `worst`. `note`: why there are none, or what
-    stays open.
+    in nodes; `worst_rel` the largest difference of a piece, of the range of `worst`. `note`: why there are none, or
+    what stays open.
     """
 
     cases: list[str] = field(default_factory=list)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
+from onnxopt.wire import GRAPH, key, varint
 
 CPU: Final = "CPUExecutionProvider"
 
@@ -29,6 +30,16 @@ def find_provider(name: str) -> str:
             f"onnxruntime has no execution provider {name!r} here", f"it has {', '.join(sorted(available.values()))}"
         )
     return found
+
+
+def with_outputs(path: str, names: Sequence[str]) -> bytes:
+    """The model at `path`, which gives out these values, too: a reader of protobuf merges what is put behind it."""
+    infos = [varint(key(1)) + varint(len(name)) + name for name in (n.encode() for n in names)]
+    graph = b"".join(varint(key(_OUTPUT)) + varint(len(info)) + info for info in infos)
+    return Path(path).read_bytes() + varint(key(GRAPH)) + varint(len(graph)) + graph
+
+
+_OUTPUT: Final = 12  # field of GraphProto
 
 
 class OnnxRuntime:
@@ -60,7 +71,7 @@ class OnnxRuntime:
         if weights:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours
             options.add_external_initializers(list(weights), self._weights)
-        if folder is not None:
+        if folder is not None and isinstance(model, bytes):
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         if not optimize:
             options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -114,14 +125,15 @@ class Refused(Exception):
 
 
 def open_original(
-    path: str, model: str | bytes, stateful: bool = False, provider: str = CPU
+    path: str, give: Sequence[str] = (), stateful: bool = False, provider: str = CPU
 ) -> tuple[OnnxRuntime | Reference, str]:
     """Load the original, where onnxruntime cannot, in the reference evaluator; and why it could not, else empty.
 
-    `model` is `path`, or the same model with more outputs. Raises Refused where neither can.
+    `give`: values inside that onnxruntime gives out, too. Raises Refused where neither can.
     """
     try:
-        return OnnxRuntime(model, stateful=stateful, provider=provider), ""
+        model = with_outputs(path, give) if give else path
+        return OnnxRuntime(model, stateful=stateful, provider=provider, folder=Path(path).absolute().parent), ""
     except Exception as e:
         why = reason(e)
         try:

@@ -11,13 +11,13 @@ import numpy as np
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.runner import Runner
-from onnxopt.verification.pieces.skeleton import Skeleton
 from onnxopt.verification.pieces.walk import Fault, Outcome, Walk
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
 from onnxopt.verification.rounding import Difference, difference, last_bit, worst
 from onnxopt.verification.run import CPU, Reference
 from onnxopt.verification.service import Tell
+from onnxopt.verification.skeleton import Skeleton
 
 _SEEDS: Final = 2  # sets of weights whose last bits are changed, and as many sets of inputs for each
 _SHOWN: Final = 50  # nodes of a place that are listed

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.skeleton import Skeleton
 from onnxopt.verification.plan import RANDOM
+from onnxopt.verification.skeleton import Skeleton
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -61,11 +61,7 @@ class Program:
 
     def constant(self, name: str) -> Any:
         """The array of an initializer."""
-        from onnx import numpy_helper
-
-        tensor = self.constants[name]
-        found = self.skeleton.array(tensor)
-        return numpy_helper.to_array(self._whole(tensor)) if found is None else found
+        return self.skeleton.values(self.constants[name])
 
     def cone(self, wanted: Iterable[str], fed: Collection[str], most: int = 1 << 62) -> list[int]:
         """The nodes that make the `wanted` from what is fed or constant, in order; at most about so many."""
@@ -117,7 +113,7 @@ class Program:
             elif name in self.constants and name not in made:
                 array = self.skeleton.array(self.constants[name])
                 if array is None:
-                    graph.initializer.add().CopyFrom(self._whole(self.constants[name]))
+                    graph.initializer.add().CopyFrom(self.skeleton.whole(self.constants[name]))
                     continue
                 graph.initializer.append(
                     TensorProto(
@@ -149,17 +145,6 @@ class Program:
                 _cast(graph, made_as, carried(name), carrier(kind))
             graph.output.add(name=carried(name) if carrier(kind) else made_as)
         return model, weights
-
-    def _whole(self, tensor: TensorProto) -> TensorProto:
-        """With its data inside."""
-        from onnx import TensorProto
-
-        where = self.skeleton.stored.get(tensor.name)
-        if where is None:
-            return tensor
-        whole = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        whole.raw_data = where.bytes().tobytes()
-        return whole
 
 
 def seen(name: str) -> str:

@@ -6,6 +6,7 @@ lies in external data files is mapped alike.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,7 @@ _DTYPES: Final[dict[int, Any]] = {
 
 @dataclass(frozen=True)
 class Stored:
-    """Where the bytes of a weight are: `length` of them at `offset` of `file`."""
+    """Where the bytes of a weight are: `length` of them at `offset` of `file`; 0: all that follow."""
 
     file: Path
     offset: int
@@ -36,9 +37,7 @@ class Stored:
 
     def bytes(self) -> Any:
         """A view of them; nothing is read before it is used. Raises OSError, and ValueError for a file that ends."""
-        if not self.length:
-            return np.zeros(0, np.uint8)
-        return np.memmap(self.file, np.uint8, "r", self.offset, (self.length,))
+        return np.memmap(self.file, np.uint8, "r", self.offset, (self.length,) if self.length else None)
 
 
 class Skeleton:
@@ -73,13 +72,33 @@ class Skeleton:
         where, dtype = self.stored.get(tensor.name), _DTYPES.get(tensor.data_type)
         if where is None or dtype is None:
             return None
+        if not math.prod(tensor.dims):
+            return np.zeros(tuple(tensor.dims), dtype)
         found = where.bytes().view(dtype).reshape(tuple(tensor.dims))
         return np.require(found, requirements="A")  # kernels expect numbers at multiples of their size
+
+    def values(self, tensor: TensorProto) -> Any:
+        """The array of any initializer."""
+        from onnx import numpy_helper
+
+        found = self.array(tensor)
+        return numpy_helper.to_array(self.whole(tensor)) if found is None else found
+
+    def whole(self, tensor: TensorProto) -> TensorProto:
+        """An initializer with its data inside."""
+        from onnx import TensorProto
+
+        where = self.stored.get(tensor.name)
+        if where is None:
+            return tensor
+        whole = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        whole.raw_data = where.bytes().tobytes()
+        return whole
 
     def size(self, tensor: TensorProto) -> int:
         """Bytes of an initializer."""
         where = self.stored.get(tensor.name)
-        return where.length if where is not None else tensor.ByteSize()
+        return where.length or where.bytes().size if where is not None else tensor.ByteSize()
 
 
 def _external(tensor: TensorProto, folder: Path) -> Stored:
@@ -89,7 +108,7 @@ def _external(tensor: TensorProto, folder: Path) -> Stored:
         raise ValueError(f"the data of `{tensor.name}` lies outside the model's folder: {location}")
     file = folder / location
     offset = int(entries.get("offset") or 0)
-    return Stored(file, offset, int(entries.get("length") or file.stat().st_size - offset))
+    return Stored(file, offset, int(entries.get("length") or 0))
 
 
 def _graph(view: memoryview, begin: int, end: int, found: dict[int, tuple[int, int]]) -> list[Any]:
