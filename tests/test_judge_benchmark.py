@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -101,3 +102,19 @@ def test_a_mutant_is_broken_at_its_place_only(name: str, tmp_path: Path) -> None
             del before[place.index], after[place.index : place.index + len(edit.nodes)]
             assert before == after, kind
     assert found > 20
+
+
+def test_a_verdict_names_the_broken_node_or_another() -> None:
+    from judging.records import Mutant
+
+    def judged(status: str, *named: str) -> Mutant:
+        places = [SimpleNamespace(b=[SimpleNamespace(outputs=[name]) for name in named])] if named else []
+        mutant = Mutant("model", 2, "bias dropped", "made", "Conv", "conv", "the bias is zero")
+        mutant.judged(SimpleNamespace(status=status, message="", places=places), {"y"})
+        return mutant
+
+    assert (judged("different", "x", "y").right, judged("different", "x", "y").named) == (True, 2)
+    assert judged("different", "x").right is False
+    assert judged("different").right is False
+    missed = judged("verified in pieces", "y")
+    assert not missed.found and missed.right is None
