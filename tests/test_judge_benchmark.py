@@ -74,11 +74,11 @@ def test_equivalent_mutants_are_told_apart() -> None:
         for kind, place, edit in surgeon.edits(random.Random(0))
         if place.op != "Abs"
     }
-    assert effects["activation dropped"] == (0.0, 0.0)
+    assert effects["activation dropped"] == (0.0, 0.0, 0.0)
     assert effects["operands swapped"] is None
     for name in ("one channel scaled", "two channels swapped", "one weight changed", "narrowed"):
-        times, change = effects[name]
-        assert times > 2 and change > 1e-5, name
+        times, change, usual = effects[name]
+        assert times >= usual > 2 and change > 1e-5, name
 
 
 @pytest.mark.parametrize("name", ["transformer_block", "loop_body", "if_branches", "qdq_conv", "residual_block"])

@@ -44,7 +44,8 @@ class Answer:
 class Mutant:
     """A result broken on purpose: where, how, what of it; and the verdict, if it counts.
 
-    `change` is the largest difference that it makes, as a part of the output's range, `times` of the rounding noise.
+    `change` is the largest difference that it makes, as a part of the output's range, `times` of the rounding noise;
+    `hidden`: only inputs that verification does not use show it.
     `right`: does the verdict name the broken node, among how many (`named`)? None where it is not found, and for a
     judge that names none.
     """
@@ -59,6 +60,7 @@ class Mutant:
     outcome: str = COUNTED
     change: float = 0.0
     times: float = 0.0
+    hidden: bool = False
     status: str = ""
     message: str = ""
     right: bool | None = None

@@ -46,11 +46,15 @@ class Surgeon:
             if edit is not None:
                 yield kind, place, edit
 
-    def effect(self, broken: ModelProto) -> tuple[float, float] | None:
-        """How far it is from the unbroken result, as `Original.excess` has it; None if it does not run."""
+    def effect(self, broken: ModelProto) -> tuple[float, float, float] | None:
+        """How far it is from the unbroken result, as `Original.excess` has it, and how many times the noise on the
+        usual cases alone; None if it does not run."""
         try:
             engine = Engine(broken, stateful=self.original.stateful)
             outputs = [engine.run(feeds) for feeds in self.original.cases]
         except Exception:
             return None
-        return (0.0, 0.0) if self.original.equal(outputs) else self.original.excess(self.unbroken, outputs)
+        if self.original.equal(outputs):
+            return 0.0, 0.0, 0.0
+        usual = outputs[: self.original.usual]
+        return *self.original.excess(self.unbroken, outputs), self.original.excess(self.unbroken, usual)[0]

@@ -47,10 +47,14 @@ def table(title: str, mutants: Sequence[Mutant], group: Callable[[Mutant], str])
 def misses(mutants: Sequence[Mutant]) -> None:
     missed = [m for m in mutants if m.outcome == COUNTED and not m.found]
     misnamed = [m for m in mutants if m.right is False]
-    print(f"\n{len(missed)} missed, {len(misnamed)} found at another node")
+    hidden = sum(m.hidden for m in missed)
+    print(
+        f"\n{len(missed)} missed, {hidden} of them hidden from the usual inputs; {len(misnamed)} found at another node"
+    )
     for m in sorted(missed + misnamed, key=lambda m: (m.found, m.kind, m.model)):
         print(f"{'elsewhere' if m.found else 'missed'}: {m.kind}: {m.model} -O{m.level} {m.op} `{m.node}`: {m.what}")
-        print(f"    {m.change:.1e} of the range, {m.times:.3g} times the noise; {m.status}: {m.message}")
+        where = " on other inputs" if m.hidden else ""
+        print(f"    {m.change:.1e} of the range, {m.times:.3g} times the noise{where}; {m.status}: {m.message}")
 
 
 def accusations(answers: Sequence[Answer]) -> None:

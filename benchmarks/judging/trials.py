@@ -156,7 +156,8 @@ class _Trial:
             if effect is None:
                 mutant.outcome = DEAD
             else:
-                mutant.times, mutant.change = effect
+                mutant.times, mutant.change, usual = effect
+                mutant.hidden = usual <= self.settings.factor
                 if mutant.times <= self.settings.factor:
                     mutant.outcome = EQUIVALENT
                 else:
