@@ -1,0 +1,1 @@
+"""How good the judge is: what `benchmarks/judge.py` runs, measures and prints."""

@@ -1,0 +1,197 @@
+"""What rounding alone does to a model's outputs, by runs of the benchmark's own: nothing here asks the judge.
+
+A model is run again with its inputs and weights changed by their last bit, each up or down at random, at the type they
+have. Zeros, and numbers that are meant exactly (2, 0.5, 6: exponents, sizes, bounds), stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as rt
+from mutations.place import scopes
+from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
+
+from onnxopt.verification.inputs import MODES, InputMaker
+from onnxopt.verification.plan import make_plan
+
+Feeds = Mapping[str, Any]
+
+OTHER_SEED: Final = 20_011  # inputs that the judge does not use
+FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+
+
+class Engine:
+    """onnxruntime, graph optimizations off, one thread: the same bits in every run."""
+
+    def __init__(self, model: ModelProto, give: Sequence[str] = (), stateful: bool = False) -> None:
+        """`give`: values inside that are given out too. `stateful`: a run leaves traces, so each has its session."""
+        options = rt.SessionOptions()
+        options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        options.enable_mem_reuse = False  # its planner is worse than quadratic on deep graphs
+        options.log_severity_level = 4
+        if give:
+            copy = ModelProto()
+            copy.CopyFrom(model)
+            copy.graph.output.extend(ValueInfoProto(name=name) for name in give)
+            model = copy
+        data = model.SerializeToString()
+        self._open: Callable[[], Any] = lambda: rt.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        self._session = self._open()
+        self._stateful = stateful
+
+    def run(self, feeds: Feeds) -> list[Any]:
+        session = self._open() if self._stateful else self._session
+        return list(session.run(None, feeds))
+
+
+@dataclass
+class Original:
+    """A model, inputs that it takes, what it makes of them, and the noise of each output (`noise[case][output]`).
+
+    The first cases, `usual` many, are the ones that verification uses too.
+    """
+
+    model: ModelProto
+    cases: list[Feeds]
+    outputs: list[list[Any]]
+    noise: list[list[float]]
+    stateful: bool
+    usual: int
+
+    def equal(self, results: list[list[Any]]) -> bool:
+        return all(distance(a, b) == 0 for c, d in zip(self.outputs, results) for a, b in zip(c, d))
+
+    def excess(self, before: list[list[Any]], after: list[list[Any]]) -> tuple[float, float]:
+        """Of the output that changed most: how many times its noise, and what part of its range."""
+        found = [(0.0, 0.0)]
+        for noise, c, d in zip(self.noise, before, after):
+            for limit, a, b in zip(noise, c, d):
+                far, size = distance(a, b), span(a)
+                if far and limit < np.inf:
+                    found.append((far / limit if limit else np.inf, far / size if size else far))
+        return max(found)
+
+
+class NotHere(Exception):
+    """The model cannot be run by this benchmark; says why."""
+
+
+def measure(model: ModelProto, runs: int) -> Original:
+    """Run the model, as it is and `runs` times with last bits changed. Raises NotHere."""
+    plan = make_plan(model)
+    try:
+        engine = Engine(model, stateful=plan.stateful)
+    except Exception as e:
+        raise NotHere(f"onnxruntime does not load it: {_line(e)}") from e
+    usual, others = (_cases(InputMaker(plan, {}, seed), engine) for seed in (0, OTHER_SEED))
+    cases = [feeds for feeds, _ in usual + others]
+    outputs = [results for _, results in usual + others]
+    if any(distance(a, b) for a, b in zip(outputs[0], engine.run(cases[0]))):
+        raise NotHere("two runs of it differ")
+    noise = [[0.0] * len(c) for c in outputs]
+    for seed in range(runs):
+        rng = np.random.default_rng([seed, OTHER_SEED])
+        try:
+            shaken = Engine(_shaken_model(model, rng), stateful=plan.stateful)
+            again = [shaken.run({name: shake(v, rng) for name, v in feeds.items()}) for feeds in cases]
+        except Exception as e:
+            raise NotHere(f"it fails with its last bits changed: {_line(e)}") from e
+        for k, results in enumerate(again):
+            noise[k] = [max(n, distance(a, b)) for n, a, b in zip(noise[k], outputs[k], results)]
+    return Original(model, cases, outputs, noise, plan.stateful, len(usual))
+
+
+def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
+    """Two of them, of two sizes where the model has dynamic dims."""
+    found: list[tuple[Feeds, list[Any]]] = []
+    sizes: list[dict[str, int]] = []
+    said = "it has no inputs that it takes"
+    plan = maker.plan
+    for dims in plan.size_choices():
+        if any(dims[s] == d[s] for d in sizes for s in dims if not plan.is_batch(s)):
+            continue
+        for mode in MODES:
+            try:
+                case = maker.make("", dims, len(found), mode)
+                found.append((case.feeds, engine.run(case.feeds)))
+            except Exception as e:
+                said = _line(e)
+                continue
+            sizes.append(dims)
+            break
+        if len(found) == 2:
+            return found
+    if not found:
+        raise NotHere(f"it fails on every input tried: {said}")
+    try:
+        case = maker.make("", sizes[0], 1)
+        return [*found, (case.feeds, engine.run(case.feeds))]
+    except Exception:
+        return found  # values that are not to the model's taste
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _shaken_model(model: ModelProto, rng: np.random.Generator) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for graph, _ in scopes(copy.graph):
+        tensors = list(graph.initializer)
+        tensors += [a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"]
+        for t in tensors:
+            if t.data_type in FLOATS:
+                t.CopyFrom(numpy_helper.from_array(shake(numpy_helper.to_array(t), rng), t.name))
+    return copy
+
+
+def shake(value: Any, rng: np.random.Generator) -> Any:
+    """Each number is one of its two neighbours, but those that are meant exactly."""
+    if isinstance(value, list):
+        return [shake(v, rng) for v in value]
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    with np.errstate(all="ignore"):
+        up = rng.integers(0, 2, value.shape).astype(bool)
+        near = np.nextafter(value, np.where(up, np.inf, -np.inf).astype(value.dtype))
+        exact = (value * 8 == np.rint(value * 8)) | ~np.isfinite(value) | ~np.isfinite(near)
+    return np.where(exact, value, near).astype(value.dtype)
+
+
+def distance(a: Any, b: Any) -> float:
+    """The largest difference of two outputs, of integers the number of them that differ; infinite for other shapes."""
+    if isinstance(a, list) and isinstance(b, list):
+        return max(map(distance, a, b), default=0.0) if len(a) == len(b) else float("inf")
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return 0.0 if str(a) == str(b) else float("inf")
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return float("inf")
+    if a.dtype.kind != "f":
+        return float(np.count_nonzero(a != b))
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+        return float("inf")
+    return float(np.abs(x[finite] - y[finite]).max(initial=0.0))
+
+
+def span(a: Any) -> float:
+    """The range of an output: its largest magnitude; of integers how many there are."""
+    if not isinstance(a, np.ndarray) or a.dtype.kind != "f":
+        return float(getattr(a, "size", 1))
+    return float(np.abs(a[np.isfinite(a)]).astype(np.float64).max(initial=0.0))
+
+
+def shapes(model: ModelProto, feeds: Feeds) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape of every value of the main graph in a run."""
+    given = {o.name for o in model.graph.output}
+    names = list(dict.fromkeys(o for n in model.graph.node for o in n.output if o and o not in given))
+    values = zip([o.name for o in model.graph.output] + names, Engine(model, names).run(feeds))
+    found = {name: v for name, v in values if isinstance(v, np.ndarray)} | dict(feeds)
+    return {name: (v.dtype.name, v.shape) for name, v in found.items() if isinstance(v, np.ndarray)}

@@ -1,0 +1,60 @@
+"""One result of a model, broken at one place at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from random import Random
+
+import mutations
+from mutations import Edit, Kind, Place
+from onnx import ModelProto
+
+from judging.noise import Engine, Original, shapes
+
+
+class Surgeon:
+    """`made`: the values whose producers rewrites made."""
+
+    def __init__(self, original: Original, result: ModelProto, made: set[str]) -> None:
+        self.original, self.result = original, result
+        engine = Engine(result, stateful=original.stateful)
+        self.unbroken = [engine.run(feeds) for feeds in original.cases]
+        known = mutations.know(result, shapes(result, original.cases[0]))
+        self.places = mutations.places(result, known, mutations.know(original.model), made)
+
+    def edits(self, rng: Random) -> Iterator[tuple[Kind, Place, Edit]]:
+        """All there are: one of each kind first, then kind by kind in turn, first where rewrites made something."""
+        kinds = rng.sample(mutations.KINDS, len(mutations.KINDS))
+        ranks = {kind: [self._edits(kind, where, rng.random()) for where in mutations.WHERE] for kind in kinds}
+        for found in ranks.values():
+            first = next(chain(*found), None)
+            if first is not None:
+                yield first
+        for rank in range(len(mutations.WHERE)):
+            waiting = [found[rank] for found in ranks.values()]
+            while waiting:
+                taken = [(found, next(found, None)) for found in waiting]
+                yield from (edit for _, edit in taken if edit)
+                waiting = [found for found, edit in taken if edit]
+
+    def _edits(self, kind: Kind, where: str, seed: float) -> Iterator[tuple[Kind, Place, Edit]]:
+        rng = Random(seed)  # of its own: what other kinds find changes nothing here
+        found = [place for place in self.places if place.where == where]
+        for place in rng.sample(found, len(found)):
+            edit = kind(place, rng)
+            if edit is not None:
+                yield kind, place, edit
+
+    def effect(self, broken: ModelProto) -> tuple[float, float, float] | None:
+        """How far it is from the unbroken result, as `Original.excess` has it, and how many times the noise on the
+        usual cases alone; None if it does not run."""
+        try:
+            engine = Engine(broken, stateful=self.original.stateful)
+            outputs = [engine.run(feeds) for feeds in self.original.cases]
+        except Exception:
+            return None
+        if self.original.equal(outputs):
+            return 0.0, 0.0, 0.0
+        usual = outputs[: self.original.usual]
+        return *self.original.excess(self.unbroken, outputs), self.original.excess(self.unbroken, usual)[0]
