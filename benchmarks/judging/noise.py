@@ -15,6 +15,7 @@ import onnxruntime as rt
 from mutations.place import scopes
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
+from onnxopt.verification.cases import Recipe
 from onnxopt.verification.inputs import MODES, InputMaker
 from onnxopt.verification.plan import make_plan
 
@@ -106,6 +107,9 @@ def measure(model: ModelProto, runs: int) -> Original:
     return Original(model, cases, outputs, noise, plan.stateful, len(usual))
 
 
+_VALUES: Final = ("random", "uniform")
+
+
 def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
     """Two of them, of two sizes where the model has dynamic dims."""
     found: list[tuple[Feeds, list[Any]]] = []
@@ -117,7 +121,7 @@ def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
             continue
         for mode in MODES:
             try:
-                case = maker.make("", dims, len(found), mode)
+                case = maker.fill(Recipe("", _VALUES[len(found)]), dims, mode)
                 found.append((case.feeds, engine.run(case.feeds)))
             except Exception as e:
                 said = _line(e)
@@ -129,7 +133,7 @@ def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
     if not found:
         raise NotHere(f"it fails on every input tried: {said}")
     try:
-        case = maker.make("", sizes[0], 1)
+        case = maker.fill(Recipe("", _VALUES[1]), sizes[0])
         return [*found, (case.feeds, engine.run(case.feeds))]
     except Exception:
         return found  # values that are not to the model's taste

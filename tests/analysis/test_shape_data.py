@@ -13,6 +13,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shape_data import ShapeData
 from onnxopt.analysis.symbolic import Expr, Size
 from onnxopt.graph import Model, Value, read_model
+from onnxopt.verification.cases import Recipe
 from onnxopt.verification.inputs import InputMaker
 from onnxopt.verification.plan import make_plan
 from tests.samples import ROOT, build, build_text
@@ -113,7 +114,7 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     proven: set[str] = set()
     for dims in plan.size_choices():
         try:
-            results = dict(zip(names, session.run(None, InputMaker(plan, {}, 0).make("case", dims, 0).feeds)))
+            results = dict(zip(names, session.run(None, InputMaker(plan, {}, 0).fill(Recipe("case"), dims).feeds)))
         except Exception:
             continue  # sizes that the model does not take
         sizes += 1

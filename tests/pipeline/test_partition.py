@@ -449,6 +449,6 @@ def test_real_models(name: str) -> None:
     try:
         opened.run(None, feeds)
     except Exception:
-        feeds = InputMaker(plan, {}, 0).make("case", dict.fromkeys(plan.symbols, 32), 0).feeds
+        feeds = InputMaker(plan, {}, 0).fill(Recipe("case"), dict.fromkeys(plan.symbols, 32)).feeds
     ops = sorted({n.op for n in m.graph})
     assert_both_compute_the_same(m, propose(m, *ops[::2]), feeds)
