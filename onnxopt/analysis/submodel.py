@@ -224,5 +224,6 @@ class _Border:
         if "@" not in dim and not dim.startswith("{"):
             return dim
         if dim not in self._symbols:
-            self._symbols[dim] = self._taken.fresh("dim" if "@" in dim else dim.strip("{}"))
+            name, invented, run = dim.strip("{}").partition("@")
+            self._symbols[dim] = self._taken.fresh("dim" if invented and not run.isdigit() else name)
         return self._symbols[dim]
