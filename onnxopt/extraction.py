@@ -45,9 +45,9 @@ class Extraction:
 def extract(model: str | Path | ModelProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> ModelProto:
     """The part of a model file or a ModelProto that computes `outputs` from `inputs`; neither is changed.
 
-    The names are those of values of the main graph, inside it too. Without `inputs` the part begins at the model's own
-    that are needed, without `outputs` it ends at the model's own that can be computed. Weights, functions and metadata
-    come along as far as they belong to it; external data stays a reference into the folder of the model: use
+    Both name values of the main graph, one or several, inside it too. Without `inputs` the part begins at the inputs
+    of the model, without `outputs` it ends at those outputs of the model that the inputs give. Weights, functions and
+    metadata come along as far as they belong to it; external data stays a reference into the folder of the model: use
     `extract_file` to write such a part elsewhere. Raises UsageError for names that do not exist and for outputs that
     need more than the inputs, ModelError for a file that cannot be read and where the type of an input is unknown.
     """

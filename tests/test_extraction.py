@@ -127,6 +127,7 @@ def test_one_side_may_be_left_out() -> None:
     assert_equal(run(tail, truth)["y"], truth["y"])
     assert [n.op_type for n in tail.graph.node] == ["Neg", "Add"]
     assert names(extract(proto, ["x"]).graph.output) == ["b"], "y needs z"
+    assert extract(proto, "x") == extract(proto, ["x"])
     whole = extract(proto, outputs=["y", "b"])
     assert [whole.graph.input, whole.graph.output, whole.graph.node] == [
         proto.graph.input,

@@ -47,11 +47,11 @@ def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
         raise _lack(model, [v for v in wanted if v not in found], given)
     nodes, seen = _behind(found, given)
     return Cut(
-        [node for node in model.graph if node in nodes],
-        [v for v in begins if v in seen],
-        found,
-        [v.name for v in named if v not in seen],
-        [v.name for v in own if v not in found and not ends],
+        nodes=[node for node in model.graph if node in nodes],
+        inputs=[v for v in begins if v in seen],
+        outputs=found,
+        unneeded=[v.name for v in named if v not in seen],
+        left_out=[] if ends else [v.name for v in own if v not in found],
     )
 
 
@@ -65,7 +65,7 @@ def _values(model: Model) -> dict[str, Value]:
 
 def _find(model: Model, values: dict[str, Value], names: Iterable[str]) -> list[Value]:
     found: dict[Value, None] = {}
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         if name not in values:
             raise UsageError(f"{model.name}: no value of the main graph is called {name!r}", _near(model, values, name))
         found[values[name]] = None
