@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         verify,
     )
     from onnxopt.errors import OnnxOptError
+    from onnxopt.extraction import Extraction, extract, extract_file
     from onnxopt.pipeline import (
         CapabilityPartitioner,
         CheckEach,
@@ -71,6 +72,7 @@ _HOMES: Final = {
         "stats",
         "verify",
     ),
+    "onnxopt.extraction": ("Extraction", "extract", "extract_file"),
     "onnxopt.pipeline": (
         "CapabilityPartitioner",
         "CheckEach",
@@ -115,6 +117,7 @@ __all__ = [
     "CheckEach",
     "DebugPass",
     "DumpModels",
+    "Extraction",
     "Fixpoint",
     "GraphInterpreter",
     "GraphPass",
@@ -138,6 +141,8 @@ __all__ = [
     "chain",
     "const",
     "either",
+    "extract",
+    "extract_file",
     "get_pass",
     "graph_pass",
     "load",

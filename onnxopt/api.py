@@ -255,7 +255,7 @@ def optimize_file(
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)
-        refuse_overwriting_input(source, destination)
+        refuse_overwriting_input(source, destination, model.proto)
         with Staged(destination) as staged:
             phase("load")
             before = operators(model)
@@ -346,7 +346,7 @@ def stats(
         for m in (measured, folded):
             if dims or shapes:
                 specialise(m, dims or {}, shapes or {})
-        _settle_shapes(measured, folded)
+        settle_shapes(measured, folded)
         return replace(counted, work=model_work(measured, top))
 
 
@@ -354,7 +354,7 @@ def stats(
 _SHAPES = "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches)"
 
 
-def _settle_shapes(model: Model, folded: Model) -> None:
+def settle_shapes(model: Model, folded: Model) -> None:
     """Give the values of `model` the types and shapes they have in `folded`, the same model, once its shape arithmetic
     is constant: inference alone does not see through it. A value keeps its name, and what has the name its shape."""
     from onnxopt.analysis import types

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +19,7 @@ from onnxopt.errors import ModelError, OnnxOptError, UsageError
 from onnxopt.graph import specialise
 from onnxopt.graph.text import node_text
 from onnxopt.io import from_proto, load, save
+from onnxopt.io.external import data_of, inline_data
 from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
 from onnxopt.verification import DIFFERENT, UNVERIFIED, Verifier, VerifyOptions
 
@@ -206,10 +208,10 @@ def _around(nodes: dict[Node, Any]) -> list[ModelProto]:
     inside, parts = set(nodes), []
     for _ in range(_RINGS):
         ordered = [n for n in graph if n in inside]
-        try:
-            parts.append(submodel(ordered, "submodel"))
-        except OnnxOptError:
-            break  # a type on the boundary is unknown: a larger part may do
+        with suppress(OnnxOptError):  # a type on the boundary is unknown: a larger part may do
+            part = submodel(graph, ordered, "submodel")
+            inline_data(part, data_of(graph.model))
+            parts.append(part)
         ring = {v.producer for n in inside for v in n.inputs if v is not None and v.graph is graph}
         ring |= {u for n in inside for v in n.outputs if v is not None for u in v.users if u.graph is graph}
         inside |= {n for n in ring if n is not None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 
 class OnnxOptError(Exception):
     """Base of all errors raised on purpose. `hint` says what to try next; `exit_code` ends the command."""
@@ -50,3 +52,17 @@ class PassError(OnnxOptError):
 
 class NoFixpointError(PassError):
     """The rewrites did not come to rest within their budget; the message names the rules in the cycle."""
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint for a name that does not exist: those like it, or what to say if there are none."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def few(names: Sequence[str], shown: int = 3) -> str:
+    """`a, b, c and 22 more`."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

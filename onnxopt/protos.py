@@ -5,7 +5,7 @@ Everything here is a pure function of protobuf messages; nothing knows about gra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -188,6 +188,11 @@ def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
     return found
 
 
+def fields(message: Any, leave_out: Collection[str] = (), only: Collection[str] = ()) -> dict[str, Any]:
+    """The fields that are set, by name: what makes a copy without some of them, or of some alone."""
+    return {f.name: v for f, v in message.ListFields() if f.name not in leave_out and (not only or f.name in only)}
+
+
 def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None, ...] | None]:
     """(element type, shape) of a dense tensor type; (0, None) for sequences, maps, optionals, unknown.
 
@@ -206,6 +211,18 @@ def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None
         else:
             dims.append(d.dim_param or None if field else None)
     return tensor.elem_type, tuple(dims)
+
+
+def type_proto_text(value_type: onnx.TypeProto) -> str:
+    """`float[batch, 3, 224, 224]`; `sequence(float[2])`."""
+    data_type, dims = tensor_type(value_type)
+    if data_type:
+        shape = "[...]" if dims is None else f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
+        return type_name(data_type).lower() + (shape if dims != () else "")
+    kind = value_type.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return f"{kind.removesuffix('_type')}({type_proto_text(getattr(value_type, kind).elem_type)})"
+    return str(kind or "?").removesuffix("_type")
 
 
 def tensor_value_info(name: str, data_type: int, shape: Iterable[int | str | None] | None) -> onnx.ValueInfoProto:

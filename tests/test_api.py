@@ -25,7 +25,10 @@ def test_public_names() -> None:
         "SubgraphMatcher OperatorSupport chain any_chain CapabilityPartitioner Timing PrintIR DumpModels CheckEach "
         "VerifyEach Journal"
     )
-    tool = "OptimizeOptions Report Result load optimize optimize_file optimize_model save stats verify"
+    tool = (
+        "Extraction OptimizeOptions Report Result extract extract_file load optimize optimize_file optimize_model save "
+        "stats verify"
+    )
     assert set(onnxopt.__all__) == {*framework.split(), *tool.split(), "OnnxOptError", "__version__"}
     listed = [name for names in onnxopt._HOMES.values() for name in names]
     assert sorted([*listed, "__version__"]) == sorted(onnxopt.__all__)

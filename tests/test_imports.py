@@ -14,7 +14,7 @@ ORDER = [
     ["pipeline"],
     ["passes"],
     ["api"],
-    ["bisect"],
+    ["bisect", "extraction"],
     ["rollback"],
     ["batch"],
     ["comparison"],

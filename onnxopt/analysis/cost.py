@@ -14,7 +14,7 @@ from onnx import AttributeProto, TensorProto
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.protos import element_type, is_external, tensor_bytes, tensor_type, type_name
+from onnxopt.protos import element_type, is_external, tensor_bytes, tensor_type, type_name, type_proto_text
 
 Held = tuple[int, tuple[int, ...]]  # element type and dims of a constant
 
@@ -144,8 +144,8 @@ def model_stats(model: Model) -> ModelStats:
         parameters=parameters,
         bytes_by_type=dict(bytes_by_type.most_common()),
         functions=len(model.functions),
-        inputs={i.name: _type_text(i.type) for i in proto.graph.input if i.name not in weights},
-        outputs={o.name: _type_text(o.type) for o in proto.graph.output},
+        inputs={i.name: type_proto_text(i.type) for i in proto.graph.input if i.name not in weights},
+        outputs={o.name: type_proto_text(o.type) for o in proto.graph.output},
         dynamic=_dynamic(model),
     )
 
@@ -219,15 +219,3 @@ def _tensors(graph: Graph) -> Iterator[TensorProto]:
                 yield from a.tensors
             elif a.type == AttributeProto.SPARSE_TENSOR:
                 yield from (a.sparse_tensor.values, a.sparse_tensor.indices)
-
-
-def _type_text(value_type: Any) -> str:
-    """`float[batch, 3, 224, 224]`; `sequence(float[2])`."""
-    data_type, dims = tensor_type(value_type)
-    if data_type:
-        shape = "[...]" if dims is None else f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
-        return type_name(data_type).lower() + (shape if dims != () else "")
-    kind = value_type.WhichOneof("value")
-    if kind in ("sequence_type", "optional_type"):
-        return f"{kind.removesuffix('_type')}({_type_text(getattr(value_type, kind).elem_type)})"
-    return str(kind or "?").removesuffix("_type")

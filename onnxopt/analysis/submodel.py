@@ -1,18 +1,21 @@
-"""A part of a model as a model of its own: what a partition runs alone, and what a bug report needs."""
+"""A part of a model as a model of its own: what `extract` writes, a partition runs alone, and a bug report needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, ValueInfoProto
 
 from onnxopt.analysis import types
 from onnxopt.errors import ModelError
 from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.names import Names
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Value
+from onnxopt.graph.value import Shape, Value
 from onnxopt.graph.writer import write_bodies, write_names
-from onnxopt.protos import array_to_tensor, tensor_value_info
+from onnxopt.protos import array_to_tensor, fields, qualified, tensor_type, tensor_value_info
 
 Boundary = tuple[list[Value], list[Value], list[Value]]
 
@@ -38,13 +41,23 @@ def boundary(nodes: Sequence[Node]) -> Boundary:
 
 
 def reads(node: Node) -> Iterable[Value]:
-    """What a node reads: its inputs, then the outer values that its bodies read."""
+    """What a node reads: its inputs, then the outer values that its bodies read or give out."""
     yield from (v for v in node.inputs if v is not None)
     for body in node.bodies.values():
-        inner = {body, *(b for n in body.walk() for b in n.bodies.values())}
+        inner = {body: None} | {b: None for n in body.walk() for b in n.bodies.values()}
         for n in body.walk():
             yield from (v for v in n.inputs if v is not None and v.graph not in inner)
-        yield from (v for v in body.outputs if v.graph not in inner)
+        yield from (v for b in inner for v in b.outputs if v.graph not in inner)
+
+
+def is_stored(value: Value) -> bool:
+    """Does the model hold its data: a constant, an initializer that callers or training may change, a sparse one?"""
+    return value.constant or value.tensor is not None or _sparse(value) is not None
+
+
+def _sparse(value: Value) -> SparseTensorProto | None:
+    found = () if value.graph.is_function else value.graph.proto.sparse_initializer
+    return next((s for s in found if s.values.name == value.name), None)
 
 
 def _scope_user(user: Node, scope: Graph | None) -> Node | None:
@@ -56,62 +69,161 @@ def _scope_user(user: Node, scope: Graph | None) -> Node | None:
     return user
 
 
-def submodel(nodes: Sequence[Node], name: str) -> ModelProto:
-    """A model of `nodes` (of one scope of the main graph, in order): their constants become its initializers.
+def submodel(
+    graph: Graph,
+    nodes: Sequence[Node],
+    name: str = "",
+    inputs: Sequence[Value] | None = None,
+    outputs: Sequence[Value] | None = None,
+) -> ModelProto:
+    """A model of `nodes`, all of the scope `graph` and in its order, that computes `outputs` from `inputs`.
 
-    Its inputs are what the nodes read from elsewhere, its outputs what others read from them. Raises ModelError
-    where the type of an input is unknown.
+    By default its inputs are what the nodes read from elsewhere, its outputs what others read from them. What is stored
+    and not among the inputs comes along: tensors outside the file as references. So do the functions that are called,
+    and what the file says of the model and of these values. An input that one of the nodes makes besides what is
+    needed is called otherwise there. Raises ModelError where the type of an input is unknown.
     """
-    graph = nodes[0].graph
-    assert graph is not None
     model = graph.model
-    inputs, constants, outputs = boundary(nodes)
-    proto = ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.proto.producer_name)
-    root = graph.root
-    opsets = root.opsets or model.opsets
-    for domain, version in opsets.items():
-        proto.opset_import.add(domain=domain, version=version)
-    operators = _operators(nodes)
-    if any(f"{f.domain}::{f.name}" in operators for f in model.proto.functions):
-        proto.functions.extend(model.proto.functions)
-        named = {o.domain for o in proto.opset_import}
-        proto.opset_import.extend(o for o in model.proto.opset_import if o.domain not in named)
-    write_bodies(graph)
-    target = GraphProto(name=name)
-    for node in nodes:
-        write_names(node)
-        target.node.append(node.proto)
-    target.input.extend(_info(v) for v in inputs)
-    target.output.extend(_info(v) for v in outputs)
-    for value in constants:
-        target.initializer.append(array_to_tensor(value.array, value.name))
-    proto.graph.CopyFrom(target)
+    read, constants, results = boundary(nodes)
+    if inputs is None:
+        inputs = [v for v in read if v.is_input or not is_stored(v)]
+    outputs = results if outputs is None else outputs
+    proto = ModelProto(**fields(model.proto, leave_out=("graph", "functions", "training_info")))
+    proto.functions.extend(_functions(model, nodes))
+    _import(proto, graph)
+    target, given = proto.graph, set(inputs)
+    if graph is model.graph:
+        target.MergeFrom(GraphProto(**fields(graph.proto, only=("name", "doc_string", "metadata_props"))))
+    target.name = name or target.name
+    _add_nodes(target, graph, nodes, given)
+    made = {v.name for node in nodes for v in node.outputs if v is not None and v not in given}
+    stored = {v: None for v in (*read, *constants, *outputs) if is_stored(v) and v.name not in made}
+    _add_annotations(target, graph, made | {v.name for v in (*given, *stored)}, stored)
+    border = _Border(graph)
+    target.input.extend(border.info(v, fed=True) for v in inputs)
+    target.output.extend(border.info(v) for v in outputs)
+    for value in stored:
+        if value not in given or (value.is_input and not value.constant):  # a default stays one
+            _store(target, value)
+        if model.ir_version < 4 and value not in given:  # there, every initializer is listed as input
+            target.input.append(border.info(value))
+    at_border = {i.name for i in (*target.input, *target.output)}
+    target.value_info.extend(border.declared_of((made | {v.name for v in stored}) - at_border))
     return proto
 
 
-def _operators(nodes: Sequence[Node]) -> set[str]:
-    return {n.op for node in nodes for n in (node, *(i for b in node.bodies.values() for i in b.walk()))}
+def _functions(model: Model, nodes: Iterable[Node]) -> list[FunctionProto]:
+    """The functions that nodes call, and those that these call."""
+    if not model.functions:
+        return []
+    by_call = {(qualified(f.name, f.domain), f.overload): f for f in model.proto.functions}
+    scopes = {(qualified(g.proto.name, g.proto.domain), g.proto.overload): g for g in model.functions.values()}
+    called: set[tuple[str, str]] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        call = node.op, str(node.proto.overload)
+        if call in by_call and call not in called:
+            called.add(call)
+            waiting.extend(scopes[call])
+        for body in node.bodies.values():
+            waiting.extend(body)
+    return [f for call, f in by_call.items() if call in called]
 
 
-def _info(value: Value) -> ValueInfoProto:
-    dtype = types.dtype(value)
-    if not dtype:
-        declared = _declared(value)
-        if declared is not None:
-            return declared
-        if value.producer is None:
+def _import(proto: ModelProto, graph: Graph) -> None:
+    """A function has opsets of its own: its nodes, now in a main graph, keep them."""
+    own = graph.root.opsets
+    if own is not None:
+        others = [o for o in proto.opset_import if ("" if o.domain == "ai.onnx" else o.domain) not in own]
+        del proto.opset_import[:]
+        for domain, version in own.items():
+            proto.opset_import.add(domain=domain, version=version)
+        proto.opset_import.extend(others)
+
+
+def _add_nodes(target: GraphProto, graph: Graph, nodes: Iterable[Node], given: set[Value]) -> None:
+    write_bodies(graph)
+    for node in nodes:
+        write_names(node)
+        target.node.append(node.proto)
+        for i, v in enumerate(node.outputs):
+            if v is not None and v in given:
+                target.node[-1].output[i] = graph.model.names.fresh(v.name)
+
+
+def _add_annotations(target: GraphProto, graph: Graph, names: set[str], stored: dict[Value, None]) -> None:
+    """The quantization annotations of `names`; the parameters they refer to join `stored`."""
+    if graph.is_function:
+        return
+    for annotation in graph.proto.quantization_annotation:
+        if annotation.tensor_name in names:
+            target.quantization_annotation.append(annotation)
+            parameters = (graph.initializers.get(p.value) for p in annotation.quant_parameter_tensor_names)
+            stored.update({v: None for v in parameters if v is not None and v.name not in names})
+
+
+def _store(target: GraphProto, value: Value) -> None:
+    if value.tensor is not None:
+        target.initializer.append(value.tensor)
+        target.initializer[-1].name = value.name
+    elif (sparse := _sparse(value)) is not None:
+        target.sparse_initializer.append(sparse)
+    else:
+        target.initializer.append(array_to_tensor(value.array, value.name))
+
+
+class _Border:
+    """What is known of values that become inputs and outputs: what the file says of those that are, else inference."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.interface: dict[str, ValueInfoProto] = {}
+        self.declared: dict[str, ValueInfoProto] = {}
+        scope: Graph | None = graph
+        while scope is not None and not scope.is_function:
+            proto: Any = scope.proto
+            around = {i.name: i for i in (*proto.input, *proto.output) if i.HasField("type")}
+            if scope.owner is None:
+                self.interface = around
+            inside = {i.name: i for i in proto.value_info if i.HasField("type")}
+            self.declared = around | inside | self.declared
+            scope = scope.parent
+        self._symbols: dict[str, str] = {}  # names of dims that inference, or an analysis, made up
+        self._taken = Names()
+        for info in self.interface.values():
+            for dim in tensor_type(info.type)[1] or ():
+                self._taken.add(str(dim))
+
+    def info(self, value: Value, fed: bool = False) -> ValueInfoProto:
+        """Raises ModelError for a value to be `fed` whose type is unknown."""
+        known = self.interface.get(value.name)
+        if known is not None:
+            return known
+        if types.dtype(value):
+            return tensor_value_info(value.name, types.dtype(value), self._named(types.shape(value)))
+        # What inference does not know: all there is for operators that only the file knows.
+        if value.name in self.declared:
+            return self.declared[value.name]
+        kind = types.other_types(self.graph.model).get(value.name)
+        if kind is None and fed:
             raise ModelError(
-                f"{value.graph.model.name}: {value.graph.path}: the type of `{value.name}` is unknown",
+                f"{self.graph.model.name}: {value.graph.path}: the type of `{value.name}` is unknown",
                 "declare it: add a value_info for it to the model",
             )
-        return ValueInfoProto(name=value.name)
-    return tensor_value_info(value.name, dtype, types.shape(value))
+        return ValueInfoProto(name=value.name, type=kind)
 
+    def declared_of(self, names: set[str]) -> list[ValueInfoProto]:
+        return [info for name, info in self.declared.items() if name in names]
 
-def _declared(value: Value) -> ValueInfoProto | None:
-    """What the file says of it: all there is for sequences, optionals and unknown operators."""
-    proto = value.graph.proto
-    for info in (*proto.input, *proto.value_info, *proto.output) if not value.graph.is_function else ():
-        if info.name == value.name and info.HasField("type"):
-            return info
-    return None
+    def _named(self, shape: Shape | None) -> Shape | None:
+        return None if shape is None else tuple(self._symbol(d) if isinstance(d, str) else d for d in shape)
+
+    def _symbol(self, dim: str) -> str:
+        """Equal symbols stay equal. An @ is in names that differ in every run, braces are around what is computed."""
+        if "@" not in dim and not dim.startswith("{"):
+            return dim
+        if dim not in self._symbols:
+            name, invented, run = dim.strip("{}").partition("@")
+            self._symbols[dim] = self._taken.fresh("dim" if invented and not run.isdigit() else name)
+        return self._symbols[dim]

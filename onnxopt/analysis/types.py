@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from onnx import GraphProto, ModelProto, ValueInfoProto, shape_inference
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto, shape_inference
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
@@ -21,6 +21,7 @@ from onnxopt.protos import tensor_bytes, tensor_type
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
+_OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()
 
 
@@ -84,13 +85,30 @@ def _infer_once(model: Model) -> None:
 def infer(model: Model) -> None:
     """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts."""
     skeleton = _skeleton(model)
-    try:
-        inferred = shape_inference.infer_shapes(skeleton, data_prop=True)
-    except Exception:  # inference is an optional source of facts: a model it cannot read has none
+    inferred = _inferred(skeleton)
+    if inferred is None:
         _read_infos(model.graph, [*skeleton.graph.input], set())
         return
     own = {d.dim_param for i in skeleton.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
     _read_graph(model.graph, inferred.graph, own, f"@{next(_runs)}")
+
+
+def other_types(model: Model) -> dict[str, TypeProto]:
+    """Types of the values of the main graph that are no tensors, by name: no facts of ours hold them."""
+    known = model.analyses.get(_OTHER)
+    if not isinstance(known, dict):
+        inferred = _inferred(_skeleton(model))
+        infos = (*inferred.graph.value_info, *inferred.graph.output) if inferred is not None else ()
+        known = {i.name: i.type for i in infos if i.type.WhichOneof("value") not in (None, "tensor_type")}
+        model.analyses[_OTHER] = known
+    return known
+
+
+def _inferred(skeleton: ModelProto) -> ModelProto | None:
+    try:
+        return shape_inference.infer_shapes(skeleton, data_prop=True)
+    except Exception:  # inference is an optional source of facts: a model it cannot read has none
+        return None
 
 
 def _skeleton(model: Model) -> ModelProto:

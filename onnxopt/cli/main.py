@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "why": ("onnxopt.cli.why", "Show why a rule fires at a node, or why not."),
     "find": ("onnxopt.cli.find", "Find the nodes that look like a pattern."),
     "partition": ("onnxopt.cli.partition", "Split a model into parts that a runtime supports."),
+    "extract": ("onnxopt.cli.extract", "Write the part of a model between values."),
     "bisect": ("onnxopt.cli.bisect", "Find the rewrite that makes a result wrong."),
     "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
     "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),

@@ -55,6 +55,24 @@ def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return _completed((*passes, *rules), incomplete)
 
 
+def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: values of the main graph of the command's MODEL."""
+    # An option without its value, yet to be written, keeps click from giving the arguments their names.
+    model = Path(ctx.params.get("model") or next(iter(ctx.args), ""))
+    if not model.is_file():
+        return []
+    from onnxopt.errors import ModelError
+    from onnxopt.io.load import read_proto
+
+    try:
+        graph = read_proto(model).graph
+    except ModelError:
+        return []  # the command itself will say so
+    stored = {tensor.name for tensor in graph.initializer}
+    free = [i.name for i in graph.input if i.name not in stored]
+    return _completed((*free, *(name for node in graph.node for name in node.output if name)), incomplete)
+
+
 def _completed(known: Iterable[str], incomplete: str) -> list[str]:
     before, comma, start = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in known if name.startswith(start)]

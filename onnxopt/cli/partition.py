@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError
+from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.split import Part
     from onnxopt.verification.composition import Step
     from onnxopt.verification.plan import Plan
-
-_SHOWN = 3  # operators and names in a line
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -69,7 +67,7 @@ def partition(
     model = load(source)
     _refuse_unknown(ops, model)
     if fused is not None:
-        refuse_overwriting_input(source, fused)
+        refuse_overwriting_input(source, fused, model.proto)
     partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
     proposed = partitioner.propose()
     parts = split(model, proposed)
@@ -103,16 +101,11 @@ def _rows(parts: Sequence[Part]) -> Iterator[tuple[str, ...]]:
         yield (
             part.name,
             str(len(part.nodes)),
-            _few(ops),
-            _few(part.inputs),
-            _few(part.outputs),
+            few(ops),
+            few(part.inputs) or "-",
+            few(part.outputs) or "-",
             "yes" if part.supported else "no",
         )
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "-"
 
 
 def _print(parts: Sequence[Part]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest
 
 
 class ProjectCommand(click.Command):
@@ -28,10 +28,7 @@ class ProjectCommand(click.Command):
             if name not in known and name in _settings():
                 continue  # of another command
             if name not in known:
-                import difflib
-
-                near = difflib.get_close_matches(name, known, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+                hint = nearest(name, known, f"there are {', '.join(known)}")
                 raise UsageError(f"{file}: no setting is called {name!r}", hint)
             if name == "config" and isinstance(value, dict):
                 value = [f"{key}={_plain(v)}" for key, v in value.items()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxopt.cli.options import known_rules, load_plugins, plugin_option
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -85,13 +85,8 @@ def _find(name: str) -> tuple[Pass, list[Rule]]:
         return cls(), list(cls.rules) if issubclass(cls, RewritePass) else []
     if name in rules:
         return rules[name][0](), [rules[name][1]]
-    import difflib
-
-    near = difflib.get_close_matches(name, [*passes, *rules], n=3)
-    raise UsageError(
-        f"no pass or rule is called {name!r}",
-        f"did you mean {' or '.join(near)}?" if near else "`onnxopt passes` and `onnxopt explain PASS` list them",
-    )
+    hint = nearest(name, (*passes, *rules), "`onnxopt passes` and `onnxopt explain PASS` list them")
+    raise UsageError(f"no pass or rule is called {name!r}", hint)
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], journal: Journal) -> Iterator[str]:

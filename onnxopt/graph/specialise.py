@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest
 from onnxopt.graph.model import Model
 from onnxopt.protos import body_graphs
 
@@ -70,7 +69,6 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
             yield from _infos(body)
 
 
-def _near(name: str, known: object, what: str) -> str:
-    names = sorted(known)  # type: ignore[call-overload]
-    near = difflib.get_close_matches(name, names, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else f"the {what} are {', '.join(names) or 'all static'}"
+def _near(name: str, known: Iterable[str], what: str) -> str:
+    names = sorted(known)
+    return nearest(name, names, f"the {what} are {', '.join(names) or 'all static'}")

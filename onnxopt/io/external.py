@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from onnxopt.errors import ModelError
+from onnxopt.errors import ModelError, UsageError
+from onnxopt.graph.model import Model
 from onnxopt.protos import Array, is_external, numpy_dtype, read_only, tensor_bytes
 
 _PACKED_BELOW_BYTE = ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
@@ -96,6 +97,11 @@ class ExternalData:
         return read_only(np.frombuffer(view, dtype, count).reshape(tuple(tensor.dims)))
 
 
+def data_of(model: Model) -> ExternalData:
+    """What reads the data files of a model."""
+    return ExternalData(model.path.absolute().parent if model.path else Path(), model.name)
+
+
 def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
     """Every TensorProto that may hold data: initializers and attributes, in bodies and functions too."""
     stack: list[GraphProto] = [proto.graph]
@@ -121,6 +127,35 @@ def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
                     stack.extend(a.graphs)
                 elif a.type == AttributeProto.SPARSE_TENSOR:
                     yield from (a.sparse_tensor.values, a.sparse_tensor.indices)
+
+
+def inline_data(proto: ModelProto, data: ExternalData) -> None:
+    """Bring the data of external tensors into `proto`, which then needs no files."""
+    for tensor in external_tensors(proto):
+        size = tensor_bytes(tensor.data_type, tensor.dims)
+        tensor.raw_data = bytes(data.bytes_of(tensor)[:size])
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
+
+
+def refer_from(proto: ModelProto, data: ExternalData, folder: Path) -> list[str]:
+    """Make locations of external tensors relative to `folder`, and return the files. Raises UsageError for a file that
+    lies elsewhere: no reader follows a path out of the model's folder."""
+    files = {}
+    for tensor in external_tensors(proto):
+        name = location(tensor).file
+        if name not in files:
+            target = data.path(tensor.name, name)
+            if not target.is_relative_to(folder):
+                raise UsageError(
+                    f"{target} cannot be referred to from {folder}: it does not lie in that folder",
+                    "write into the folder of the model, or have its data copied: --data copy",
+                )
+            files[name] = str(target.relative_to(folder))
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = files[name]
+    return list(dict.fromkeys(files.values()))
 
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:

@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred, write_model
-from onnxopt.io.external import ExternalData, all_tensors, external_tensors, location
+from onnxopt.io.external import ExternalData, all_tensors, data_of, external_tensors, location
 from onnxopt.io.splice import write_spliced
 from onnxopt.protos import is_external, tensor_bytes
 
@@ -88,7 +88,7 @@ class Staged:
             self.path.write_bytes(proto.SerializeToString())
 
     def _write_external(self, model: Model, proto: ModelProto, tensors: list[TensorProto]) -> None:
-        source = ExternalData(model.path.absolute().parent if model.path else Path(), model.name)
+        source = data_of(model)
         name = self.destination.name + ".data"
         before: list[tuple[TensorProto, TensorProto]] = []
         try:
@@ -139,23 +139,26 @@ def save(model: Model, path: str | Path) -> None:
         staged.commit()
 
 
-def refuse_overwriting_input(source: Path, destination: Path) -> None:
-    """Raises WriteError when writing `destination` would destroy `source` or its data files."""
+def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto | None = None) -> None:
+    """Raises WriteError when writing `destination` would destroy `source` or its data files. `proto`: what `source`
+    holds, if it has been read."""
     if not source.exists():
         return
-    if os.path.realpath(source) == os.path.realpath(destination):
+    place = os.path.realpath(destination)
+    if os.path.realpath(source) == place:
         raise WriteError(f"{destination} is the input itself", "write to another name, the original stays untouched")
-    data = os.path.realpath(f"{destination}.data")
-    if os.path.dirname(data) == os.path.dirname(os.path.realpath(source)) and os.path.exists(data):
+    replaced = {os.path.realpath(place + end): f"{destination}{end}" for end in ("", ".data")}
+    if any(os.path.exists(file) for file in replaced):
         from onnxopt.io.load import read_proto
 
-        folder = source.resolve().parent
-        used = {os.path.realpath(folder / location(t).file) for t in external_tensors(read_proto(source))}
-        if data in used:
-            raise WriteError(
-                f"{destination}.data is a data file of the input",
-                "write to another name or folder, the original stays untouched",
-            )
+        folder = source.absolute().parent
+        for tensor in external_tensors(read_proto(source) if proto is None else proto):
+            file = replaced.get(os.path.realpath(folder / location(tensor).file))
+            if file is not None:
+                raise WriteError(
+                    f"{file} is a data file of the input",
+                    "write to another name or folder, the original stays untouched",
+                )
 
 
 def _set_location(tensor: TensorProto, file: str, offset: int, length: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass
@@ -75,10 +75,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if name not in keys:
             keys = config_keys()
         if name not in keys:
-            import difflib
-
-            near = difflib.get_close_matches(name, keys, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(keys))}"
+            hint = nearest(name, keys, f"there are {', '.join(sorted(keys))}")
             raise UsageError(f"no config key is called {name!r}", hint)
         if not fits(value, keys[name].type):
             raise UsageError(f"{name} is {value!r}, not of type {keys[name].type.__name__}", keys[name].help)

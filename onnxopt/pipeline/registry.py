@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest
 from onnxopt.pipeline.base import Pass, RewritePass
 
 P = TypeVar("P", bound=Pass)
@@ -38,11 +38,7 @@ def get_pass(name: str) -> type[Pass]:
     if name not in _PASSES:
         load_plugins()
     if name not in _PASSES:
-        import difflib
-
-        near = difflib.get_close_matches(name, _PASSES, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`onnxopt passes` lists them"
-        raise UsageError(f"no pass is called {name!r}", hint)
+        raise UsageError(f"no pass is called {name!r}", nearest(name, _PASSES, "`onnxopt passes` lists them"))
     return _PASSES[name]
 
 

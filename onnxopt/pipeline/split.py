@@ -5,22 +5,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from onnx import ModelProto, TensorProto, ValueInfoProto, shape_inference
+from onnx import ModelProto
 
-from onnxopt.analysis.submodel import boundary, submodel
-from onnxopt.errors import ModelError, UsageError
+from onnxopt.analysis.submodel import boundary, is_stored, submodel
+from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.graph.writer import write_model
+from onnxopt.io.external import data_of, inline_data
 from onnxopt.pipeline.convex import stages
 from onnxopt.pipeline.partition import Partition, dependencies
-from onnxopt.protos import array_to_tensor, tensor_value_info
-
-_TYPES: Final = "types of values that are no tensors"
 
 
 @dataclass(frozen=True)
@@ -50,17 +46,12 @@ def split(model: Model, partitions: Sequence[Partition]) -> list[Part]:
     """
     graph = model.graph
     groups = [g for g in _groups(graph, partitions) if boundary(g[1])[2]]
-    constants = [v for v in dict.fromkeys(graph.outputs) if _is_stored(v)]
+    constants = [v for v in dict.fromkeys(graph.outputs) if is_stored(v)]
     width = max(3, len(str(len(groups))))
-    parts = [_part(f"part_{i:0{width}d}", key, nodes) for i, (key, nodes) in enumerate(groups)]
+    parts = [_part(f"part_{i:0{width}d}", key, graph, nodes) for i, (key, nodes) in enumerate(groups)]
     if constants:
         parts.append(_constant_part(f"part_{len(parts):0{width}d}", graph, constants))
     return parts
-
-
-def _is_stored(value: Value) -> bool:
-    """An output that no node computes and no caller feeds."""
-    return value.constant or value.name in value.graph.initializers
 
 
 def _groups(graph: Graph, partitions: Sequence[Partition]) -> list[tuple[int | None, list[Node]]]:
@@ -122,63 +113,18 @@ def _ordered(
     return order, before
 
 
-def _part(name: str, partition: int | None, nodes: list[Node]) -> Part:
-    proto = submodel(nodes, name)
-    graph = nodes[0].graph
-    assert graph is not None
-    stored = _add_stored(graph, proto, boundary(nodes)[0])
-    untyped = [i for i in proto.graph.input if not i.HasField("type")]
-    if untyped:
-        _add_types(graph.model, untyped)
+def _part(name: str, partition: int | None, graph: Graph, nodes: list[Node]) -> Part:
+    proto = submodel(graph, nodes, name)
+    inline_data(proto, data_of(graph.model))
+    stored = {t.name for t in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
     inputs = tuple(i.name for i in proto.graph.input if i.name not in stored)
     return Part(name, partition, tuple(nodes), proto, inputs, tuple(o.name for o in proto.graph.output))
 
 
-def _add_types(model: Model, infos: Sequence[ValueInfoProto]) -> None:
-    """Inputs that are no tensors (sequences, optionals): their types are no facts of ours, so ask inference again."""
-    known = model.analyses.get(_TYPES)
-    if not isinstance(known, dict):
-        known = {i.name: i.type for i in shape_inference.infer_shapes(write_model(model)).graph.value_info}
-        model.analyses[_TYPES] = known
-    for info in infos:
-        if info.name not in known:
-            raise ModelError(
-                f"{model.name}: the type of `{info.name}` is unknown",
-                "declare it: add a value_info for it to the model",
-            )
-        info.type.CopyFrom(known[info.name])
-
-
-def _add_stored(graph: Graph, proto: ModelProto, inputs: list[Value]) -> set[str]:
-    """Give a part the initializers that are no constants: a caller may override them, or training change them, or they
-    are sparse. Returns their names; what can be overridden stays an input as well."""
-    stored = {v.name for v in inputs if v.name in graph.initializers and v.producer is None}
-    sparse = {s.values.name: s for s in graph.proto.sparse_initializer}
-    stored.update(v.name for v in inputs if v.name in sparse)
-    fixed = {v.name for v in inputs if v.name in stored and not v.is_input}
-    for i in range(len(proto.graph.input) - 1, -1, -1):
-        if proto.graph.input[i].name in fixed:
-            del proto.graph.input[i]
-    for name in sorted(stored):
-        if name in sparse:
-            proto.graph.sparse_initializer.append(sparse[name])
-        else:
-            proto.graph.initializer.append(_tensor(graph.initializers[name]))
-    return stored
-
-
-def _tensor(value: Value) -> TensorProto:
-    return array_to_tensor(value.array, value.name)
-
-
 def _constant_part(name: str, graph: Graph, values: list[Value]) -> Part:
     """A part without nodes that gives out constants which are outputs of the model."""
-    proto = ModelProto(ir_version=max(graph.model.ir_version, 4), producer_name=graph.model.proto.producer_name)
-    proto.opset_import.extend(graph.model.proto.opset_import)
-    proto.graph.name = name
-    for value in values:
-        proto.graph.initializer.append(_tensor(value))
-        proto.graph.output.append(tensor_value_info(value.name, *value.constant_type()))
+    proto = submodel(graph, [], name, outputs=values)
+    inline_data(proto, data_of(graph.model))
     return Part(name, None, (), proto, (), tuple(v.name for v in values))
 
 

@@ -13,7 +13,7 @@ import dataclasses
 import re
 from typing import Any, Final
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.config import fits, options_of, type_of
 from onnxopt.pipeline.registry import get_pass
@@ -158,10 +158,7 @@ class _Parser:
             name, offset = self.word("an option")
             name = name.replace("_", "-")
             if name not in known:
-                import difflib
-
-                near = difflib.get_close_matches(name, known, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known) or 'none'}"
+                hint = nearest(name, known, f"it has {', '.join(known) or 'none'}")
                 raise self.error(f"{cls.info.name} has no option {name!r}", offset, hint)
             self.expect("=")
             _, _, offset = self.tokens[self.next]

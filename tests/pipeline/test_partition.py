@@ -14,10 +14,12 @@ import onnxruntime as rt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, Node, Value, check_model, read_model, write_model
+from onnxopt.io import load
+from onnxopt.io.external import external_tensors
 from onnxopt.pipeline import convex
 from onnxopt.pipeline.convex import convex_groups
 from onnxopt.pipeline.fuse import fuse_partition
@@ -377,6 +379,25 @@ def test_overridable_initializers_stay_overridable() -> None:
     fuse_partition(propose(m, "Mul", "Relu")[0], "part")
     feeds = {"x": X, "w": np.float32([-1])}
     np.testing.assert_array_equal(run(write_model(m), feeds)["y"], np.maximum(-X, 0))
+
+
+def test_parts_of_a_file_hold_their_data_and_no_more(tmp_path: Path) -> None:
+    """External data comes into them, of Constant nodes too; functions that nothing calls there do not."""
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[2, 4] x) => (float[2, 4] y)
+        { a = Mul(x, w) k = Constant <value = float[4] {0}> () b = Add(a, k) y = own.F(b) }
+        <domain: "own", opset_import: ["" : 17]> F (a) => (b) { b = Relu(a) }
+    """)
+    for tensor in (proto.graph.initializer.add(), proto.graph.node[1].attribute[0].t):
+        tensor.CopyFrom(numpy_helper.from_array(np.arange(4, dtype=np.float32), "w"))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, convert_attribute=True)
+    m = load(tmp_path / "m.onnx")
+    assert len(external_tensors(m.proto)) == 2
+    parts = split(m, propose(m, "Mul"))
+    assert not [t for p in parts for t in external_tensors(p.proto)]
+    assert [len(p.proto.functions) for p in parts] == [0, 1]
+    expected = np.maximum(X * np.arange(4, dtype=np.float32) + np.arange(4, dtype=np.float32), 0)
+    np.testing.assert_array_equal(run_parts(parts, {"x": X})["y"], expected)
 
 
 def test_partitions_that_cannot_be_split() -> None:

@@ -1,0 +1,119 @@
+"""The nodes of the main graph that lie between values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from onnxopt.analysis.submodel import is_stored, reads
+from onnxopt.errors import UsageError, few, nearest
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The nodes that compute `outputs` from `inputs`. `unneeded`: inputs that were named, and that no output needs;
+    `left_out`: outputs of the model that were not named, and that the named inputs do not give."""
+
+    nodes: list[Node]
+    inputs: list[Value]
+    outputs: list[Value]
+    unneeded: list[str]
+    left_out: list[str]
+
+
+def cut(model: Model, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Cut:
+    """Find what lies between values of the main graph.
+
+    Without `inputs` it begins at the model's own, as far as they are needed; without `outputs` it ends at the model's
+    own, as far as the inputs give them. Raises UsageError for names that do not exist, and for outputs that need more
+    than the inputs.
+    """
+    if not inputs and not outputs:
+        raise UsageError("neither inputs nor outputs are named", "name the values to cut at: one of both is enough")
+    values = _values(model)
+    named, ends = _find(model, values, inputs), _find(model, values, outputs)
+    begins = named or [v for v in model.graph.inputs if not v.constant]
+    given, own = set(begins), list(dict.fromkeys(model.graph.outputs))
+    for v in ends:
+        if v in given or (v.is_input and not is_stored(v)):
+            raise UsageError(f"{model.name}: `{v.name}` is an input, which nothing computes", "name a value behind it")
+    known = _computed(model, given)
+    wanted = ends or [v for v in own if v not in given]
+    found = [v for v in wanted if v in known or is_stored(v)]
+    if not found or (ends and len(found) < len(ends)):
+        raise _lack(model, [v for v in wanted if v not in found], given)
+    nodes, seen = _behind(found, given)
+    return Cut(
+        nodes=[node for node in model.graph if node in nodes],
+        inputs=[v for v in begins if v in seen],
+        outputs=found,
+        unneeded=[v.name for v in named if v not in seen],
+        left_out=[] if ends else [v.name for v in own if v not in found],
+    )
+
+
+def _values(model: Model) -> dict[str, Value]:
+    graph = model.graph
+    values = {v.name: v for v in (*graph.inputs, *graph.initializers.values(), *graph.outputs)}
+    for node in graph:
+        values |= {v.name: v for v in (*reads(node), *node.outputs) if v is not None}
+    return values
+
+
+def _find(model: Model, values: dict[str, Value], names: Iterable[str]) -> list[Value]:
+    found: dict[Value, None] = {}
+    for name in [names] if isinstance(names, str) else names:
+        if name not in values:
+            raise UsageError(f"{model.name}: no value of the main graph is called {name!r}", _near(model, values, name))
+        found[values[name]] = None
+    return list(found)
+
+
+def _near(model: Model, values: dict[str, Value], name: str) -> str:
+    for scope in model.scopes():
+        for node in scope:
+            results = [v.name for v in node.outputs if v is not None]
+            if scope is model.graph and node.name == name:
+                return f"it is a node, which computes {' and '.join(f'`{n}`' for n in results)}"
+            if name in results:
+                return f"it is in {scope.path}, where the model cannot be cut"
+    return nearest(name, values, f"it has the outputs {few([v.name for v in model.graph.outputs])}")
+
+
+def _computed(model: Model, given: set[Value]) -> set[Value]:
+    """What can be computed from `given` and what the model stores."""
+    known = set(given)
+    for node in model.graph:
+        if all(v in known or is_stored(v) for v in reads(node)):
+            known.update(v for v in node.outputs if v is not None)
+    return known
+
+
+def _behind(ends: Iterable[Value], given: set[Value]) -> tuple[set[Node], set[Value]]:
+    """(the nodes that `ends` need, the values they read), as far as `given`."""
+    nodes: set[Node] = set()
+    seen: set[Value] = set()
+    waiting = list(ends)
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        node = value.producer
+        if value not in given and node is not None and node not in nodes:
+            nodes.add(node)
+            waiting.extend(reads(node))
+    return nodes, seen
+
+
+def _lack(model: Model, ends: list[Value], given: set[Value]) -> UsageError:
+    seen = _behind(ends, given)[1]
+    missing = [v.name for v in model.graph.inputs if v in seen and v not in given and not is_stored(v)]
+    if not missing:
+        return UsageError(f"{model.name}: no output lies behind these inputs", "name the outputs, or other inputs")
+    who = f"{few([f'`{v.name}`' for v in ends])} also need{'s' * (len(ends) == 1)}"
+    what = f"the graph input{'s' * (len(missing) > 1)} {', '.join(f'`{n}`' for n in missing)}"
+    return UsageError(f"{model.name}: {who} {what}", "add them to the inputs, or values computed from them")

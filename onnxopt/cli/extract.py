@@ -1,0 +1,75 @@
+"""`onnxopt extract MODEL OUT --inputs NAMES --outputs NAMES`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxopt.cli.options import known_values, names
+from onnxopt.errors import few
+
+
+@click.command(epilog="Exit codes: 0 written, 2 wrong usage, unreadable input or unwritable output.")
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--inputs",
+    callback=names,
+    multiple=True,
+    shell_complete=known_values,
+    metavar="NAMES",
+    help="Values to begin at. [default: the model's inputs, those that are needed]",
+)
+@click.option(
+    "--outputs",
+    callback=names,
+    multiple=True,
+    shell_complete=known_values,
+    metavar="NAMES",
+    help="Values to end at. [default: the model's outputs, those that the inputs give]",
+)
+@click.option(
+    "--data",
+    type=click.Choice(["copy", "reference"]),
+    default="copy",
+    show_default=True,
+    help="External data: copy what is needed into OUT.data, or refer to it where it is.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but warnings and errors.")
+def extract(
+    model: Path, destination: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], data: str, quiet: bool
+) -> None:
+    """Write the part of MODEL that computes some of its values from others as a model of its own.
+
+    Values are inputs, outputs and whatever nodes of the main graph compute, by their names.
+
+    \b
+    onnxopt extract model.onnx head.onnx --outputs conv1
+    onnxopt extract model.onnx tail.onnx --inputs relu5,mask
+    onnxopt extract model.onnx block.onnx --inputs relu4 --outputs relu5
+    """
+    from onnxopt.extraction import extract_file
+    from onnxopt.report.plain import size
+
+    done = extract_file(model, destination, inputs, outputs, data=data)
+    if done.unneeded:
+        click.echo(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
+    if done.left_out:
+        click.echo(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
+    if quiet:
+        return
+    counts = f"{done.nodes:,} of {done.nodes_before:,} nodes, {_count(done.inputs, 'input')}"
+    where = f", data in {', '.join(done.data)}" if done.data else ""
+    click.echo(f"{destination}: {counts}, {_count(done.outputs, 'output')}, {size(done.bytes)}{where}")
+    for kind, types in (("input", done.inputs), ("output", done.outputs)):
+        for name, type_text in types.items():
+            click.echo(f"  {kind:6}  {name}: {type_text}")
+
+
+def _few(values: list[str]) -> str:
+    return few([f"`{name}`" for name in values])
+
+
+def _count(found: dict[str, str], what: str) -> str:
+    return f"{len(found):,} {what}{'s' * (len(found) != 1)}"

@@ -1,0 +1,134 @@
+"""What lies between values of a model, as a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxopt.analysis import types
+from onnxopt.analysis.cut import Cut, cut
+from onnxopt.analysis.shape_data import ShapeData
+from onnxopt.analysis.submodel import submodel
+from onnxopt.errors import UsageError
+from onnxopt.graph import Model, Value, read_model
+from onnxopt.io import Staged, blaming, from_proto, load, refuse_overwriting_input
+from onnxopt.io.external import data_of, refer_from
+from onnxopt.protos import type_proto_text
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What `extract_file` wrote: `nodes` of `nodes_before`, bodies and functions counted; the types of `inputs` that
+    have no default and of `outputs` by name; the `bytes` of the model and its data; the `data` files it reads.
+
+    `unneeded`: inputs that were asked for, but no output needs them. `left_out`: outputs of the model that the inputs
+    do not give.
+    """
+
+    source: str
+    destination: str
+    nodes_before: int
+    nodes: int
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    bytes: int
+    data: list[str]
+    unneeded: list[str]
+    left_out: list[str]
+
+
+def extract(model: str | Path | ModelProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> ModelProto:
+    """The part of a model file or a ModelProto that computes `outputs` from `inputs`; neither is changed.
+
+    Both name values of the main graph, one or several, inside it too. Without `inputs` the part begins at the inputs
+    of the model, without `outputs` it ends at those outputs of the model that the inputs give. Weights, functions and
+    metadata come along as far as they belong to it; external data stays a reference into the folder of the model: use
+    `extract_file` to write such a part elsewhere. Raises UsageError for names that do not exist and for outputs that
+    need more than the inputs, ModelError for a file that cannot be read and where the type of an input is unknown.
+    """
+    with blaming(model):
+
+        def read() -> Model:
+            return load(model) if isinstance(model, (str, Path)) else from_proto(model)
+
+        loaded = read()
+        return _part(loaded, cut(loaded, inputs, outputs), read)
+
+
+def extract_file(
+    source: str | Path,
+    destination: str | Path,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    *,
+    data: str = "copy",
+) -> Extraction:
+    """Write the part of a file that computes `outputs` from `inputs` (see `extract`) into another file.
+
+    External data that the part needs is copied (`data="copy"`) into a file beside it, or stays where it is
+    (`data="reference"`), if that is in the folder of the destination. Raises what `extract` does, and WriteError; the
+    destination is then as it was.
+    """
+    if data not in ("copy", "reference"):
+        raise UsageError(f"data is {data!r}", "it is copied or referred to: copy or reference")
+    source, destination = Path(source), Path(destination)
+    with blaming(source):
+        model = load(source)
+        refuse_overwriting_input(source, destination, model.proto)
+        found = cut(model, inputs, outputs)
+        part = read_model(_part(model, found, lambda: load(source)), source)  # its data is where that of the source is
+    part.version += 1
+    with Staged(destination) as staged:
+        if data == "reference":
+            files = refer_from(part.proto, data_of(part), staged.destination.parent)
+            staged.write_bytes(part.proto.SerializeToString())
+        else:
+            staged.write(part)
+            files = [file.name for file in staged.folder.iterdir() if file != staged.path]
+        size = sum(file.stat().st_size for file in staged.folder.iterdir())
+        staged.commit()
+    return Extraction(
+        str(source),
+        str(destination),
+        model.node_count(),
+        part.node_count(),
+        {i.name: type_proto_text(i.type) for i in part.proto.graph.input if i.name not in part.graph.initializers},
+        {o.name: type_proto_text(o.type) for o in part.proto.graph.output},
+        size,
+        files,
+        found.unneeded,
+        found.left_out,
+    )
+
+
+def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
+    """`again` gives another copy of the model."""
+    inner = [v for v in (*found.inputs, *found.outputs) if not v.is_input and v not in model.graph.outputs]
+    if not _proven(inner):
+        _sweep(model)
+    if not _proven(inner):
+        from onnxopt.api import settle_shapes  # here, as the passes take longer to import than most parts to extract
+
+        settle_shapes(model, again())
+        _sweep(model)
+    return submodel(model.graph, found.nodes, "", found.inputs, found.outputs)
+
+
+def _proven(values: Iterable[Value]) -> bool:
+    """Is every dim a number, or made of the symbols of the inputs?"""
+    shapes = [types.shape(v) for v in values]
+    return all(s is not None and not any(d is None or "@" in str(d) for d in s) for s in shapes)
+
+
+def _sweep(model: Model) -> None:
+    """What shape data finds out beyond inference becomes facts of the values."""
+    for _ in ShapeData().sweep(model.graph):
+        pass
+
+
+__all__ = ["Extraction", "extract", "extract_file"]

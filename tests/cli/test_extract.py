@@ -1,0 +1,208 @@
+"""`onnxopt extract`: what it writes, says, refuses and completes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as rt
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.cli.conftest import Run
+from tests.test_extraction import assert_equal, values
+
+HINT = "hint: "
+X = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def source(samples: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(samples / "residual_block.onnx", tmp_path / "model.onnx"))
+
+
+@pytest.fixture
+def heavy(tmp_path: Path) -> Path:
+    """y = relu(x w0) w1 w2, the weights beside the model, in a folder of its own."""
+    folder = tmp_path / "heavy"
+    folder.mkdir()
+    nodes, value = [], "x"
+    for i in range(3):
+        nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [value := f"m{i}"]))
+    nodes[1].input[0] = "r"
+    nodes.insert(1, helper.make_node("Relu", ["m0"], ["r"]))
+    weights = [
+        numpy_helper.from_array(np.random.default_rng(i).random((20, 20), np.float32), f"w{i}") for i in range(3)
+    ]
+    infos = [helper.make_tensor_value_info(n, 1, ["N", 20]) for n in ("x", "m2")]
+    graph = helper.make_graph(nodes, "heavy", infos[:1], infos[1:], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return folder / "model.onnx"
+
+
+def outputs(path: Path, feeds: dict[str, object]) -> dict[str, object]:
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = rt.InferenceSession(str(path), options)
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_block_of_a_network(run: Run, source: Path, tmp_path: Path) -> None:
+    before = source.read_bytes()
+    done = run("extract", source, "block.onnx", "--inputs", "r1", "--outputs", "c2,n2")
+    assert (done.returncode, done.stderr) == (0, "")
+    size = (tmp_path / "block.onnx").stat().st_size / 1024
+    assert done.stdout.splitlines() == [
+        f"block.onnx: 2 of 9 nodes, 1 input, 2 outputs, {size:.1f} KiB",
+        "  input   r1: float[batch, 8, 16, 16]",
+        "  output  c2: float[batch, 8, 16, 16]",
+        "  output  n2: float[batch, 8, 16, 16]",
+    ]
+    truth = values(onnx.load(source), {"x": X})
+    found = outputs(tmp_path / "block.onnx", {"r1": truth["r1"]})
+    assert list(found) == ["c2", "n2"]
+    for name, value in found.items():
+        assert_equal(value, truth[name])
+    onnx.checker.check_model(tmp_path / "block.onnx", full_check=True)
+    assert source.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["block.onnx", "model.onnx"]
+
+
+def test_names_are_repeated_and_quiet_is_quiet(run: Run, source: Path, tmp_path: Path) -> None:
+    done = run("extract", source, "tail.onnx", "--inputs", "n2", "--inputs", "n3", "-q")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [n.op_type for n in onnx.load(tmp_path / "tail.onnx").graph.node] == ["Add", "Relu"]
+
+
+def test_what_is_left_out_is_said(run: Run, samples: Path, tmp_path: Path) -> None:
+    done = run("extract", samples / "loop_body.onnx", "a.onnx", "--inputs", "x,steps,go_on", "--outputs", "y", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run("extract", samples / "sequences.onnx", "b.onnx", "--inputs", "r,x", "--outputs", "pieces")
+    assert done.returncode == 0
+    assert done.stderr == "warning: no output needs `x`: left out of the inputs\n"
+    assert "  output  pieces: sequence(float" in done.stdout
+    done = run("extract", samples / "sequences.onnx", "c.onnx", "--inputs", "both,joined,r,x")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "warning: no output needs `both`, `joined`: left out of the inputs",
+        "warning: the inputs do not give `joined`, `both`: left out of the outputs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "message", "hint"),
+    [
+        ([], "neither inputs nor outputs are named", "name the values to cut at: one of both is enough"),
+        (
+            ["--inputs", "n3"],
+            "model.onnx: `y` also needs the graph input `x`",
+            "add them to the inputs, or values computed from them",
+        ),
+        (["--outputs", "n11"], "model.onnx: no value of the main graph is called 'n11'", "did you mean n1"),
+        (
+            ["--outputs", "bn1"],
+            "model.onnx: no value of the main graph is called 'bn1'",
+            "it is a node, which computes `n1`",
+        ),
+        (["--outputs", "x"], "model.onnx: `x` is an input, which nothing computes", "name a value behind it"),
+        (["--inputs", "n1", "--outputs", "n1"], "model.onnx: `n1` is an input, which nothing computes", "name a value"),
+    ],
+)
+def test_what_cannot_be_done(run: Run, source: Path, tmp_path: Path, args: list[str], message: str, hint: str) -> None:
+    done = run("extract", "model.onnx", "out.onnx", *args)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first == f"error: {message}"
+    assert second.startswith(HINT + hint)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_files_that_cannot_be_read_or_written(run: Run, source: Path, tmp_path: Path) -> None:
+    before = snapshot(tmp_path)
+    for out, message in (
+        ("model.onnx", "model.onnx is the input itself"),
+        (".", ". is a directory"),
+        ("no/where.onnx", "cannot write no/where.onnx: No such file or directory"),
+    ):
+        done = run("extract", "model.onnx", out, "--outputs", "n1")
+        assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {message}")
+    done = run("extract", "missing.onnx", "out.onnx", "--outputs", "n1")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: missing.onnx: no such file")
+    assert run("extract", "model.onnx").returncode == 2
+    assert run("extract", "model.onnx", "out.onnx", "--outputs", "n1", "--data", "x").returncode == 2
+    assert snapshot(tmp_path) == before
+
+
+def test_data_is_copied_as_far_as_it_is_needed(run: Run, heavy: Path, tmp_path: Path) -> None:
+    before = snapshot(heavy.parent)
+    done = run("extract", heavy, "out.onnx", "--inputs", "r", "--outputs", "m1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].endswith("KiB, data in out.onnx.data")
+    assert (tmp_path / "out.onnx.data").stat().st_size == 1600
+    x = np.ones((2, 20), np.float32)
+    truth = values(onnx.load(heavy), {"x": x})
+    assert_equal(outputs(tmp_path / "out.onnx", {"r": truth["r"]})["m1"], truth["m1"])
+    assert snapshot(heavy.parent) == before
+    assert run("extract", heavy, "relu.onnx", "--inputs", "m0", "--outputs", "r").returncode == 0
+    assert not (tmp_path / "relu.onnx.data").exists(), "no weights, no data"
+
+
+def test_data_is_referred_to_where_readers_find_it(run: Run, heavy: Path, tmp_path: Path) -> None:
+    before = snapshot(heavy.parent)
+    x = np.ones((2, 20), np.float32)
+    truth = values(onnx.load(heavy), {"x": x})
+    for out, data in ((heavy.parent / "part.onnx", "weights.bin"), (tmp_path / "part.onnx", "heavy/weights.bin")):
+        done = run("extract", heavy, out, "--inputs", "r", "--data", "reference")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0].endswith(f", data in {data}")
+        assert_equal(outputs(out, {"r": truth["r"]})["m2"], truth["m2"])
+        out.unlink()
+    (heavy.parent / "below").mkdir()
+    done = run("extract", heavy, heavy.parent / "below" / "part.onnx", "--inputs", "r", "--data", "reference")
+    assert done.returncode == 2
+    assert "weights.bin cannot be referred to from" in done.stderr
+    assert "--data copy" in done.stderr
+    assert snapshot(heavy.parent) == before, "nothing half written either"
+
+
+def test_data_of_the_input_is_never_replaced(run: Run, heavy: Path) -> None:
+    folder = heavy.parent
+    shutil.copy(heavy, folder / "other.onnx")
+    before = snapshot(folder)
+    done = run("extract", heavy, folder / "weights.bin", "--outputs", "r")
+    assert (done.returncode, "weights.bin is a data file of the input" in done.stderr) == (2, True)
+    moved = onnx.load(heavy, load_external_data=False)
+    for tensor in moved.graph.initializer:
+        next(e for e in tensor.external_data if e.key == "location").value = "out.onnx.data"
+    (folder / "other.onnx").write_bytes(moved.SerializeToString())
+    shutil.copy(folder / "weights.bin", folder / "out.onnx.data")
+    before = snapshot(folder)
+    done = run("extract", folder / "other.onnx", folder / "out.onnx", "--outputs", "r")
+    assert (done.returncode, "out.onnx.data is a data file of the input" in done.stderr) == (2, True)
+    (folder / "weights.bin").write_bytes(b"short")
+    done = run("extract", heavy, folder / "new.onnx", "--outputs", "r")
+    assert (done.returncode, "truncated" in done.stderr) == (2, True)
+    (folder / "weights.bin").write_bytes(before["weights.bin"])
+    assert snapshot(folder) == before
+
+
+def test_completion_knows_the_values(run: Run, source: Path, tmp_path: Path) -> None:
+    def completed(words: str) -> list[str]:
+        done = run(_ONNXOPT_COMPLETE="bash_complete", COMP_CWORD=str(len(words.split(" ")) - 1), COMP_WORDS=words)
+        assert (done.returncode, done.stderr) == (0, "")
+        return [line.removeprefix("plain,") for line in done.stdout.split()]
+
+    assert completed("onnxopt extract model.onnx out.onnx --outputs n") == ["n1", "n2", "n3"]
+    assert completed("onnxopt extract model.onnx out.onnx --outputs n1 --inputs x,r") == ["x,r1"]
+    assert completed("onnxopt extract --data reference model.onnx --inputs x") == ["x"]
+    (tmp_path / "text.onnx").write_text("no model")
+    for place in ("text.onnx", "missing.onnx", "."):
+        assert completed(f"onnxopt extract {place} out.onnx --outputs n") == []
+    assert completed("onnxopt extract --outputs n") == []
