@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from onnxopt.verification.cases import Recipe, sizes
 from onnxopt.verification.compare import Evidence, differ, evidence
 from onnxopt.verification.datasets import Data
@@ -29,6 +31,7 @@ from onnxopt.verification.records import (
     Place,
     VerifyOptions,
 )
+from onnxopt.verification.rounding import difference, is_float, last_bit
 from onnxopt.verification.run import OnnxRuntime, Reference, Refused, find_provider, open_original, reason
 from onnxopt.verification.service import Tell, serve
 from onnxopt.wire import count_nodes
@@ -68,6 +71,7 @@ class Judge:
         self.tell = tell
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
+        self.shaken: dict[str, float] = {}  # by output
         self._look: Look | None = None
         self._optimized: Future[Any] | None = None
 
@@ -126,7 +130,21 @@ class Judge:
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]
         self.kept[request.recipe.name] = case, values[:count]
+        if not self.shaken and not self.streamed and not self.planned.random and not self.options.by_tolerance:
+            self.shaken = self._shake(case, values[:count])
         return answer
+
+    def _shake(self, case: Case, values: list[Any]) -> dict[str, float]:
+        """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
+        rng = np.random.default_rng(self.options.seed)
+        if not any(is_float(v) for v in case.feeds.values()):
+            return dict.fromkeys(self.outputs, 0.0)
+        try:
+            again = self._run_original({name: last_bit(v, rng) for name, v in case.feeds.items()})
+        except Exception:  # it does not take what is a bit larger
+            return dict.fromkeys(self.outputs, 0.0)
+        found = [difference(a, b) for a, b in zip(values, again)]
+        return {n: 0.0 if d.note or d.discrete else d.relative for n, d in zip(self.outputs, found)}
 
     def hold(self, request: Request) -> None:
         """Run the original on a case, unless it is remembered."""
@@ -195,7 +213,7 @@ class Judge:
         return record
 
     def _measure(self, name: str, a: Any, b: Any, against: str = "") -> MeasuredRecord:
-        return measure(name, a, b, self.options, self.planned.depth, against=against)
+        return measure(name, a, b, self.options, self.shaken.get(name, 0.0), against=against)
 
     def optimized(self) -> str:
         """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty."""

@@ -14,13 +14,13 @@ _UNSIGNED: Final[dict[int, Any]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: 
 
 
 def measure(
-    name: str, a: Any, b: Any, options: VerifyOptions, depth: float = 0.0, *, against: str = ""
+    name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0, *, against: str = ""
 ) -> MeasuredRecord:
     """`compare`, and the figures for tensors of one shape and type."""
-    record = MeasuredRecord(**vars(compare(name, a, b, options, depth)), against=against)
+    record = MeasuredRecord(**vars(compare(name, a, b, options, noise)), against=against)
     if not is_float(a) or not isinstance(b, np.ndarray):
         return record
-    record.rtol, record.atol = tolerance(a.dtype.name, options, depth)
+    record.rtol, record.atol = tolerance(a.dtype.name, options, noise)
     record.nan = [int(np.count_nonzero(np.isnan(x))) for x in (a, b)]
     record.inf = [int(np.count_nonzero(np.isinf(x))) for x in (a, b)]
     if a.dtype == b.dtype and a.shape == b.shape:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.rounding import roundings
-
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
@@ -73,7 +71,6 @@ class Plan:
     random: bool = False
     stateful: bool = False
     decides: bool = False  # does an operator inside turn floats into what jumps?
-    depth: float = 0.0  # roundings on the longest path from inputs to outputs
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
 
@@ -122,7 +119,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     ops = _operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
-    plan.decides, plan.depth = _arithmetic(proto)
+    plan.decides = _decides(proto)
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:
@@ -189,27 +186,23 @@ def _trains(proto: ModelProto) -> bool:
     return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
 
 
-def _arithmetic(proto: ModelProto) -> tuple[bool, float]:
-    """(does something float that the inputs change get decided upon, roundings on the longest path).
+def _decides(proto: ModelProto) -> bool:
+    """Does something float that the inputs change get decided upon?
 
     What becomes of sizes does not count: it is integers, or the same in every result.
     """
     from onnx import TensorProto
 
     graph = proto.graph
-    weights = {t.name: t for t in graph.initializer}
     floats = {
         i.name for i in graph.input if i.type.tensor_type.elem_type in _FLOATS or i.type.HasField("sequence_type")
     }
     floats |= {t.name for t in graph.initializer if t.data_type in _FLOATS}
     changing = {i.name for i in graph.input}
     called = {f.name: _operator_names(f.node) for f in proto.functions}
-    depth: dict[str, float] = {}
     decides = False
     for node in graph.node:
         reads = [*node.input, *(n for a in node.attribute for n in _captured(a.g))] if node.attribute else node.input
-        before = max((depth.get(r, 0.0) for r in reads), default=0.0)
-        after = before + roundings(node, weights)
         is_float = any(r in floats for r in reads)
         changes = node.op_type not in _SIZES_ONLY and any(r in changing for r in reads)
         if node.op_type == "Cast":
@@ -226,12 +219,11 @@ def _arithmetic(proto: ModelProto) -> tuple[bool, float]:
         elif changes and is_float and any(a.HasField("g") or a.graphs for a in node.attribute):
             decides |= bool(_DECIDING & _operator_names([node]))
         for output in node.output:
-            depth[output] = after
             if is_float and node.op_type not in _SIZES_ONLY:
                 floats.add(output)
             if changes:
                 changing.add(output)
-    return decides, max((depth.get(o.name, 0.0) for o in graph.output), default=0.0)
+    return decides
 
 
 _FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType

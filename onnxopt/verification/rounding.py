@@ -25,7 +25,7 @@ EPSILON: Final = {
 }  # fmt: skip
 _ROUNDINGS: Final = 4.0  # of a path's random walk that are allowed
 _NOISE: Final = 8.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
-SEEDS: Final = 4
+
 
 # Operators that hand numbers on as they are.
 _MOVES: Final = frozenset((

@@ -58,7 +58,7 @@ class Look:
             cuts=found.cuts,
             shared=found.candidates,
             same=found.same,
-            noisy=len(found.noisy),
+            noisy=found.noisy,
             blank=found.blank,
             largest=found.largest_piece,
             worst=found.worst_value,
@@ -79,8 +79,8 @@ class Look:
         noise = walk.noise([fault.value]).get(fault.value)
         record = OutputRecord(
             fault.value,
-            walk.types.get(fault.value, ""),
-            list(np.shape(walk.values[fault.case].get(fault.value, ()))),
+            walk.replay.kind(fault.value),
+            list(np.shape(walk.replay.mine(fault.value)[fault.case])),
             found.largest,
             found.relative,
             False,

@@ -1,0 +1,85 @@
+"""Which value of B stands for which of A, and which nodes are the same in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from onnxopt.verification.pieces.program import Program
+
+
+class Pairs:
+    """`of`: a value of B, by name, and the value of A that it may be. Most have one name.
+
+    A name of A that was made longer (`add` and `add_rows`) is a guess; like each pair it has to agree when it is run.
+    """
+
+    def __init__(self, a: Program, b: Program) -> None:
+        self.a, self.b = a, b
+        self.of = {name: name for name in b.maker if name in a.maker}
+        taken = set(self.of)
+        for name in b.maker:
+            if name not in self.of and (guess := self._stem(name, taken)):
+                self.of[name] = guess
+                taken.add(guess)
+        self.by_original = {original: name for name, original in self.of.items()}
+        self._equal: dict[str, bool] = {}
+
+    def _stem(self, name: str, taken: set[str]) -> str:
+        while "_" in name:
+            name = name.rpartition("_")[0]
+            if name in self.a.maker:
+                return "" if name in taken else name
+        return ""
+
+    def made_from(self, names: list[str]) -> Iterator[str]:
+        """The values of B that may be these of A."""
+        return (self.by_original[name] for name in names if name in self.by_original)
+
+    def is_same(self, value: str) -> bool:
+        """Do both make it by the same node, of values of the same names and equal constants?"""
+        if self.of[value] != value:
+            return False
+        j, i = self.a.maker[value], self.b.maker[value]
+        x, y = self.a.nodes[j], self.b.nodes[i]
+        if x.op_type != y.op_type or x.domain != y.domain or x.input[:] != y.input[:] or x.output[:] != y.output[:]:
+            return False
+        if self.a.reads[j] != self.b.reads[i] or _attributes(x) != _attributes(y):
+            return False
+        return all(self._is_equal(name) for name in self.b.reads[i])
+
+    def _is_equal(self, name: str) -> bool:
+        """Is it a value of both, or the same constant in both?"""
+        a, b = self.a, self.b
+        constant = a.is_constant(name)
+        if constant != b.is_constant(name):
+            return False
+        if not constant:
+            return (name in a.maker) == (name in b.maker)
+        if name not in self._equal:
+            self._equal[name] = name in a.constants and name in b.constants and self._same_constant(name)
+        return self._equal[name]
+
+    def _same_constant(self, name: str) -> bool:
+        x, y = self.a.constants[name], self.b.constants[name]
+        if x.data_type != y.data_type or x.dims[:] != y.dims[:]:
+            return False
+        places = [p.skeleton.stored.get(name) for p in (self.a, self.b)]
+        if places[0] is not None and places[0] == places[1]:
+            return True
+        if x.data_type == x.STRING:
+            return list(x.string_data) == list(y.string_data)
+        return bool(np.array_equal(_bytes(self.a, name), _bytes(self.b, name)))
+
+
+def _attributes(node: Any) -> list[bytes]:
+    return sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+
+
+def _bytes(program: Program, name: str) -> Any:
+    where = program.skeleton.stored.get(name)
+    if where is not None:
+        return where.bytes()
+    return np.ascontiguousarray(program.constant(name)).reshape(-1).view(np.uint8)
