@@ -264,7 +264,7 @@ class Graph:
         node.stale = True
         value.producer, value.index = node, index
         value.constant = node.op == "Constant"
-        value._array = None
+        value.array = None
         self.touch(node)
         watch = self.model.watch
         if watch is not None:

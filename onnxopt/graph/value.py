@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from onnxopt.protos import Array, element_type
 
@@ -27,6 +30,7 @@ class Value:
 
     __slots__ = (
         "_array",
+        "_digest",
         "constant",
         "dtype",
         "graph",
@@ -51,6 +55,7 @@ class Value:
         self.constant = False  # an initializer nobody may override, or the output of Constant
         self.tensor: TensorProto | None = None
         self._array: Array | None = None
+        self._digest: bytes | None = None
         self.dtype = 0
         self.shape: Shape | None = None
 
@@ -81,8 +86,16 @@ class Value:
         return self._array
 
     @array.setter
-    def array(self, array: Array) -> None:
-        self._array = array
+    def array(self, array: Array | None) -> None:
+        self._array, self._digest = array, None
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of the constant's bytes, made on first use. Not for strings, of which an array holds the addresses."""
+        if self._digest is None:
+            flat = np.ascontiguousarray(self.array).reshape(-1)
+            self._digest = hashlib.sha256(flat.view(np.uint8).data).digest()
+        return self._digest
 
     def constant_type(self) -> tuple[int, tuple[int, ...]]:
         """(element type, dims) of a constant, without decoding its data."""

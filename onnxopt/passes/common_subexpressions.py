@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Hashable, MutableMapping
+from collections.abc import Hashable, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from onnxopt.graph import Graph, Model
+from onnxopt.analysis.contents import Contents
+from onnxopt.analysis.training import may_train
+from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
+from onnxopt.graph.schema import is_deterministic, is_known
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.pattern import COMMUTATIVE
 
 Seen = MutableMapping[Hashable, Node]
+Inside = dict[Value, int]  # numbers for what the bodies of a node compute
 
 # Runtimes look for one DequantizeLinear for each use of a weight.
-_KEPT = CONTROL_FLOW | {"QuantizeLinear", "DequantizeLinear", "Dropout", "BatchNormalization", "Constant"}
+_KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @register
@@ -23,43 +27,92 @@ _KEPT = CONTROL_FLOW | {"QuantizeLinear", "DequantizeLinear", "Dropout", "BatchN
 class CommonSubexpressions(ModelPass):
     """f(x) and f(x) are one node, in the scope that holds both; a body reads what the scope around it computed before.
 
-    Applies when: operator, inputs by position (of two that commute, in any order), and all attributes are equal.
+    Applies when: operator, inputs by position (of two that commute, in any order), all attributes and bodies are equal.
+    Constants are equal by type, dims and bytes, so that a network that was exported twice is one after one run.
     Keeps: both where both are outputs, which are two values by interface; what a body hands out is its own.
-    Not done: random and unknown operators, control flow, QuantizeLinear and DequantizeLinear.
+    Not done: random and unknown operators, Dropout and BatchNormalization in training, also in a body; QuantizeLinear
+    and DequantizeLinear.
     """
 
     info = PassInfo("common-subexpressions", opt_level=1)
 
     def run(self, model: Model, ctx: PassContext) -> None:
+        merging = _Merging(ctx)
         for root in (*model.functions.values(), model.graph):
             if not root.skipped:
-                _merge_scope(root, {}, ctx)
+                merging.merge(root, {})
 
 
-def _merge_scope(graph: Graph, seen: Seen, ctx: PassContext) -> None:
-    for node in graph:
-        for body in node.bodies.values():
-            if not body.skipped:
-                _merge_scope(body, ChainMap({}, seen), ctx)  # what a body computes is not seen outside
-        if not _mergeable(node, graph):
-            continue
-        first = seen.setdefault(_key(node), node)
-        if first is not node and ctx.fuel.left != 0 and _replace(node, first):
-            ctx.spend("merged")
+class _Merging:
+    """One run over all scopes."""
+
+    def __init__(self, ctx: PassContext) -> None:
+        self.ctx = ctx
+        self.contents = Contents()
+        self.bodies: dict[Node, Hashable] = {}  # what those that were compared compute
+
+    def merge(self, graph: Graph, seen: Seen) -> None:
+        for node in graph:
+            for body in node.bodies.values():
+                if not body.skipped:
+                    self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
+            if node.op in _KEPT or not node.used_outputs() or not _is_pure(node):
+                continue
+            key = self._key(node, {})
+            first = seen.setdefault(key, node)
+            if node.bodies and first is not node:  # bodies are compared only where all else is equal
+                seen.setdefault((key, self._bodies_of(first)), first)
+                first = seen.setdefault((key, self._bodies_of(node)), node)
+            if first is not node and self.ctx.fuel.left != 0 and _replace(node, first):
+                self.ctx.spend("merged")
+
+    def _key(self, node: Node, inside: Inside) -> Hashable:
+        """What makes a node equal to another, but for its bodies."""
+        if node.op == "Constant" and node.output.constant:
+            return node.op, id(self.contents.first_like(node.output))
+        attributes = sorted(
+            (a.name, a.SerializeToString(deterministic=True))
+            for a in node.proto.attribute
+            if not a.HasField("g") and not a.graphs
+        )
+        inputs = self._values(node.inputs, inside)
+        if len(inputs) == 2 and node.op in COMMUTATIVE:
+            inputs.sort()
+        return node.op, tuple(inputs), len(node.outputs), tuple(attributes)
+
+    def _values(self, values: Sequence[Value | None], inside: Inside) -> list[int]:
+        return [inside[v] if v in inside else id(v and self.contents.first_like(v)) for v in values]
+
+    def _bodies_of(self, node: Node) -> Hashable:
+        """What makes its bodies equal to another's; the node itself where they must not be merged."""
+        found = self.bodies.get(node)
+        if found is None:
+            scopes = [s for body in node.bodies.values() for s in inner_scopes(body)]
+            may_go = not any(s.skipped for s in scopes) and all(_is_pure(n) for s in scopes for n in s)
+            found = self.bodies[node] = self._bodies(node, {}) if may_go else node
+        return found
+
+    def _bodies(self, node: Node, inside: Inside) -> tuple[Hashable, ...]:
+        return tuple((name, self._body(body, inside)) for name, body in sorted(node.bodies.items()))
+
+    def _body(self, body: Graph, inside: Inside) -> Hashable:
+        """Its nodes in order and what it gives out; what it computes goes by numbers, which are below any id."""
+        for v in body.inputs:
+            inside[v] = -1 - len(inside)
+        nodes: list[Hashable] = []
+        for node in body:
+            made = [(i, v) for i, v in enumerate(node.outputs) if v is not None]
+            nodes.append((self._key(node, inside), self._bodies(node, inside), tuple(i for i, _ in made)))
+            for _, v in made:
+                inside[v] = -1 - len(inside)
+        return len(body.inputs), tuple(nodes), tuple(self._values(body.outputs, inside))
 
 
-def _mergeable(node: Node, graph: Graph) -> bool:
-    if node.op in _KEPT or node.bodies or not is_deterministic(node.op) or not node.outputs:
-        return False
-    return is_known(node.op, graph.opset(node.domain))
-
-
-def _key(node: Node) -> Hashable:
-    attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in node.proto.attribute)
-    inputs = [id(v) for v in node.inputs]
-    if len(inputs) == 2 and node.op in COMMUTATIVE:
-        inputs.sort()
-    return node.op, tuple(inputs), len(node.outputs), tuple(attributes)
+def _is_pure(node: Node) -> bool:
+    """Is its result a matter of its inputs only?"""
+    assert node.graph is not None
+    known = is_known(node.op, node.graph.opset(node.domain))
+    return known and is_deterministic(node.op) and not may_train(node)
 
 
 def _replace(node: Node, first: Node) -> bool:

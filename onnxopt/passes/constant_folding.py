@@ -46,11 +46,13 @@ class ConstantFolding(GraphPass):
     max_work: int = option(1 << 28, "no intermediate result may take more bytes than this")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        cone = _Cone(graph, self, ctx)
-        cone.collect()
-        if cone.nodes:
-            cone.evaluate()
-            cone.replace()
+        again = True
+        while again:  # what was folded may tell the size of what waits for it
+            cone = _Cone(graph, self, ctx)
+            cone.collect()
+            if cone.nodes:
+                cone.evaluate()
+            again = bool(cone.nodes) and cone.replace() and cone.waiting
 
 
 class _Cone:
@@ -67,6 +69,7 @@ class _Cone:
         self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())
         self.told: set[tuple[Node, str]] = ctx.memo.setdefault("constant-folding: told", set())
         self.work = 0  # bytes made so far, beyond those that go
+        self.waiting = False  # was anything left for when more is known?
 
     def collect(self) -> None:
         for node in self.graph:
@@ -168,10 +171,12 @@ class _Cone:
         for v in node.outputs:
             if v is None:
                 continue
+            computed = any(i is not None and not i.constant for i in node.inputs)
+            if types.static_shape(v) is None and not computed:
+                types.update(self.graph.model)  # the operands may be constants since a moment ago only
             shape, data_type = types.static_shape(v), types.dtype(v)
             if shape is None or not data_type:
                 if sum(self._bytes(i) for i in node.inputs if i is not None) > 1 << 16 or node.op in _GROWING:
-                    computed = any(i is not None and not i.constant for i in node.inputs)
                     self._give_up(node, "the size of the result is unknown", retry=computed)
                     return False
             elif not self._pays(node, tensor_bytes(data_type, shape)):
@@ -184,8 +189,10 @@ class _Cone:
         return tensor_bytes(*v.constant_type()) if v.constant else 0
 
     def _give_up(self, node: Node, reason: str, retry: bool = False) -> None:
-        """Leave the node alone: for this round if `retry`, because the next may know or afford more."""
-        if not retry:
+        """Leave the node alone: for now if `retry`, because more may be known, or afforded, once the rest is folded."""
+        if retry:
+            self.waiting = True
+        else:
             self.failed.add(node)
         self.nodes.pop(node, None)
         self._decline(node, reason)
@@ -215,8 +222,9 @@ class _Cone:
             if any(v in wanted and v not in self.arrays for v in node.outputs if v is not None):
                 self._give_up(node, "cannot be run here")
 
-    def replace(self) -> None:
-        """Against the order: a node whose result is too large to keep stays, and its own inputs are then wanted."""
+    def replace(self) -> bool:
+        """Against the order: a node whose result is too large to keep stays, and its own inputs are then wanted.
+        Returns whether anything was replaced."""
         replaced: list[tuple[Node, Value]] = []
         kept: set[Node] = set()
         for node in reversed(self.nodes):
@@ -247,14 +255,17 @@ class _Cone:
                 kept.add(node)
                 continue
             replaced += [(node, v) for v in wanted]
+        done = 0
         for node, value in replaced:
             if not self.ctx.fuel.take():
                 break
             self._materialise(node, value)
+            done += 1
         for node in reversed(self.nodes):
             if node.graph is not None and not node.used_outputs():
                 self.graph.remove(node)
                 self.ctx.count(_RULE)
+        return done > 0
 
     def _stays_filled(self, array: Array) -> bool:
         """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""

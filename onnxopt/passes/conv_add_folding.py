@@ -9,9 +9,9 @@ import numpy as np
 from onnxopt.analysis import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Call, Match, const, one_of, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Call, Match, const, one_of, op, quantized, rewrite, var
 
 
 def linear_call() -> Call:
@@ -29,7 +29,6 @@ def factors(m: Match, z: Array, w: Array) -> Array:
 
 def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | None) -> Value:
     """a * linear(x; W, b) + c as one node; None leaves that part as it is."""
-    require_order_kept(m)
     node: Node = m.linear
     x = m.value("x")
     m.require(not quantized(m, x), "the operator is quantized")
@@ -86,7 +85,6 @@ def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -
     """Conv(x * z; W, b) = Conv(x; Wz, b), whatever the padding: zero stays zero."""
     dims, group = m.shape(x), m.conv.attr("group")
     m.require(dims is not None and len(dims) == w.ndim, "the rank of the input is unknown or differs")
-    require_order_kept(m)
     m.require(not quantized(m, x), "the convolution is quantized")
     channels = w.shape[1] * group
     m.require(z.size == 1 or (dims or ())[1] == channels, "the constant may widen the input")
@@ -114,5 +112,4 @@ class ConvAddFolding(RewritePass):
     """
 
     info = PassInfo("conv-add-folding", opt_level=2)
-    ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
     rules = (fold_add, fold_subtract, fold_subtract_from, fold_multiply, fold_divide, fold_scaled_input)

@@ -9,9 +9,9 @@ import numpy as np
 from onnxopt.analysis import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, Pattern, const, one_of, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, Pattern, const, one_of, op, quantized, rewrite, var
 
 STATISTICS = (const("scale"), const("shift"), const("mean"), const("var"))
 
@@ -22,7 +22,6 @@ def batch_norm(x: Pattern) -> Pattern:
 
 def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Array) -> tuple[Array, Array]:
     """(a, c) of y = a x + c per channel; declines where BatchNormalization is not in inference."""
-    require_order_kept(m)
     m.require(not bn.attr("training_mode", 0), "training_mode is set")
     m.require(m.opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
     m.require(m.opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
@@ -143,5 +142,4 @@ class ConvBnFolding(RewritePass):
     """
 
     info = PassInfo("conv-bn-folding", opt_level=2)
-    ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
     rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before, fold_after_bn)

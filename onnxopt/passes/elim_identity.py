@@ -215,12 +215,20 @@ def reduce_over_ones(m: Match, x: Value) -> Value:
 
 @rewrite(op.Resize(var("x"), ..., name="resize"))
 def resize_to_same_size(m: Match, x: Value) -> Value:
-    """Resize(x, scales all 1) = x."""
+    """Resize(x, scales all 1) = Resize(x, sizes of x) = x."""
+    m.require(m.resize.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize", "crops")
+    sizes = m.resize.input(3) if m.opset >= 11 else None
+    if sizes is not None:
+        dims = m.shape(x)
+        m.require(sizes.constant and dims is not None, "the sizes are computed, or the rank is unknown")
+        assert dims is not None
+        axes = m.resize.attr("axes") or range(len(dims))
+        m.require([dims[i] for i in axes] == sizes.array.tolist(), "not provably the same size")
+        return x
     scales = m.resize.input(2 if m.opset >= 11 else 1)
     m.require(scales is not None and scales.constant and scales.array.size, "no constant scales")
     assert scales is not None
     m.require((scales.array == 1).all(), "the size changes")
-    m.require(m.resize.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize", "crops")
     return x
 
 

@@ -15,10 +15,9 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.ordering import decides_ranking
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import FLOATS, make_node
 from onnxopt.rewriting.regions import Region, regions
 
@@ -42,11 +41,10 @@ class FlattenRows(GraphPass):
     Applies when: all values of a region have the same leading dims; the products with a bias in it, each of which
     is one node as Gemm, and the Reshapes from and to matrices outnumber those that are needed at its ends.
     Keeps: the shape of values that are read elsewhere, which at most one unknown dim lets a Reshape restore.
-    Not done: results that NonMaxSuppression or TopK rank; products of integers.
+    Not done: products of integers.
     """
 
     info = PassInfo("flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 13 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
@@ -61,8 +59,6 @@ class FlattenRows(GraphPass):
                 ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
             elif not region.can_restore() and any(True for _ in region.leaving()):
                 ctx.decline("flattened", "two unknown dims cannot be restored", repr(region.nodes[0]))
-            elif not self.ranked and any(decides_ranking(v) for v in region.leaving()):
-                ctx.decline("flattened", "the result is ranked (NonMaxSuppression, TopK)", repr(region.nodes[0]))
             elif ctx.spend("flattened"):
                 region.flatten()
 

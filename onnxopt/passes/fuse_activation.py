@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, Pattern, const, either, op, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 
 
 def near(m: Match, constant: Array, wanted: float) -> None:
@@ -82,7 +82,6 @@ def global_average_pool(m: Match, x: Value) -> Value:
     """ReduceMean(x, all axes but batch and channels) = GlobalAveragePool(x)."""
     if m.options is not None and not m.options.pooling:
         m.skip()
-    require_order_kept(m)
     rank, given = m.rank(x), m.mean.input(1)
     m.require(rank is not None and rank > 2 and m.dtype(x) in FLOATS, "not an image of floats")
     m.require(given is None or given.constant, "the axes are computed")
@@ -96,13 +95,11 @@ def global_average_pool(m: Match, x: Value) -> Value:
 @rewrite(op.Log(op.Softmax(var("x"), name="softmax")))
 def log_softmax(m: Match, x: Value) -> Value:
     """log(Softmax(x)) = LogSoftmax(x), which also is finite where the probability is too small for a number."""
-    require_order_kept(m)
     result: Value = m.op.LogSoftmax(x, axis=m.softmax.attr("axis"))
     return result
 
 
 def guard(m: Match, x: Value, opset: int, name: str) -> None:
-    require_order_kept(m)
     m.require(m.opset >= opset, f"{name} is there from opset {opset} on")
     m.require(m.dtype(x) in FLOATS, "not floating point")
 
@@ -119,7 +116,6 @@ class FuseActivation(RewritePass):
     """
 
     info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     swish: bool = option(False, "Swish too")
     pooling: bool = option(False, "GlobalAveragePool too")
     rules = (gelu, gelu_by_tanh, hard_swish, log_softmax, swish_of_sigmoid, global_average_pool)

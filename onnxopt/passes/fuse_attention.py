@@ -9,9 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, Pattern, const, either, op, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 
 _REACH: Final = 12
 _HANDING_ON: Final = frozenset(
@@ -153,7 +153,6 @@ def _angles(m: Match, value: Value, function: str) -> Value | None:
 
 
 def guard(m: Match, opset: int, x: Value) -> None:
-    require_order_kept(m)
     m.require(m.opset >= opset, f"the operator is there from opset {opset} on")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
 
@@ -170,5 +169,4 @@ class FuseAttention(RewritePass):
     """
 
     info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     rules = (attention, rotary_embedding)

@@ -12,7 +12,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Call, Match, Pattern, const, either, op, require_order_kept, rewrite, var
+from onnxopt.rewriting import Call, Match, Pattern, const, either, op, rewrite, var
 
 
 def over_last(m: Match, node: Node, rank: int) -> None:
@@ -34,7 +34,6 @@ def root(square: Pattern) -> Call:
 
 def width(m: Match, x: Value, eps: Array) -> int:
     """The size of the last axis; declines what the operators do not compute."""
-    require_order_kept(m)
     dims = m.shape(x)
     m.require(dims is not None and len(dims) > 0 and isinstance(dims[-1], int), "the size of the last axis is unknown")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
@@ -78,7 +77,6 @@ def rms_normalization(m: Match, x: Value, eps: Array) -> Value:
 )
 def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> Value:
     """LayerNormalization(x, s) f = LayerNormalization(x, s f); so is RMSNormalization."""
-    require_order_kept(m)
     m.require(m.norm.attr("axis") == -1 and factor.dtype == scale.dtype, "another axis or type")
     row = all(d == 1 for d in factor.shape[:-1]) and factor.ndim <= (m.rank(x) or 0)
     m.require(row and factor.size in (1, scale.size), "the factor is not one per element of the last axis")
@@ -90,7 +88,6 @@ def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> V
 @rewrite(op.Add(op.LayerNormalization(var("x"), const("scale"), name="norm"), const("shift")))
 def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Value:
     """LayerNormalization(x, s) + b = LayerNormalization(x, s, b)."""
-    require_order_kept(m)
     m.require(m.norm.attr("axis") == -1 and shift.dtype == scale.dtype, "another axis or type")
     row = all(d == 1 for d in shift.shape[:-1]) and shift.ndim <= (m.rank(x) or 0)
     m.require(row and shift.size == scale.size, "the term is not one per element of the last axis")
@@ -119,7 +116,6 @@ def group_normalization(
     """Reshape(InstanceNormalization(Reshape(x, [0, G, -1]))) s + b = GroupNormalization(x, s, b), of G groups."""
     if m.options is not None and not m.options.groups:
         m.skip()
-    require_order_kept(m)
     m.require(m.opset >= 21, "GroupNormalization is there from opset 21 on")
     dims = m.shape(x)
     m.require(dims is not None and len(dims) > 2 and isinstance(dims[1], int), "the number of channels is unknown")
@@ -147,7 +143,6 @@ class FuseNormalization(RewritePass):
     """
 
     info = PassInfo("fuse-normalization", opt_level=3, after=("simplify-arithmetic",))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     groups: bool = option(False, "GroupNormalization too")
     rules = (
         layer_normalization,

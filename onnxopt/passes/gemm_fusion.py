@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxopt.graph import Value
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS
-from onnxopt.rewriting import Match, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, op, quantized, rewrite, var
 
 
 @rewrite(op.Add(op.MatMul(var("x"), var("w"), name="product"), var("b")))
@@ -17,7 +17,6 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     m.require(m.dtype(x) in FLOATS, "not a floating point product")
     m.require(m.opset >= 11, "Gemm has no optional bias before opset 11")
     m.require(not quantized(m, x) and not quantized(m, w), "the product is quantized")
-    require_order_kept(m)
     rows, columns = (m.shape(x) or ())[0], (m.shape(w) or ())[1]
     dims = m.shape(b)
     m.require(dims is not None and len(dims) <= 2, "the rank of what is added is unknown or higher")
@@ -51,5 +50,4 @@ class GemmFusion(RewritePass):
     """
 
     info = PassInfo("gemm-fusion", opt_level=2)
-    ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
     rules = (fold_matmul_add, transpose_of_first, transpose_of_second)

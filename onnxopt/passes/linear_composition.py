@@ -9,9 +9,9 @@ import numpy as np
 from onnxopt.analysis import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Call, Match, const, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
 
 def conv(x: object, w: str, b: str, name: str) -> Call:
@@ -44,7 +44,6 @@ def composed_conv(
 ) -> Value:
     """The Conv with `weight`, where nothing forbids it; `arrays` are the weights it stands for."""
     x, w = m.value("x"), arrays[0]
-    require_order_kept(m)
     m.require(not quantized(m, x) and not quantized(m, m.inner.output), "the convolutions are quantized")
     m.require(w.dtype == arrays[1].dtype, "the types differ")
     bias_value = None if bias is None else m.const(bias, like=w, hint=f"{m.outer.output.name}_bias")
@@ -95,7 +94,6 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
 
 def product(m: Match, w1: Array, w2: Array) -> Array:
     """W V in float64, where it is no larger than both together."""
-    require_order_kept(m)
     m.require(w1.ndim == 2 and w2.ndim == 2 and w1.dtype == w2.dtype, "the weights are no matrices of one type")
     m.require(w1.dtype.kind == "f", "not a floating point product")
     require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size)
@@ -141,7 +139,6 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
         linear.bias_of(m.outer, b2, second.shape[1]),
     )
     m.require(b is not None and c is not None, "a bias is not one per column")
-    require_order_kept(m)
     require_cheaper(m, first.shape[0] * second.shape[1], w1.size + w2.size)
     weight = m.const(first @ second, like=w1)
     assert b is not None and c is not None
@@ -159,11 +156,10 @@ class LinearComposition(RewritePass):
     Applies when: nobody reads the value in between, and the composed weights are no larger than both were, so that
     neither bytes nor multiplications rise: the narrow middle of a bottleneck stays.
     Keeps: biases in between; with padding behind them they are not linear, and stay.
-    Not done: groups, quantized operators, results that are ranked.
+    Not done: groups, quantized operators.
     """
 
     info = PassInfo("linear-composition", opt_level=3, after=("conv-bn-folding", "conv-add-folding"))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     rules = (
         compose_pointwise_after,
         compose_pointwise_before,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxopt.graph import Value
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, ends_formula, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, const, ends_formula, op, quantized, rewrite, var
 
 
 def row(m: Match, z: Array, size: int, rank: int | None) -> Array:
@@ -24,7 +24,6 @@ def weights(m: Match, x: Value, w: Array) -> None:
     m.require(w.ndim == 2 and w.dtype.kind == "f", "the weights are no matrix of floats")
     m.require(len(m.value("w").users) == 1, "the weights are shared, and would be there twice")
     m.require(not quantized(m, x), "the product is quantized")
-    require_order_kept(m)
 
 
 @rewrite(op.Mul(op.MatMul(var("x"), const("w"), name="product"), const("z")))
@@ -72,7 +71,6 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
 )
 def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
     """(x z) (y u) = (x zu) y, for single numbers: attention that scales queries and keys by the root of its scale."""
-    require_order_kept(m)
     m.require(z.dtype == u.dtype and z.dtype in (np.float32, np.float64), "half precision is scaled in two steps")
     m.require(z.size == u.size == 1, "a factor for each element")
     left, right = m.rank(x), m.rank(y)
@@ -95,5 +93,4 @@ class MatMulScaleFolding(RewritePass):
     """
 
     info = PassInfo("matmul-scale-folding", opt_level=2)
-    ranked: bool = option(False, "fold also where NonMaxSuppression or TopK ranks the result")
     rules = (fold_factor, fold_divisor, fold_scaled_rows, join_factors)

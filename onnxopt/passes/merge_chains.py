@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
@@ -39,6 +40,33 @@ def concat_of_concat(m: Match, first: Value) -> Value:
         m.skip()
     result: Value = m.op.Concat(*inputs, like=m.outer)
     return result
+
+
+@rewrite(op.Concat(var("first"), ..., name="concat"))
+def concat_of_split(m: Match, first: Value) -> Value:
+    """Concat(a, Split(x), b) = Concat(a, x, b): all parts, in order and along the same axis."""
+    given, inputs, i = m.concat.inputs, list[Value | None](), 0
+    while i < len(given):
+        split = _split_of(m, given[i])
+        if split is not None and given[i : i + len(split.outputs)] == split.outputs:
+            inputs.append(split.inputs[0])
+            i += len(split.outputs)
+        else:
+            inputs.append(given[i])
+            i += 1
+    if len(inputs) == len(given):
+        m.skip()
+    result: Value = m.op.Concat(*inputs, like=m.concat)
+    return result
+
+
+def _split_of(m: Match, part: Value | None) -> Node | None:
+    """The Split, along the axis of the Concat, whose first part this is."""
+    split = part.producer if part is not None and part.index == 0 else None
+    if part is None or split is None or split.op != "Split":
+        return None
+    a, b, rank = split.attr("axis"), m.concat.attr("axis"), m.rank(part)
+    return split if a == b or (rank is not None and a % rank == b % rank) else None
 
 
 @rewrite(op.Unsqueeze(op.Unsqueeze(var("x"), const("a"), name="inner"), const("b"), name="outer"))
@@ -137,27 +165,42 @@ def unsqueeze_of_broadcast(m: Match, x: Value, y: Value, inner: Array, outer: Ar
     return result
 
 
-@rewrite(
-    op.Unsqueeze(
-        one_of("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL1", "ReduceL2")(
-            var("x"), ..., name="reduce"
-        ),
-        const("back"),
-    )
+_REDUCE = one_of("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL1", "ReduceL2")(
+    var("x"), ..., name="reduce"
 )
+
+
+@rewrite(op.Unsqueeze(_REDUCE, const("back")))
 def unsqueeze_of_reduce(m: Match, x: Value, back: Array) -> Value:
     """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
+    axes, rank = _dropped_axes(m, x)
+    m.require(axes == sorted(int(i) % rank for i in back.reshape(-1)), "other axes")
+    result: Value = getattr(m.op, m.reduce.op)(*m.reduce.inputs, like=m.reduce, keepdims=1)
+    return result
+
+
+@rewrite(op.Reshape(_REDUCE, var("target")))
+def reshape_of_reduce(m: Match, x: Value, target: Value) -> Value:
+    """Reshape(Reduce(x, axes), dims of x with ones at the axes) = Reduce(x, axes), dims kept."""
+    axes, rank = _dropped_axes(m, x)
+    dims = m.shape(x) or ()
+    kept = tuple(1 if i in axes else dims[i] for i in range(rank))
+    m.require(None not in kept and m.shape(m.anchor.output) == kept, "not provably the dims that were there")
+    result: Value = getattr(m.op, m.reduce.op)(*m.reduce.inputs, like=m.reduce, keepdims=1)
+    return result
+
+
+def _dropped_axes(m: Match, x: Value) -> tuple[list[int], int]:
+    """The axes that the Reduce takes away, and the rank of x."""
     node, rank = m.reduce, m.rank(x)
     given = node.input(1)
     m.require(given is None or given.constant, "the axes are computed")
     axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
-    m.require(axes, "reduces all axes, or none")
+    m.require(axes or not node.attr("noop_with_empty_axes", 0), "reduces nothing")
     m.require(not node.attr("keepdims"), "the dims are kept already")
-    m.require(rank is not None, "the rank is unknown")
+    m.require(rank, "the rank is unknown")
     n = rank or 1
-    m.require(sorted(int(i) % n for i in axes) == sorted(int(i) % n for i in back.reshape(-1)), "other axes")
-    result: Value = getattr(m.op, node.op)(*node.inputs, like=node, keepdims=1)
-    return result
+    return sorted(int(i) % n for i in axes) if axes else list(range(n)), n
 
 
 _FAR = np.iinfo(np.int64).max
@@ -252,8 +295,8 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 @register
 @dataclass(frozen=True)
 class MergeChains(RewritePass):
-    """Two steps that move data are one: Concat of Concat, Unsqueeze of Unsqueeze, Squeeze of Gather, Reshape, Concat;
-    Slice of Slice, Gather of Gather, Unsqueeze of Reduce, Cast of a Cast that loses nothing.
+    """Two steps that move data are one: Concat of Concat, of Split; Unsqueeze of Unsqueeze; Squeeze of Gather, Reshape,
+    Concat; Slice of Slice, Gather of Gather; Unsqueeze, Reshape of Reduce; Cast of a Cast that loses nothing.
 
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
@@ -261,6 +304,7 @@ class MergeChains(RewritePass):
     info = PassInfo("merge-chains", opt_level=1)
     rules = (
         concat_of_concat,
+        concat_of_split,
         unsqueeze_of_unsqueeze,
         squeeze_of_gather,
         gather_of_single,
@@ -268,6 +312,7 @@ class MergeChains(RewritePass):
         squeeze_of_concat,
         unsqueeze_of_broadcast,
         unsqueeze_of_reduce,
+        reshape_of_reduce,
         slice_of_slice,
         gather_of_gather,
         cast_of_cast,

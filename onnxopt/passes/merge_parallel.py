@@ -12,7 +12,6 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import linear, types
-from onnxopt.analysis.ordering import decides_ranking
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
@@ -31,13 +30,11 @@ class MergeParallel(GraphPass):
     nodes remain: three or more, or two whose readers join too. Behind a Split: element by element operators, with
     constants; Reshape into heads; Transpose, where a part that wants another order gets it afterwards.
     Keeps: weights that something else reads; quantized operators.
-    Not done: results that are ranked (NonMaxSuppression, TopK), unless `ranked`; results so large that copying the
-    parts costs more time than two operators less save: measured in onnxruntime, up to 7 % are gained below the limit
-    and 4 % lost above. A size that is not known counts as one.
+    Not done: results so large that copying the parts costs more time than two operators less save: measured in
+    onnxruntime, up to 7 % are gained below the limit and 4 % lost above. A size that is not known counts as one.
     """
 
     info = PassInfo("merge-parallel", opt_level=3, after=("gemm-fusion",))
-    ranked: bool = option(False, "merge also where NonMaxSuppression or TopK ranks the result")
     max_bytes: int = option(1 << 28, "weights that would be larger than this together stay apart")
     max_result: int = option(1 << 14, "results of more elements than this together stay apart")
 
@@ -79,8 +76,6 @@ class _Merging:
             return "the weights are too large (max-bytes)"
         if sum(_elements(n.output) for n in group) > self.options.max_result:
             return "the results are large, and would be copied (max-result)"
-        if not self.options.ranked and any(decides_ranking(n.output) for n in group):
-            return "the result is ranked (NonMaxSuppression, TopK)"
         return ""
 
     def _mergeable(self, node: Node) -> bool:

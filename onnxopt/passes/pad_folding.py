@@ -8,9 +8,9 @@ import numpy as np
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Call, Match, const, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
 
 def padded() -> Call:
@@ -19,7 +19,6 @@ def padded() -> Call:
 
 def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) -> list[int]:
     """Pads of `node` and of the Pad in front of it, [begins, ends]; declines where the Pad does more than that."""
-    require_order_kept(m)
     m.require(not quantized(m, x), "the operator is quantized")
     m.require(m.pad.attr("mode") in ("constant", b"constant"), "the border is not of one value")
     m.require(node.attr("auto_pad") in ("NOTSET", b"NOTSET", "VALID", b"VALID"), "the padding depends on the input")
@@ -86,5 +85,4 @@ class PadFolding(RewritePass):
     """
 
     info = PassInfo("pad-folding", opt_level=2)
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     rules = (pad_of_conv, pad_of_average, pad_of_max)

@@ -10,9 +10,9 @@ import numpy as np
 from onnxopt.analysis import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Call, Match, const, op, quantized, require_order_kept, rewrite, var
+from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
 
 class _Window(NamedTuple):
@@ -49,7 +49,6 @@ def merged(m: Match, first: Node, second: Node, arrays: tuple[Array, Array | Non
     """The Conv that computes first(x) + second(x)."""
     w1, b1, w2, b2 = arrays
     x = m.value("x")
-    require_order_kept(m)
     m.require(not quantized(m, x), "the convolutions are quantized")
     m.require(w1.ndim == w2.ndim and w1.shape[:2] == w2.shape[:2], "the channels differ")
     m.require(w1.dtype == w2.dtype, "the types differ")
@@ -92,7 +91,6 @@ def merge_convs_in_sum(m: Match, y: Value, x: Value, w1: Array, b1: Array | None
 def with_identity(m: Match, w: Array, b: Array | None, scale: Array | None, shift: Array | None) -> Value:
     """conv(x) + (scale x + shift), as a tap in the middle of the kernel; None is one, and none."""
     conv, x = m.conv, m.value("x")
-    require_order_kept(m)
     m.require(not quantized(m, x), "the convolutions are quantized")
     group = conv.attr("group")
     m.require(w.shape[0] == w.shape[1] * group, "the channel count changes")
@@ -148,9 +146,8 @@ class ParallelConvMerging(RewritePass):
 
     Applies when: strides, dilations, groups and channels are equal, and the kernels look at the same positions once
     zeros are put around them: no more taps are computed than before.
-    Not done: padding that depends on the input, quantized convolutions, results that are ranked.
+    Not done: padding that depends on the input, quantized convolutions.
     """
 
     info = PassInfo("parallel-conv-merging", opt_level=3, after=("conv-bn-folding",))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     rules = (merge_convs, merge_convs_in_sum, merge_identity, merge_batch_norm)

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import linear, types
-from onnxopt.analysis.ordering import decides_ranking
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import ends_formula
 
@@ -48,12 +47,11 @@ class ScalePropagation(GraphPass):
     of all such, a product with one such operand, average pooling) or keeps its sign (Relu, MaxPool), nobody else reads
     it, and it ends at a product, convolution, normalization or factor whose weights nobody else reads. Also the other
     way, a factor per channel in front of Transpose, Pad or pooling and a Conv or MatMul.
-    Not done: factors of zero, quantized operators, results that are ranked, weights that overflow their type; the
-    last factor of a normalization or Gelu that is written out does not travel on.
+    Not done: factors of zero, quantized operators, weights that overflow their type; the last factor of a
+    normalization or Gelu that is written out does not travel on.
     """
 
     info = PassInfo("scale-propagation", opt_level=2, after=("conv-add-folding", "matmul-scale-folding"))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for op in ("Mul", "Div"):
@@ -62,9 +60,6 @@ class ScalePropagation(GraphPass):
                 if found is None:
                     continue
                 x, factor = found
-                if not self.ranked and decides_ranking(node.output):
-                    ctx.decline("propagated", "the result is ranked (NonMaxSuppression, TopK)", repr(node))
-                    continue
                 edits = _up(x, node, factor.reshape(()), _REACH) if factor.size == 1 else None
                 if edits is None and ends_formula(x, factor):
                     reason = "it ends a normalization or Gelu, which runtimes run as one operator"

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxopt.graph import Value
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, either, op, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, const, either, op, rewrite, var
 
 
 @rewrite(op.Mul(var("x"), either(op.Div(1, var("y")), op.Reciprocal(var("y")))))
 def multiply_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
     """x * (1 / y) = x / y."""
     m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
-    require_order_kept(m)
     result: Value = m.op.Div(x, y, like=m.anchor)
     return result
 
@@ -41,7 +40,6 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.ufunc) -> Value:
     m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
-    require_order_kept(m)
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
     wide = function(a.astype(np.float64), b.astype(np.float64))
     m.require(np.isfinite(wide).all() and (kind == "Add" or wide.all()), "the constant is zero or not finite")
@@ -63,7 +61,6 @@ def divided_product(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 def _scaled(m: Match, x: Value, factor: Array, divisor: Array) -> Value:
     m.require(factor.dtype.kind == "f" and factor.dtype == divisor.dtype, "not floating point")
-    require_order_kept(m)
     m.require(max(factor.size, divisor.size) >= np.broadcast(factor, divisor).size, "the constants together are larger")
     m.require(divisor.all(), "division by zero")
     wide = factor.astype(np.float64) / divisor.astype(np.float64)
@@ -116,11 +113,10 @@ class SimplifyArithmetic(RewritePass):
 
     Applies when: the values are floating point, and nobody reads the one in between.
     Keeps: integers, whose division truncates; constants that would take more room together.
-    Not done: factors of zero, which hide infinities and NaN; results that are ranked.
+    Not done: factors of zero, which hide infinities and NaN.
     """
 
     info = PassInfo("simplify-arithmetic", opt_level=2)
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     rules = (
         multiply_by_reciprocal,
         product_of_factors,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxopt.graph import Value
-from onnxopt.pipeline import PassInfo, RewritePass, option, register
+from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS
-from onnxopt.rewriting import Match, op, require_order_kept, rewrite, var
+from onnxopt.rewriting import Match, op, rewrite, var
 
 
 class Equation(NamedTuple):
@@ -42,7 +42,6 @@ def einsum_of_one(m: Match, x: Value) -> Value:
         value = m.op.Transpose(x, perm=[term.index(c) for c in result])
         return value
     m.require([c for c in term if c in result] == list(result), "summed and turned: two operators")
-    require_order_kept(m)
     axes = [i for i, c in enumerate(term) if c not in result]
     if m.opset >= 13:
         value = m.op.ReduceSum(x, m.const(np.array(axes, np.int64)), keepdims=0)
@@ -56,7 +55,6 @@ def einsum_of_two(m: Match, x: Value, y: Value) -> Value:
     """Einsum(bij,bjk->bik, x, y) = MatMul(x, y)."""
     (first, second), result = equation(m)
     m.require(m.dtype(x) in FLOATS, "not a floating point product")
-    require_order_kept(m)
     if not _is_product(first, second, result):
         x, y, first, second = y, x, second, first
     m.require(_is_product(first, second, result), "it would take a Transpose besides")
@@ -88,5 +86,4 @@ class SimplifyEinsum(RewritePass):
     """
 
     info = PassInfo("simplify-einsum", opt_level=2)
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
     rules = (einsum_of_one, einsum_of_two)

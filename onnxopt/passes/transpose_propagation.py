@@ -16,10 +16,9 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.ordering import decides_ranking
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.parts import BINARY, UNARY
 from onnxopt.rewriting.regions import Region, regions
@@ -50,11 +49,10 @@ class TransposePropagation(GraphPass):
     (Concat, Split, Softmax, Reduce, Pad, Slice) has more Transposes at its border than the turned region needs, and
     these move no more elements.
     Keeps: what is read elsewhere, or an output, in its order: by a Transpose that counts against the rest.
-    Not done: opsets before 13; results that are ranked, whose sums would be taken in another order.
+    Not done: opsets before 13.
     """
 
     info = PassInfo("transpose-propagation", opt_level=2, before=("flatten-rows",))
-    ranked: bool = option(False, "also where NonMaxSuppression or TopK ranks the result")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 13 or not graph.by_op.get("Transpose"):
@@ -72,8 +70,6 @@ class TransposePropagation(GraphPass):
             saved, q = max(choices, key=lambda c: c[0])
             if saved < 1:
                 ctx.decline("turned", "it would not leave fewer Transposes", repr(region.nodes[0]))
-            elif not self.ranked and region.is_sum and region.decides_ranking():
-                ctx.decline("turned", "the result is ranked (NonMaxSuppression, TopK)", repr(region.nodes[0]))
             elif ctx.spend("turned"):
                 region.turn(q)
                 turned = True
@@ -167,13 +163,9 @@ class _Region:
         self.rank = found.kind
         self.nodes = found.nodes
         self.inside = set(found.nodes)
-        self.is_sum = any(n.op in _REDUCE or n.op in ("LogSoftmax", "Softmax") for n in self.nodes)
         self.entering = list(
             dict.fromkeys(v for n in self.nodes for v in _data(n, self.rank) if v.producer not in self.inside)
         )
-
-    def decides_ranking(self) -> bool:
-        return any(decides_ranking(v) for n in self.nodes for v in n.outputs if v is not None)
 
     def made(self) -> Iterator[Value]:
         """What has the rank of the region, and is turned."""

@@ -1,7 +1,7 @@
 """The rewriting engine: patterns, the matcher, rules, the builder, the driver."""
 
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
-from onnxopt.rewriting.guards import ends_formula, quantized, require_order_kept
+from onnxopt.rewriting.guards import ends_formula, quantized
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
 from onnxopt.rewriting.replace import remove_dead
@@ -30,7 +30,6 @@ __all__ = [
     "quantized",
     "remove_dead",
     "replace_pattern",
-    "require_order_kept",
     "rewrite",
     "text",
     "var",

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from onnxopt.analysis.ordering import decides_ranking
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array
 from onnxopt.rewriting.match import Match
-
-
-def require_order_kept(m: Match) -> None:
-    """Decline to re-associate arithmetic whose result is ranked, unless the pass's option `ranked` allows it."""
-    m.require(
-        m.options is None or m.options.ranked or not decides_ranking(m.anchor.output),
-        "the result is ranked (NonMaxSuppression, TopK): near ties would change places",
-    )
 
 
 def quantized(m: Match, x: Value) -> bool:

@@ -7,7 +7,7 @@ A `*.cases` file holds cases separated by lines of `---`. A case is an ONNX text
     # expect: fold_conv_bn=1                      hits of each rule (others: none); nothing: `expect: none`
     # skip: fold_conv_bn "Conv output used elsewhere"      a declined reason that must have been counted
     # left: Conv=1 Relu=1                         operators left, in all scopes (optional)
-    # options: ranked=true                        options of the last pass (optional)
+    # options: max_bytes=0                         options of the last pass (optional)
     # weights: normal w1 b1                       as in models/build.py
     # feed: index 0 4                             integers for an input: from 0 to 3 (default 0 to 1)
 

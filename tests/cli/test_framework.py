@@ -106,9 +106,9 @@ def test_a_failing_pass_leaves_a_reproducer(run: Run, small: Path) -> None:
 def test_explain_is_a_manual_page(run: Run) -> None:
     page = run("explain", "conv-bn-folding").stdout
     assert page.startswith("conv-bn-folding: rewrite pass, from -O2 on, of onnxopt\n")
-    assert "ranked=false" in page
     assert "fold_conv_bn\n      BatchNormalization(Conv(x; W, b))" in page
     assert "BatchNormalization(Conv|ConvTranspose(x, const w, const b?)" in page
+    assert "swish=false" in run("explain", "fuse-activation").stdout
     r = run("explain", "conv-bn")
     assert r.returncode == 2
     assert "did you mean" in r.stderr

@@ -242,6 +242,25 @@ def test_bodies_of_a_marked_graph_are_marked(model: Any) -> None:
     assert not marked.version
 
 
+def test_a_marked_body_is_not_merged_with_its_equal(model: Any) -> None:
+    from onnxopt.graph import read_model, write_model
+
+    def branch(n: int) -> str:
+        return f"then_branch = t{n} () => (float[N, 4] r{n}) {{ i{n} = Neg (x) r{n} = Relu (i{n}) }}"
+
+    def other(n: int) -> str:
+        return f"else_branch = e{n} () => (float[N, 4] s{n}) {{ s{n} = Neg (x) }}"
+
+    two = [f"v{n} = If <{branch(n)}, {other(n)}> (c)" for n in (1, 2)]
+    proto = write_model(model(" ".join(["c = Constant <value = bool {1}> ()", *two, "y = Add (v1, v2)"])))
+    for marked, left in ((False, 1), (True, 2)):
+        if marked:
+            proto.graph.node[1].attribute[0].g.metadata_props.add(key="onnxopt.skip", value="1")
+        m = read_model(proto)
+        get_pass("common-subexpressions")()(m)
+        assert len(m.graph.by_op["If"]) == left
+
+
 def test_fuel_stops_passes_with_and_without_rules(model: Any) -> None:
     from onnxopt.passes.levels import pipeline_for
 

@@ -75,12 +75,12 @@ def test_reading_and_printing_are_inverse(found: list[Pass]) -> None:
 
 
 def test_printing_is_short() -> None:
-    text = "canonicalize,fixpoint(elim-identity,constant-folding{max-bytes=4096}),conv-bn-folding{ranked=true}"
+    text = "canonicalize,fixpoint(elim-identity,constant-folding{max-bytes=4096}),fuse-activation{swish=true}"
     assert pipeline_text(parse_pipeline(text).passes) == text
     spaced = """
         canonicalize,          # first of all
         fixpoint(elim_identity, constant-folding { max_bytes = 4096 }),
-        conv-bn-folding{ranked=true}
+        fuse-activation{swish=true}
     """
     assert parse_pipeline(spaced) == parse_pipeline(text)
     assert str(Fixpoint((get_pass("canonicalize")(),), max_rounds=3)) == "fixpoint{max-rounds=3}(canonicalize)"

@@ -65,7 +65,7 @@ class Replay:
         return self.run_each(wanted[:half], fed) | self.run_each(wanted[half:], fed)
 
     def hold(self, value: str, found: list[Any] | Failed, share: float) -> tuple[bool, list[Difference], View | None]:
-        """Do B's values agree with A's, up to this share of their range, in every case, and how do they differ; the view
+        """Do B's values agree with A's, up to this share of their range, in every case; how they differ; and the view
         through which they are held."""
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None

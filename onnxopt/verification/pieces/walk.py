@@ -2,9 +2,9 @@
 
 A value that nodes of both make is a candidate. What B makes of A's values agrees with A's, up to what rounding does in
 one piece: the candidate is a *cut*, and what follows starts from A's value there. By induction over the cuts B computes
-what A computes; nothing is amplified through the depth of the network, and what decides (TopK, a comparison, a quantizer)
-is fed the very same numbers in both. A value that does not agree (a scale moved into weights) is no cut, and the piece
-grows beyond it.
+what A computes; nothing is amplified through the depth of the network, and what decides (TopK, a comparison, a
+quantizer) is fed the very same numbers in both. A value that does not agree (a scale moved into weights) is no cut, and
+the piece grows beyond it.
 
 Where a node is the same in both and reads cuts only, what it makes agrees without a run.
 """

@@ -1,0 +1,83 @@
+"""Equal constants are found, each hashed once; what must not be compared equals itself only."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper, parser
+
+import onnxopt.passes  # noqa: F401 - registers them
+from onnxopt.analysis.contents import Contents
+from onnxopt.graph import Model, read_model
+from onnxopt.pipeline import get_pass
+
+
+def equal(model: Model, contents: Contents | None = None) -> dict[str, str]:
+    """The initializers that have an equal before them, with that."""
+    contents = contents or Contents()
+    found = {v.name: contents.first_like(v).name for v in model.graph.initializers.values()}
+    return {name: first for name, first in found.items() if name != first}
+
+
+def test_equal_are_type_dims_and_bytes() -> None:
+    model = read_model(
+        parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y)'
+            "<float[1] a = {1}, float[1] b = {2}, float[1] c = {1}, float d = {1}, float[1, 1] e = {1},"
+            " int32[1] f = {1065353216}, float[0] g = {}, float[0] h = {}, string[1] i = {'a'}, string[1] j = {'a'},"
+            " bool k = {1}, bool l = {1}, float16[1] m = {1}, bfloat16[1] n = {1}, bfloat16[1] o = {1},"
+            " float[1] p = {2}> { y = Identity (x) }".replace("'", '"')
+        )
+    )
+    assert equal(model) == {"c": "a", "h": "g", "l": "k", "o": "n", "p": "b"}
+    assert equal(model, Contents(max_bytes=3)) == {"h": "g", "l": "k", "o": "n"}
+
+
+def test_data_outside_the_file_is_not_read() -> None:
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y)'
+        "<float[1] a = {1}, float[1] b = {1}> { y = Add (x, a) }"
+    )
+    for tensor in proto.graph.initializer:
+        tensor.ClearField("float_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="nowhere")
+    assert equal(read_model(proto)) == {}
+    tensor = proto.graph.initializer[0]
+    function = helper.make_function(
+        "local", "f", [], ["y"], [helper.make_node("Constant", [], ["y"], value=tensor)], [helper.make_opsetid("", 17)]
+    )
+    proto.functions.append(function)
+    model = read_model(proto)
+    (constant,) = next(iter(model.functions.values()))
+    assert Contents().first_like(constant.output) is constant.output
+
+
+def test_each_is_hashed_once_and_only_where_another_is_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    sha256 = hashlib.sha256
+
+    def counting(data: Any) -> Any:
+        hashed.append(len(data))
+        return sha256(data)
+
+    monkeypatch.setattr(hashlib, "sha256", counting)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])
+    arrays = [np.full(4, i // 2, np.float32) for i in range(100)]
+    weights = [numpy_helper.from_array(a, f"w{i}") for i, a in enumerate([*arrays, np.float32(1)])]
+    nodes = [helper.make_node("Add", ["x" if i == 0 else f"v{i}", f"w{i}"], [f"v{i + 1}"]) for i in range(101)]
+    nodes.append(helper.make_node("Identity", ["v101"], ["y"]))
+    model = read_model(
+        helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=[helper.make_opsetid("", 17)])
+    )
+    for _ in range(2):
+        get_pass("common-subexpressions")()(model)
+        get_pass("deduplicate-constants")()(model)
+    assert len(model.graph.initializers) == 51
+    assert len(hashed) == 100
+    assert set(hashed) == {16}
