@@ -1,9 +1,9 @@
 """Compare what two runs give out, output by output: type, shape, non-finite values, then numbers.
 
 The first look at a result is tight: an output of floats may differ by a few roundings, or twice what changing the last
-bits of the inputs does, relative to its range (its largest magnitude), because sums taken in another order differ by the
-rounding of the terms, not of the result. Everything else must be equal. What differs by more is no verdict yet: it is
-looked at in pieces.
+bits of the inputs does, relative to its range (its largest magnitude), because sums taken in another order differ by
+the rounding of the terms, not of the result. Everything else must be equal. What differs by more is no verdict yet: it
+is looked at in pieces.
 """
 
 from __future__ import annotations

@@ -233,13 +233,13 @@ class Judge:
 
     # -- pieces ------------------------------------------------------------------------------------------
 
-    def pieces(self, names: Sequence[str]) -> tuple[Pieces, list[Place]]:
-        """Compare in pieces, on the inputs of these cases."""
+    def pieces(self, names: Sequence[str], untaken: Sequence[str]) -> tuple[Pieces, list[Place]]:
+        """Compare in pieces, on the inputs of these cases, of which some conditions take one branch only: `untaken`."""
         from onnxopt.verification.pieces.runner import Failed
 
         began = time.monotonic()
         try:
-            found, places = self._looked().pieces([self.kept[n][0] for n in names])
+            found, places = self._looked().pieces([self.kept[n][0] for n in names], untaken)
         except (Failed, OSError, ValueError) as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began

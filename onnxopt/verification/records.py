@@ -146,6 +146,7 @@ class Pieces:
     worst: str = ""
     worst_rel: float = 0.0
     complete: bool = False  # is every output a cut, or made of cuts?
+    branches: list[str] = field(default_factory=list)  # conditions of which no case took both, and whose branches agree
     seconds: float = 0.0
     note: str = ""
 
@@ -166,6 +167,7 @@ class Pieces:
             blank=min(self.blank, other.blank),
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
+            branches=[name for name in self.branches if name in other.branches],
             seconds=self.seconds + other.seconds,
             note=self.note or other.note,
         )

@@ -114,12 +114,15 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
     return text or verdict.message
 
 
-def weaknesses(outputs: Mapping[str, Sequence[Evidence | None]], branches: Mapping[str, set[bool]]) -> list[str]:
-    """Why cases prove little: outputs that say nothing in any of them, branches that none took."""
-    weak = [f"output `{name}` {why}" for name, found in outputs.items() if (why := proves_nothing(found))]
-    weak += [
-        f"the {'else' if True in taken else 'then'} branch on `{name}` was never taken"
+def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]]) -> dict[str, str]:
+    """Outputs that say nothing in any case, and why."""
+    return {name: f"output `{name}` {why}" for name, found in outputs.items() if (why := proves_nothing(found))}
+
+
+def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:
+    """Values that decide an If of which no case took one branch."""
+    return {
+        name: f"the {'else' if True in taken else 'then'} branch on `{name}` was never taken"
         for name, taken in branches.items()
         if len(taken) < 2
-    ]
-    return weak
+    }

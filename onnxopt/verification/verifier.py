@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.run import Refused
 from onnxopt.verification.service import Died, Service
-from onnxopt.verification.verdict import conclude, settle, weaknesses, word
+from onnxopt.verification.verdict import conclude, settle, untaken_branches, weak_outputs, word
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -254,8 +254,8 @@ class Verifier:
         compared = [c for c in cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
-        weak = self._weak(answers)
-        looked = self._look(verdict, answers, failed, bool(weak))
+        weak, untaken = self._weak(answers)
+        looked = self._look(verdict, answers, failed, untaken, weak=bool(weak))
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
@@ -270,8 +270,9 @@ class Verifier:
             verdict.hint = "give real data with --inputs"
             return None
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
-            weak = [w for w in weak if not w.startswith("output ")]  # the values inside say more than the outputs
-        word(verdict, weak, refused=self._opened[2])
+            weak = {}  # the values inside say more than the outputs
+            untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
+        word(verdict, [*weak.values(), *untaken.values()], refused=self._opened[2])
         if verdict.status == DIFFERENT:
             wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)
             if self.stepwise and wrong is not None:
@@ -283,27 +284,35 @@ class Verifier:
             verdict.hint = f"give real data with {'--inputs' if self.stepwise else '--input NAME=FILE.npy'}"
         return None
 
-    def _weak(self, answers: Sequence[Answer]) -> list[str]:
-        """Why the cases prove little."""
+    def _weak(self, answers: Sequence[Answer]) -> tuple[dict[str, str], dict[str, str]]:
+        """Why the cases prove little, by output; and by value that decides a branch."""
         assert self._plan is not None
         found = [a for a in answers if a.evidence]
         if not self._plan.inputs or not found:
-            return []
+            return {}, {}
         outputs = {name: [a.evidence[name] for a in found] for name in found[0].evidence}
         branches: dict[str, set[bool]] = {}
         for answer in answers:
             for name, taken in answer.branches.items():
                 branches.setdefault(name, set()).add(taken)
-        return weaknesses(outputs, branches)
+        return weak_outputs(outputs), untaken_branches(branches)
 
     # -- the second look ---------------------------------------------------------------------------------
 
-    def _look(self, verdict: Verification, answers: Sequence[Answer], failed: JudgedCase | None, weak: bool) -> bool:
+    def _look(
+        self,
+        verdict: Verification,
+        answers: Sequence[Answer],
+        failed: JudgedCase | None,
+        untaken: Mapping[str, str],
+        *,
+        weak: bool,
+    ) -> bool:
         """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
         assert self._plan is not None
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
-        if not (rough or hidden or weak or self.options.pieces or not self._steady):
+        if not (rough or hidden or weak or untaken or self.options.pieces or not self._steady):
             return False
         wrong = {c.name for c in verdict.cases if any(not o.ok for o in c.outputs)} | {failed.name if failed else ""}
         names = [a.case.name for a in answers if a.case.name in wrong] or [a.case.name for a in answers]
@@ -312,7 +321,7 @@ class Verifier:
             for i in range(0, len(names), _AT_ONCE):
                 group = names[i : i + _AT_ONCE]
                 self._hold(group)
-                found, places = self._call("pieces", group)
+                found, places = self._call("pieces", group, list(untaken))
                 pieces = found if pieces is None else pieces.joined(found)
                 if places:
                     break

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.inputs import Case
+from onnxopt.verification.pieces.inside import bodies, walk_bodies
 from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.runner import Runner
 from onnxopt.verification.pieces.walk import Fault, Outcome, Walk
@@ -46,8 +47,11 @@ class Look:
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         self.a, self.b = (open_runner(p, label, provider, tell, **how) for p, label in zip(paths, labels))
 
-    def pieces(self, cases: Sequence[Case]) -> tuple[Pieces, list[Place]]:
-        """Hold the second file against the first on the inputs of these cases."""
+    def pieces(self, cases: Sequence[Case], untaken: Sequence[str] = ()) -> tuple[Pieces, list[Place]]:
+        """Hold the second file against the first on the inputs of these cases.
+
+        `untaken`: values of the first that decide branches which no case takes; these are compared all the same.
+        """
         feeds = [self._complete(case.feeds) for case in cases]
         types = {name: type_of(value) for name, value in feeds[0].items()}
         walk = Walk(self.a, self.b, feeds, types, memory=self.options.memory, seed=self.options.seed)
@@ -65,37 +69,41 @@ class Look:
             worst_rel=found.worst.relative,
             complete=not found.faults and not found.unsettled,
             note=_left(found),
+            branches=[name for name in untaken if self._branches(walk, name)],
         )
-        return pieces, [self._place(walk, fault, names[fault.case]) for fault in found.faults]
+        return pieces, [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
+
+    def _branches(self, walk: Walk, condition: str) -> bool:
+        """Do both branches of every If that the condition decides compute the same, on what they capture?"""
+        deciding = [i for i, n in enumerate(walk.a.nodes) if n.op_type == "If" and n.input[0] == condition]
+        return all(self._both(walk, i) for i in deciding)
+
+    def _both(self, walk: Walk, i: int) -> bool:
+        value = next((walk.pairs.by_original[o] for o in walk.a.nodes[i].output if o in walk.pairs.by_original), None)
+        if value is not None and walk.pairs.is_same(value):
+            return True
+        # One that B no longer has may have become one with another.
+        others = (
+            [j for j, n in enumerate(walk.b.nodes) if n.op_type == "If"] if value is None else [walk.b.maker[value]]
+        )
+        return any(_agree(walk, i, j) for j in others)
+
+    def _places(self, walk: Walk, fault: Fault, cases: list[str], scope: str) -> list[Place]:
+        """Of a fault: inside a body, where that shows it."""
+        i, j = walk.a.maker[walk.pairs.of[fault.value]], walk.b.maker[fault.value]
+        node = walk.b.nodes[j]
+        for name, inner in walk_bodies(walk, i, j) if bodies(node) else ():
+            if inner.outcome.faults:
+                called = f' "{node.name}"' if node.name else ""
+                path = f"{scope} / {node.op_type}{called} / {name}"
+                return [p for f in inner.outcome.faults for p in self._places(inner, f, cases, path)]
+        return [_place(walk, fault, cases[fault.case], scope)]
 
     def _complete(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """With the defaults of initializers that a caller may override, which are fed like any input."""
         program = self.a.program
         missing = [n for n in program.given if n not in feeds and n in program.constants]
         return dict(feeds) | {name: program.constant(name) for name in missing}
-
-    def _place(self, walk: Walk, fault: Fault, case: str) -> Place:
-        found = fault.found
-        noise = walk.noise([fault.value]).get(fault.value)
-        record = OutputRecord(
-            fault.value,
-            walk.replay.kind(fault.value),
-            list(np.shape(walk.replay.mine(fault.value)[fault.case])),
-            found.largest,
-            found.relative,
-            False,
-            found.note
-            or (
-                f"{found.largest:.1%} of its elements differ"
-                if found.discrete
-                else f"differs by {found.relative:.1e} of its range"
-            ),
-        )
-        place = Place(case, fault.value, record, fault.entries)
-        place.a = [_side(self.a.program, i) for i in fault.a[-_SHOWN:]]
-        place.b = [_side(self.b.program, i) for i in fault.b[-_SHOWN:]]
-        place.noise = worst(noise).relative if noise else None
-        return place
 
     def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, float]:
         """For each output the largest change, of its range, that the last bits of inputs and weights make."""
@@ -116,6 +124,35 @@ class Look:
                         if name in changed:
                             found[name] = worst([found[name], difference(before, changed[name])])
         return {name: d.relative for name, d in found.items()}
+
+
+def _agree(walk: Walk, i: int, j: int) -> bool:
+    inner = [w.outcome for _, w in walk_bodies(walk, i, j)]
+    return len(inner) == 2 and not any(outcome.faults or outcome.unsettled for outcome in inner)
+
+
+def _place(walk: Walk, fault: Fault, case: str, scope: str) -> Place:
+    found = fault.found
+    noise = walk.noise([fault.value]).get(fault.value)
+    how = (
+        f"{found.largest:.1%} of its elements differ"
+        if found.discrete
+        else f"differs by {found.relative:.1e} of its range"
+    )
+    record = OutputRecord(
+        fault.value,
+        walk.replay.kind(fault.value),
+        list(np.shape(walk.replay.mine(fault.value)[fault.case])),
+        found.largest,
+        found.relative,
+        False,
+        found.note or how,
+    )
+    place = Place(case, fault.value, record, fault.entries, scope=scope)
+    place.a = [_side(walk.a, i) for i in fault.a[-_SHOWN:]]
+    place.b = [_side(walk.b, i) for i in fault.b[-_SHOWN:]]
+    place.noise = worst(noise).relative if noise else None
+    return place
 
 
 def _left(found: Outcome) -> str:

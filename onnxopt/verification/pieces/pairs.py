@@ -19,7 +19,9 @@ class Pairs:
     def __init__(self, a: Program, b: Program) -> None:
         self.a, self.b = a, b
         self.of = {name: name for name in b.maker if name in a.maker}
-        taken = set(self.of)
+        if b.is_body:  # its outputs are known by their order
+            self.of |= {y: x for x, y in zip(a.outputs, b.outputs) if x in a.maker and y in b.maker}
+        taken = set(self.of.values())
         for name in b.maker:
             if name not in self.of and (guess := self._stem(name, taken)):
                 self.of[name] = guess

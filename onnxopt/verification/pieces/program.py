@@ -29,14 +29,19 @@ class Program:
     what it captures.
     """
 
-    def __init__(self, skeleton: Skeleton, graph: GraphProto | None = None, given: Collection[str] = ()) -> None:
+    def __init__(self, skeleton: Skeleton, graph: GraphProto | None = None, outer: Program | None = None) -> None:
+        """`graph`: a body of a node of `outer`."""
         self.skeleton = skeleton
+        self.is_body = outer is not None
         self.graph = skeleton.proto.graph if graph is None else graph
-        self.main = graph is None
-        self.constants: dict[str, TensorProto] = {} if self.main else dict(_main_constants(skeleton))
+        self.given = {i.name for i in self.graph.input}
+        self.constants: dict[str, TensorProto] = {}
+        if outer is not None:
+            taken = set(captured(self.graph))
+            self.given |= {name for name in taken if not outer.is_constant(name)}
+            self.constants = {name: t for name, t in outer.constants.items() if name in taken}
         self.constants |= {t.name: t for t in self.graph.initializer}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
-        self.given = {i.name for i in self.graph.input} | set(given)
         nodes = list(self.graph.node)
         reads = [list(dict.fromkeys(_reads(n))) for n in nodes]
         order = _sorted(nodes, reads)
@@ -173,10 +178,6 @@ def type_of(value: Any) -> str:
         return "tensor(string)"
     name = {"float64": "double", "float32": "float"}.get(value.dtype.name, value.dtype.name)
     return f"tensor({name})"
-
-
-def _main_constants(skeleton: Skeleton) -> Iterator[tuple[str, TensorProto]]:
-    return ((t.name, t) for t in skeleton.proto.graph.initializer)
 
 
 def _element(kind: str) -> str:

@@ -39,6 +39,11 @@ class Runner:
         self.label = label
         self.tell = tell
 
+    def inside(self, body: Program) -> Runner:
+        """What runs a body in the same way."""
+        how = {"reference": self.reference, "stateful": self.stateful, "provider": self.provider}
+        return Runner(body, **how, label=self.label, tell=self.tell)  # type: ignore[arg-type]
+
     def open(
         self,
         nodes: Sequence[int],

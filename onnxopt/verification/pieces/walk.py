@@ -237,7 +237,8 @@ class Walk:
         segment nobody is in the way yet, unless too much has come together behind it.
         """
         pending = set(self.pending)
-        found = {v for v in self.a.outputs if v in pending} if last else set()
+        outputs = [self.pairs.by_original.get(v, v) for v in self.a.outputs]
+        found = {v for v in outputs if v in pending} if last else set()
         for value in reversed(self.pending):
             seen = self.first.get(value)
             if seen is not None and seen.ok and (not seen.moves or value in found):
@@ -245,7 +246,7 @@ class Walk:
         if not found:
             return []
         known = self.original.values[0]
-        open_ = self.a.outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
+        open_ = outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
         nodes = self.b.cone((v for v in open_ if v not in self.cuts), self.fed)
         if not last and sum(i <= self.b.maker[self.pending[-1]] for i in nodes) < _OPEN:
             return []
@@ -293,19 +294,19 @@ class Walk:
         return True
 
     def _outputs(self) -> None:
-        """Those that no node of B makes, or none of A."""
+        """Those that no node of B makes, or none of A: constants."""
         a, b = self.a, self.b
-        for name in a.outputs:
-            if name in self.cuts:
+        for x, y in zip(a.outputs, b.outputs):
+            if y in self.cuts:
                 continue
-            if name not in b.maker and name in b.constants and all(name in known for known in self.original.values):
-                found = worst([difference(known[name], b.constant(name)) for known in self.original.values])
-            elif name not in a.maker and name in a.constants and name in b.constants:
-                found = difference(a.constant(name), b.constant(name))
+            if y not in b.maker and y in b.constants and all(x in known for known in self.original.values):
+                found = worst([difference(known[x], b.constant(y)) for known in self.original.values])
+            elif x not in a.maker and x in a.constants and y in b.constants:
+                found = difference(a.constant(x), b.constant(y))
             else:
                 found = Difference(note="it is made otherwise")
             if not found.within(allowed(EPSILON["float32"], 1)):
-                self.outcome.unsettled.append(name)
+                self.outcome.unsettled.append(x)
 
 
 def _is_blank(value: Any) -> bool:

@@ -1,0 +1,77 @@
+"""Bodies compared: both branches of an If, the first turn of a Loop or Scan, on the values that A captures there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.runner import Failed
+from onnxopt.verification.pieces.walk import Walk
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+
+def bodies(node: NodeProto) -> dict[str, GraphProto]:
+    """By the name of their attribute."""
+    return {a.name: a.g for a in node.attribute if a.HasField("g")}
+
+
+def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:
+    """(attribute, walk) of each body of node i of A and node j of B, on the cases of the walk around them.
+
+    Nothing for bodies whose values are not known any more, or that do not run on them.
+    """
+    x, y = outer.a.nodes[i], outer.b.nodes[j]
+    if x.op_type != y.op_type or x.domain != y.domain:
+        return
+    theirs = bodies(y)
+    for name, graph in bodies(x).items():
+        if name not in theirs:
+            continue
+        a, b = Program(outer.a.skeleton, graph, outer.a), Program(outer.b.skeleton, theirs[name], outer.b)
+        cases = [_given(outer, x, a, b, case) for case in range(len(outer.original.values))]
+        if not cases or None in cases:
+            continue
+        known: list[dict[str, Any]] = [c for c in cases if c is not None]
+        types = {n: outer.original.types.get(n) or type_of(v) for n, v in known[0].items()}
+        walk = Walk(
+            outer.runner.inside(a), outer.replay.runner.inside(b), known, types, memory=outer.memory, seed=outer.seed
+        )
+        try:
+            walk.run()
+        except Failed:
+            continue
+        yield name, walk
+
+
+def _given(outer: Walk, node: NodeProto, a: Program, b: Program, case: int) -> dict[str, Any] | None:
+    """What the bodies of a node are given in its first turn: what they capture, and their inputs."""
+    known = outer.original.values[case]
+
+    def value(name: str) -> Any:
+        return outer.a.constant(name) if outer.a.is_constant(name) else known.get(name)
+
+    inputs = [[i.name for i in body.graph.input] for body in (a, b)]
+    found = {name: value(name) for name in a.given - set(inputs[0])}
+    for name in b.given - set(inputs[1]):
+        of, view = outer.pairs.of.get(name, name), outer.replay.views.get(name)
+        if name not in outer.cuts or of not in known:
+            return None
+        found[name] = known[of] if view is None else view(known[of], case)
+    given: list[Any] = []
+    if node.op_type == "Loop":
+        given = [np.array(0, np.int64), np.array(True), *(value(name) for name in node.input[2:])]
+    elif node.op_type == "Scan":
+        scanned = next((x.i for x in node.attribute if x.name == "num_scan_inputs"), 0)
+        given = [value(name) for name in node.input]
+        states = len(given) - scanned
+        given[states:] = [v[0] if isinstance(v, np.ndarray) and v.ndim and len(v) else None for v in given[states:]]
+    if any(len(names) != len(given) for names in inputs):
+        return None
+    for names in inputs:
+        found |= dict(zip(names, given))
+    return found if all(isinstance(v, (np.ndarray, list)) for v in found.values()) else None
