@@ -23,8 +23,9 @@ EPSILON: Final = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
     "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
 }  # fmt: skip
-_ROUNDINGS: Final = 4.0  # of a path's random walk that are allowed
-_NOISE: Final = 8.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
+_WALK: Final = 2.0  # times the random walk is allowed
+_DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured
+_NOISE: Final = 4.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
 
 
 # Operators that hand numbers on as they are.
@@ -60,7 +61,7 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
 
 def allowed(epsilon: float, depth: float) -> float:
     """Of a value's range, with so many roundings on the path to it."""
-    return _ROUNDINGS * epsilon * math.sqrt(1.0 + depth)
+    return _WALK * epsilon * math.sqrt(1.0 + min(depth, _DEEPEST))
 
 
 @dataclass(frozen=True)

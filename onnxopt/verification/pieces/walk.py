@@ -23,11 +23,12 @@ from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import NODES, Stream, segments
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
+from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, roundings, worst
 
 _OPEN: Final = 20 * NODES  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
 _PIECE: Final = 2000  # nodes of a piece that are counted
+_MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it
 
 
 @dataclass
@@ -99,7 +100,6 @@ class Walk:
         self.latest: dict[str, list[Difference]] = {}  # by value, from cuts alone: of each case
         self.pending: list[str] = []
         self.outcome = Outcome()
-        self._heard: set[str] = set()
 
     def run(self) -> Outcome:
         """Raises Failed where A fails."""
@@ -137,7 +137,7 @@ class Walk:
         self._assume_all()
         self._tighten()
         while blocked := self._blocked(last):
-            if not self._hear(blocked) and not self._blame(blocked):
+            if not self._hear(blocked) and not self._blame(blocked[0]):
                 break
             self._resolve()
             self._tighten()
@@ -254,16 +254,33 @@ class Walk:
         return [v for v in self.pending if v in found and self.b.maker[v] in open_nodes]
 
     def _hear(self, blocked: Sequence[str]) -> bool:
-        """Are any differences what the last bits of A do in the same piece? Those are cuts, too."""
-        new = [v for v in blocked if v not in self._heard and not any(d.note for d in self.latest[v])]
-        self._heard.update(new)
-        noise = self.noise(new)
-        found = [v for v in new if v in noise and all(d.explained(n) for d, n in zip(self.latest[v], noise[v]))]
-        for value in found:
+        """Is the first in the way no worse than what the last bits of A do in the same piece? Then it is a cut, too.
+
+        If it is not, it may have been moved on purpose (a scale), and what makes up for that differs by noise: by far
+        less than what it makes up for. Where nothing is rounded between cuts, no noise explains anything.
+        """
+        first, rounded = blocked[0], [v for v in blocked if self._is_rounded(v)]
+        noise = self.noise(rounded)
+        heard = [v for v in rounded if v in noise and all(d.explained(n) for d, n in zip(self.latest[v], noise[v]))]
+        if first in heard:
+            heard = [first]
+        else:
+            moved = _MOVED * worst(self.latest[first]).relative
+            heard = [v for v in heard if worst(self.latest[v]).relative <= moved]
+        for value in heard:
             self._cut(value, worst(self.latest[value]))
-        self.outcome.noisy += len(found)
+        self.outcome.noisy += len(heard)
         self.pending = [v for v in self.pending if v not in self.cuts]
-        return bool(found)
+        return bool(heard)
+
+    def _is_rounded(self, value: str) -> bool:
+        """Can what B makes of A's values differ by rounding at all?"""
+        if any(d.note for d in self.latest[value]):
+            return False
+        if self.replay.paths([value], self.fed)[value][0]:
+            return True
+        nodes = self.a.cone([self.pairs.of[value]], self._cuts_of_a(), _PIECE)
+        return any(roundings(self.a.nodes[i], self.a.constants) for i in nodes)
 
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
@@ -274,11 +291,10 @@ class Walk:
     def _cuts_of_a(self) -> set[str]:
         return {self.pairs.of.get(v, v) for v in self.fed}
 
-    def _blame(self, blocked: Sequence[str]) -> bool:
-        """Put the first that is in the way down as a fault, and go on behind it with A's value."""
+    def _blame(self, value: str) -> bool:
+        """Put what is in the way down as a fault, and go on behind it with A's value."""
         if len(self.outcome.faults) >= _FAULTS:
             return False
-        value = blocked[0]
         differences = self.latest[value]
         found = worst(differences)
         nodes = self.b.cone([value], self.fed)
