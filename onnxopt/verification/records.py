@@ -84,11 +84,27 @@ class JudgedCase(CaseRecord):
 
 @dataclass
 class Side:
-    """The node that makes a value in one of the models: its name, operator, and what it reads."""
+    """One node: its name, operator, what it reads and makes."""
 
     node: str
     op: str
     inputs: list[str]
+    outputs: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Place:
+    """Where result and original part: `a` and `b`, the nodes of each between the values `entries`, which agree, and
+    `value`, which does not."""
+
+    case: str
+    value: str
+    record: OutputRecord
+    entries: list[str] = field(default_factory=list)
+    a: list[Side] = field(default_factory=list)
+    b: list[Side] = field(default_factory=list)
+    scope: str = "main"  # graph path, bodies as the project's Graph.path writes them
+    rewrites: list[str] = field(default_factory=list)  # lines: what the journal says made them
 
 
 @dataclass
@@ -129,6 +145,7 @@ class Verification:
     worst: str = ""
     worst_rel: float = 0.0
     seconds: float = 0.0
+    places: list[Place] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
