@@ -26,6 +26,7 @@ from onnxopt.pipeline import (
     pipeline_text,
 )
 from onnxopt.pipeline.context import Trace
+from onnxopt.pipeline.site import Site
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class OptimizeOptions:
     """What to run, and how.
 
     `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
-    the level's; `disable` takes passes, or single rules, out. `config`: values of config keys, such as
-    `constant-folding.max-bytes`.
+    the level's; `disable` takes passes out, or single rules, or with `RULE@VALUE` what a rule (or pass) does at the
+    node that makes the value. `excluded`: such sites too, found out by verification. `config`: values of config keys,
+    such as `constant-folding.max-bytes`.
     `target`: what the result is for. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
@@ -57,6 +59,7 @@ class OptimizeOptions:
     pipeline: str | None = None
     extra: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
+    excluded: tuple[Site, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     target: str = "any"
     max_rewrites: int | None = None
@@ -86,17 +89,24 @@ class OptimizeOptions:
     def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
         """Settings to run it in. Raises UsageError for unknown names and keys."""
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
+        whole = [name for name in self.disable if "@" not in name]
         return PassContext(
             opt_level=self.level,
             required_pass=required,
-            disabled_pass=[get_pass(name).info.name for name in self.disable if not is_rule(name)],
-            disabled_rule=[name for name in self.disable if is_rule(name)],
+            disabled_pass=[get_pass(name).info.name for name in whole if not is_rule(name)],
+            disabled_rule=[name for name in whole if is_rule(name)],
             config=self.config,
             target=self.target,
             instruments=instruments,
             trace=trace,
             max_rewrites=self.max_rewrites,
+            excluded=[*self.sites(), *self.excluded],
         )
+
+    def sites(self) -> list[Site]:
+        """The single matches that `disable` names. Raises UsageError for a rule that does not exist."""
+        found = [Site.parse(text) for text in self.disable if "@" in text]
+        return [s if is_rule(s.name) else replace(s, name=get_pass(s.name).info.name) for s in found]
 
 
 def _names(p: Pass) -> Iterator[str]:

@@ -44,8 +44,8 @@ def _merge_scope(graph: Graph, seen: Seen, ctx: PassContext) -> None:
         if not _mergeable(node, graph):
             continue
         first = seen.setdefault(_key(node), node)
-        if first is not node and ctx.fuel.left != 0 and _replace(node, first):
-            ctx.spend("merged")
+        if first is not node and _replaceable(node, first) and ctx.spend("merged", at=node):
+            _replace(node, first)
 
 
 def _mergeable(node: Node, graph: Graph) -> bool:
@@ -62,14 +62,15 @@ def _key(node: Node) -> Hashable:
     return node.op, tuple(inputs), len(node.outputs), tuple(attributes)
 
 
-def _replace(node: Node, first: Node) -> bool:
+def _replaceable(node: Node, first: Node) -> bool:
+    pairs = zip(node.outputs, first.outputs)
+    return not any(a is not None and a.is_used and (b is None or a.is_output) for a, b in pairs)
+
+
+def _replace(node: Node, first: Node) -> None:
     graph = node.graph
     assert graph is not None
-    pairs = list(zip(node.outputs, first.outputs))
-    if any(a is not None and a.is_used and (b is None or a.is_output) for a, b in pairs):
-        return False
-    for a, b in pairs:
+    for a, b in zip(node.outputs, first.outputs):
         if a is not None and b is not None:
             a.replace_all_uses_with(b)
     graph.remove(node)
-    return True

@@ -229,6 +229,10 @@ class _Cone:
             if any(v in self.dangerous for v in wanted):
                 kept.add(node)
                 continue
+            if reason := next(filter(None, map(self.ctx.leaves_out, wanted)), ""):
+                self._decline(node, reason)
+                kept.add(node)
+                continue
             if not self.graph.opset() and not all(self._is_initializer(v) for v in wanted):
                 self._decline(node, "the result would be a Constant, and the default domain is not imported")
                 kept.add(node)
@@ -248,13 +252,23 @@ class _Cone:
                 continue
             replaced += [(node, v) for v in wanted]
         for node, value in replaced:
-            if not self.ctx.fuel.take():
+            if not self.ctx.spend(_RULE, 0, at=value):
                 break
             self._materialise(node, value)
+            self._remove(node)
         for node in reversed(self.nodes):
-            if node.graph is not None and not node.used_outputs():
-                self.graph.remove(node)
-                self.ctx.count(_RULE)
+            self._remove(node)
+
+    def _remove(self, unread: Node) -> None:
+        """If nothing reads the node it goes, then what only it read."""
+        stack = [unread]
+        while stack:
+            node = stack.pop()
+            if node.graph is None or node not in self.nodes or node.used_outputs():
+                continue
+            stack += [v.producer for v in node.inputs if v is not None and v.producer is not None]
+            self.graph.remove(node)
+            self.ctx.count(_RULE)
 
     def _stays_filled(self, array: Array) -> bool:
         """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""

@@ -45,6 +45,6 @@ def _merge(group: list[Value], graph: Graph, ctx: PassContext) -> None:
     first: dict[bytes, Value] = {}
     for value in group:
         kept = first.setdefault(value.array.tobytes(), value)
-        if kept is not value and ctx.spend("duplicate_constant"):
+        if kept is not value and ctx.spend("duplicate_constant", at=value):
             value.replace_all_uses_with(kept)
             graph.remove_initializer(value)

@@ -63,7 +63,7 @@ class FlattenRows(GraphPass):
                 ctx.decline("flattened", "two unknown dims cannot be restored", repr(region.nodes[0]))
             elif not self.ranked and any(decides_ranking(v) for v in region.leaving()):
                 ctx.decline("flattened", "the result is ranked (NonMaxSuppression, TopK)", repr(region.nodes[0]))
-            elif ctx.spend("flattened"):
+            elif ctx.spend("flattened", at=region.nodes[-1]):
                 region.flatten()
 
 

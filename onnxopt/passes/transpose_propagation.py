@@ -74,7 +74,7 @@ class TransposePropagation(GraphPass):
                 ctx.decline("turned", "it would not leave fewer Transposes", repr(region.nodes[0]))
             elif not self.ranked and region.is_sum and region.decides_ranking():
                 ctx.decline("turned", "the result is ranked (NonMaxSuppression, TopK)", repr(region.nodes[0]))
-            elif ctx.spend("turned"):
+            elif ctx.spend("turned", at=region.nodes[-1]):
                 region.turn(q)
                 turned = True
         return turned
