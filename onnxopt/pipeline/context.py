@@ -137,8 +137,9 @@ class PassContext:
 
     def leaves_out(self, at: Value | Node, rule: str = "") -> str:
         """Why the pass that runs, or its `rule`, is to leave a value or node alone; empty if it need not."""
-        for value in at.outputs if isinstance(at, Node) else [at]:
-            for site in self._sites.get(value.name, ()) if value is not None else ():
+        values = [v for v in at.outputs if v is not None] if isinstance(at, Node) else [at]
+        for value in values:
+            for site in self._sites.get(value.name, ()):
                 if site.name in (rule, self.running) and site.scope in ("", value.graph.path):
                     if self.report is not None and site not in self.report.left_out:
                         self.report.left_out.append(site)

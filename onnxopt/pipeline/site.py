@@ -14,7 +14,8 @@ class Site:
     """Where the rule, or the pass without rules, called `name` rewrites: at the node that makes `value`, in the scope
     whose path is `scope` (empty: in any).
 
-    A replacement takes over its anchor's output, so a site has the same name in every run. `reason`: why it is left out.
+    A replacement takes over its anchor's output, so a site has the same name in every run. `reason`: why it is left
+    out.
     """
 
     name: str
