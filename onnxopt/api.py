@@ -117,13 +117,25 @@ def _names(p: Pass) -> Iterator[str]:
 
 @dataclass
 class RolledBack:
-    """A rule (or a pass without rules, `rule` empty) that made the result wrong, and was left out."""
+    """What a rule (or a pass without rules, `rule` empty) did to `value`, made the result wrong, and was left out; the
+    whole rule or pass where `value` is empty."""
 
     pass_text: str
     rule: str
     scope: str
     match: list[str]
     message: str
+    value: str = ""
+
+    @property
+    def name(self) -> str:
+        """As `--disable` takes it."""
+        return self.rule or self.pass_text.partition("{")[0]
+
+    @property
+    def site(self) -> Site | None:
+        """None: all of it."""
+        return Site(self.name, self.value, self.scope) if self.value else None
 
 
 @dataclass

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+
 WRONG: Final = "left out: it made the result wrong"
 BY_HAND: Final = "left out: disabled here"
 
@@ -22,6 +25,12 @@ class Site:
     value: str
     scope: str = ""
     reason: str = field(default=WRONG, compare=False)
+
+    @classmethod
+    def of(cls, name: str, at: Value | Node | None) -> Site | None:
+        """The site of what `name` does at a node, which is known by the first value it makes, or at a value."""
+        value = next((v for v in at.outputs if v is not None), None) if isinstance(at, Node) else at
+        return cls(name, value.name, value.graph.path) if value is not None else None
 
     @classmethod
     def parse(cls, text: str) -> Site:

@@ -133,15 +133,11 @@ class Journal(Instrument):
 
     def _begin(self, at: Value | Node | None, covered: dict[Node, Known]) -> _Begun:
         node = at if at is None or isinstance(at, Node) else at.producer
-        value = next((v for v in at.outputs if v is not None), None) if isinstance(at, Node) else at
         nodes = (covered or ([node] if node is not None else [])) if self._matches else []
-        return _Begun(
-            at.graph.path if at is not None and at.graph is not None else "",
-            value.name if value is not None else "",
-            PassContext.current().fuel.taken,
-            tuple(node_text(n) for n in nodes),
-            covered,
-        )
+        site = Site.of("", at)
+        scope, value = (site.scope, site.value) if site is not None else ("", "")
+        match = tuple(node_text(n) for n in nodes)
+        return _Begun(scope, value, PassContext.current().fuel.taken, match, covered)
 
     def _end_step(self) -> None:
         """What a pass without rules did since it told that it rewrites."""
