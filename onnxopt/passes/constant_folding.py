@@ -70,7 +70,7 @@ class _Cone:
 
     def collect(self) -> None:
         for node in self.graph:
-            if self._foldable(node):
+            if self._foldable(node) and not self._is_left_out(node):
                 self.nodes[node] = None
                 self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(node.inputs) if v is not None)
 
@@ -89,6 +89,12 @@ class _Cone:
         if not is_known(node.op, self.graph.opset(node.domain)) or node.has_references:
             return False
         return not node.attr("training_mode", 0)
+
+    def _is_left_out(self, node: Node) -> bool:
+        reason = self.ctx.leaves_out(node)
+        if reason:
+            self._decline(node, reason)
+        return bool(reason)
 
     def _frees(self, node: Node, v: Value) -> int:
         if v.only_user is not node:
@@ -227,10 +233,6 @@ class _Cone:
                 kept.add(node)
                 continue
             if any(v in self.dangerous for v in wanted):
-                kept.add(node)
-                continue
-            if reason := next(filter(None, map(self.ctx.leaves_out, wanted)), ""):
-                self._decline(node, reason)
                 kept.add(node)
                 continue
             if not self.graph.opset() and not all(self._is_initializer(v) for v in wanted):
