@@ -44,22 +44,20 @@ class OptimizeOptions:
 
     `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
     the level's; `disable` takes passes out, or single rules, or with `RULE@VALUE` what a rule (or pass) does at the
-    node that makes the value. `excluded`: such sites too, found out by verification. `config`: values of config keys,
-    such as `constant-folding.max-bytes`.
+    node that makes the value. `config`: values of config keys, such as `constant-folding.max-bytes`.
     `target`: what the result is for. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what
-    (these three for files only).
+    (these three for files only). `excluded`: single matches that made a result wrong.
     """
 
     level: int = 2
     pipeline: str | None = None
     extra: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
-    excluded: tuple[Site, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     target: str = "any"
     max_rewrites: int | None = None
@@ -70,6 +68,7 @@ class OptimizeOptions:
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
+    excluded: tuple[Site, ...] = ()
 
     def load(self, source: str | Path) -> Model:
         """The model in a file, as these options want it read. Raises ModelError and UsageError."""

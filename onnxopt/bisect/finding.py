@@ -60,15 +60,17 @@ def describe(
     verify_options: VerifyOptions | None,
     rewrite: int,
     message: str,
-    tell: Tell = lambda line: None,
-    runs: int = 0,
+    tell: Tell | None = lambda line: None,
 ) -> Finding:
-    """All there is to say of one rewrite of the pipeline, by its number; `message`: what is wrong with it."""
+    """All there is to say of one rewrite of the pipeline, by its number; `message`: what is wrong with it. `tell`: of
+    the search for the smallest model; None: it is not looked for.
+    """
     last = _Capture(rewrite)
     run(source, options, (last,), rewrite)
     found = Finding(message, last.pass_text, last.run, rewrite, last.rule, last.equation, last.scope, last.match)
-    found.site, found.runs = last.site, runs
-    found.submodel = _smallest(last.parts, last.pass_text, options, verify_options, tell)
+    found.site = last.site
+    if tell is not None:
+        found.submodel = _smallest(last.parts, last.pass_text, options, verify_options, tell)
     return found
 
 

@@ -33,12 +33,16 @@ def bisect(
     options: OptimizeOptions | None = None,
     verify_options: VerifyOptions | None = None,
     tell: Tell = lambda line: None,
+    *,
+    known: Verification | None = None,
+    smallest: bool = True,
 ) -> Finding:
     """The first pass, and its first rewrite, after which the result differs from the original.
 
     Where verification names places, among the rewrites that happened there. Else by about log2(passes run) +
-    log2(rewrites) optimizations, each verified. Raises UsageError if the result of the whole pipeline does not differ,
-    and what a failing pass raises.
+    log2(rewrites) optimizations, each verified. `known`: the verdict on the whole result. `smallest`: look for the
+    smallest model that shows it. Raises UsageError if the result of the whole pipeline does not differ, and what a
+    failing pass raises.
     """
     source, options = Path(source), options or OptimizeOptions()
     with Verifier(source, verify_options) as verifier, tempfile.TemporaryDirectory() as folder:
@@ -49,7 +53,7 @@ def bisect(
         trial = _Trial(source, options, verifier, Path(folder) / "trial.onnx")
         journal = Journal()
         whole = trial.run(watch=journal)
-        verdict = trial.verify(whole)
+        verdict = known or trial.verify(whole)
         if verdict.status != "different":
             raise UsageError(f"{source}: the result does not differ from the original", "there is nothing to find")
         said = f"{whole.runs} runs of passes and {whole.rewrites} rewrites: {verdict.message}"
@@ -63,7 +67,9 @@ def bisect(
     if rewrite is None:
         assert runs is not None
         return Finding(message, whole.texts[runs - 1], runs, runs=verified)
-    return describe(source, options, verify_options, rewrite, message, tell, verified)
+    found = describe(source, options, verify_options, rewrite, message, tell if smallest else None)
+    found.runs = verified
+    return found
 
 
 def _at_places(trial: _Trial, places: Sequence[Place], entries: Sequence[Entry], tell: Tell) -> int | None:

@@ -43,7 +43,7 @@ def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
         elif f"{place.scope} / ".startswith(f"{entry.scope} / "):
             rank = next((i for i, inside in enumerate(classes) if names & inside), None)
             if rank is not None:
-                found.append((rank, len(names - classes[rank]) / len(names), entry))
+                found.append((rank, len(names.difference(*classes)) / len(names), entry))
                 classes[1].update(entry.taken)
     return [entry for *_, entry in sorted(found, key=lambda f: f[:2])]
 

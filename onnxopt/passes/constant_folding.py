@@ -253,12 +253,12 @@ class _Cone:
                 kept.add(node)
                 continue
             replaced += [(node, v) for v in wanted]
+        for node in reversed(self.nodes):
+            self._remove(node)  # dead before: no fold of ours
         for node, value in replaced:
             if not self.ctx.spend(_RULE, 0, at=value):
                 break
             self._materialise(node, value)
-            self._remove(node)
-        for node in reversed(self.nodes):
             self._remove(node)
 
     def _remove(self, unread: Node) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.api import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.errors import OnnxOptError
 from onnxopt.rollback.faults import Fault, Remedy
-from onnxopt.verification import VerifyOptions
+from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.instruments import Entry
@@ -50,15 +49,19 @@ class Search:
 
     def next(self, error: DifferentResult, *, single: bool) -> bool:
         """Leave out something else, or more; False where there is nothing. Not `single`: whole rules or passes."""
-        before = self.left_out
+        verdict, before = error.report.verification, self.left_out
+        assert verdict is not None
         if not single:
             for fault in self.faults:
                 fault.left_out = [r.whole for r in fault.left_out]
-        elif not self.at_places(error) and (self.bisected is None or not self.bisected.next()):
-            if self.bisected is not None:
-                self.bisected.left_out = self.bisected.remedies[:1]  # it is guilty, though not alone
-            return self._bisect(single)
-        return self.left_out != before or self._bisect(single)
+            return self.left_out != before or self._bisect(verdict, single)
+        if self.at_places(error):
+            return True
+        if self.bisected is not None:
+            if not verdict.places and self.bisected.next():
+                return True  # one more result, where to bisect again would take many
+            self.bisected.left_out = self.bisected.remedies[:1]  # guilty, but not alone
+        return self._bisect(verdict, single)
 
     def at_places(self, error: DifferentResult) -> bool:
         """The next step of each fault that shows at the places of the error, which learn what happened there."""
@@ -81,47 +84,52 @@ class Search:
                 self.faults.append(fault := Fault())
             fault.values |= values
             message = f"`{place.value}` {place.record.note}" if place.record.note else verification.message
-            fault.suspect([self._remedy(e, options, message) for e in found])
+            fault.suspect([Remedy(_record(e, message), options, e.fuel) for e in found])
             shown += [fault] if fault not in shown else []
         more = [fault.next() for fault in shown]
         return any(more)
 
-    def _remedy(self, entry: Entry, options: OptimizeOptions, message: str) -> Remedy:
-        from onnxopt.bisect import describe
-
-        record = RolledBack(entry.pass_name, entry.rule, entry.scope, list(entry.match), message, entry.value)
-        find = partial(describe, self.source, options, self.verify_options, entry.fuel, message)
-        return Remedy(record, options, find)
-
-    def _bisect(self, single: bool) -> bool:
+    def _bisect(self, verdict: Verification, single: bool) -> bool:
         from onnxopt.bisect import bisect  # not needed where nothing goes wrong
 
         options = self.options
+
+        def tell(line: str) -> None:
+            self.progress(f"bisecting: {line.strip()}")
+
         try:
-            found = bisect(
-                self.source, options, self.verify_options, lambda line: self.progress(f"bisecting: {line.strip()}")
-            )
+            found = bisect(self.source, options, self.verify_options, tell, known=verdict, smallest=False)
         except OnnxOptError:
             return False  # it cannot be found: the difference itself is what there is to say
         value = found.site.value if found.site is not None else ""
         record = RolledBack(found.pass_text, found.rule, found.scope, found.match, found.message, value)
         if record.name in options.disable:
             return False
-        remedy = Remedy(record, options, lambda: found)
-        known = {r.record.name for fault in self.faults for r in fault.left_out}
-        self.bisected = Fault(remedies=[remedy if single and record.name not in known else remedy.whole])
+        remedy = Remedy(record, options, found.rewrite)
+        again = any(r.record.name == record.name for fault in self.faults for r in fault.left_out)
+        enough = single and (verdict.places or not again)  # what takes many results is not done match by match
+        self.bisected = Fault()
+        self.bisected.suspect([remedy, remedy.whole] if enough else [remedy.whole])
         self.faults.append(self.bisected)
         return self.bisected.next()
 
     def keep(self, folder: Path, error: DifferentResult) -> None:
         """The smallest model that shows the first of what is left out."""
+        from onnxopt.bisect import describe
         from onnxopt.io import from_proto, load
         from onnxopt.pipeline import pipeline_text
         from onnxopt.pipeline.reproducer import write_reproducer
 
         if not self.left_out:
             return
-        options, finding = self.left_out[0].options, self.left_out[0].find()
-        model = from_proto(finding.submodel) if finding.submodel is not None else load(self.source)
-        text = finding.pass_text if finding.submodel is not None else pipeline_text(options.passes().passes)
+        first = self.left_out[0]
+        options, submodel, text = first.options, None, pipeline_text(first.options.passes().passes)
+        if first.rewrite is not None:
+            found = describe(self.source, options, self.verify_options, first.rewrite, first.record.message)
+            submodel, text = found.submodel, found.pass_text if found.submodel is not None else text
+        model = from_proto(submodel) if submodel is not None else load(self.source)
         write_reproducer(folder, model, text, dataclasses.replace(options, pipeline=text).context(), error, verify=True)
+
+
+def _record(entry: Entry, message: str) -> RolledBack:
+    return RolledBack(entry.pass_name, entry.rule, entry.scope, list(entry.match), message, entry.value)
