@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from onnxopt.api import OptimizeOptions, RolledBack
+from onnxopt.pipeline.site import Site
 
 _TRIES: Final = 2  # remedies that are tried: among more, bisection finds the right one sooner
 
@@ -19,6 +20,11 @@ class Remedy:
     record: RolledBack
     options: OptimizeOptions
     rewrite: int | None
+
+    @property
+    def key(self) -> tuple[str, Site | None]:
+        """The same for what leaves out the same."""
+        return self.record.name, self.record.site
 
     @property
     def whole(self) -> Remedy:
@@ -38,9 +44,9 @@ class Fault:
 
     def suspect(self, found: Sequence[Remedy]) -> None:
         """These too, before what was not tried yet."""
-        known = {(r.record.name, r.record.site): r for r in self.remedies[: self.tried]}
+        known = {r.key: r for r in self.remedies[: self.tried]}
         for r in (*found, *self.remedies[self.tried :]):
-            known.setdefault((r.record.name, r.record.site), r)
+            known.setdefault(r.key, r)
         self.remedies = list(known.values())
 
     def next(self) -> bool:

@@ -36,7 +36,7 @@ class Search:
     @property
     def left_out(self) -> list[Remedy]:
         """Each once, and no single match of what is left out as a whole."""
-        found = {(r.record.name, r.record.site): r for fault in self.faults for r in fault.left_out}
+        found = {r.key: r for fault in self.faults for r in fault.left_out}
         return [r for (name, site), r in found.items() if site is None or (name, None) not in found]
 
     @property
@@ -49,13 +49,13 @@ class Search:
 
     def next(self, error: DifferentResult, *, single: bool) -> bool:
         """Leave out something else, or more; False where there is nothing. Not `single`: whole rules or passes."""
-        verdict, before = error.report.verification, self.left_out
+        verdict, before = error.report.verification, {r.key for r in self.left_out}
         assert verdict is not None
         if not single:
             for fault in self.faults:
                 fault.left_out = [r.whole for r in fault.left_out]
-            return self.left_out != before or self._bisect(verdict, single)
-        if self.at_places(error):
+            return {r.key for r in self.left_out} != before or self._bisect(verdict, single)
+        if self.at_places(error) and {r.key for r in self.left_out} != before:
             return True
         if self.bisected is not None:
             if not verdict.places and self.bisected.next():
