@@ -26,6 +26,7 @@ from onnxopt.pipeline import (
     pipeline_text,
 )
 from onnxopt.pipeline.context import Trace
+from onnxopt.pipeline.site import Site
 from onnxopt.verification import DIFFERENT, Verification, Verifier, VerifyOptions, verify
 
 if TYPE_CHECKING:
@@ -42,15 +43,15 @@ class OptimizeOptions:
     """What to run, and how.
 
     `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
-    the level's; `disable` takes passes, or single rules, out. `config`: values of config keys, such as
-    `constant-folding.max-bytes`.
+    the level's; `disable` takes passes out, or single rules, or with `RULE@VALUE` what a rule (or pass) does at the
+    node that makes the value. `config`: values of config keys, such as `constant-folding.max-bytes`.
     `target`: what the result is for. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what
-    (these three for files only).
+    (these three for files only). `excluded`: single matches that made a result wrong.
     """
 
     level: int = 2
@@ -67,6 +68,7 @@ class OptimizeOptions:
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
+    excluded: tuple[Site, ...] = ()
 
     def load(self, source: str | Path) -> Model:
         """The model in a file, as these options want it read. Raises ModelError and UsageError."""
@@ -86,17 +88,24 @@ class OptimizeOptions:
     def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
         """Settings to run it in. Raises UsageError for unknown names and keys."""
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
+        whole = [name for name in self.disable if "@" not in name]
         return PassContext(
             opt_level=self.level,
             required_pass=required,
-            disabled_pass=[get_pass(name).info.name for name in self.disable if not is_rule(name)],
-            disabled_rule=[name for name in self.disable if is_rule(name)],
+            disabled_pass=[get_pass(name).info.name for name in whole if not is_rule(name)],
+            disabled_rule=[name for name in whole if is_rule(name)],
             config=self.config,
             target=self.target,
             instruments=instruments,
             trace=trace,
             max_rewrites=self.max_rewrites,
+            excluded=[*self.sites(), *self.excluded],
         )
+
+    def sites(self) -> list[Site]:
+        """The single matches that `disable` names. Raises UsageError for a rule that does not exist."""
+        found = [Site.parse(text) for text in self.disable if "@" in text]
+        return [s if is_rule(s.name) else replace(s, name=get_pass(s.name).info.name) for s in found]
 
 
 def _names(p: Pass) -> Iterator[str]:
@@ -107,13 +116,25 @@ def _names(p: Pass) -> Iterator[str]:
 
 @dataclass
 class RolledBack:
-    """A rule (or a pass without rules, `rule` empty) that made the result wrong, and was left out."""
+    """What a rule (or a pass without rules, `rule` empty) did to `value`, made the result wrong, and was left out; the
+    whole rule or pass where `value` is empty."""
 
     pass_text: str
     rule: str
     scope: str
     match: list[str]
     message: str
+    value: str = ""
+
+    @property
+    def name(self) -> str:
+        """As `--disable` takes it."""
+        return self.rule or self.pass_text.partition("{")[0]
+
+    @property
+    def site(self) -> Site | None:
+        """None: all of it."""
+        return Site(self.name, self.value, self.scope) if self.value else None
 
 
 @dataclass

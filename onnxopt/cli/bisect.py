@@ -49,6 +49,7 @@ def bisect(
     click.echo(f"{place}: run {found.pass_run} of the pipeline's passes{number}: {found.message}")
     if found.rule:
         click.echo(f"  {found.equation}")
+    if found.match:
         click.echo(f"  in {found.scope}, it replaced")
         for line in found.match:
             click.echo(f"    {line}")
@@ -60,3 +61,5 @@ def bisect(
         click.echo(f"{output}: {len(found.submodel.graph.node)} nodes show it")
     elif found.rule:
         click.echo("no part of the model shows it by itself")
+    if not quiet:
+        click.echo(f"found by verifying {found.runs} results")

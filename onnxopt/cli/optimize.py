@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from onnxopt.cli.telling import Telling
 from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
+    from onnxopt.api import OptimizeOptions, Report
     from onnxopt.batch import Budget
     from onnxopt.verification import VerifyOptions
 
@@ -185,6 +187,7 @@ def optimize(
     sys.exit(code) if code else None
 
 
+_SHOWN = 3  # sites in a hint
 _ONE_ONLY = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
 
 
@@ -276,6 +279,7 @@ class _Single:
         if not telling.quiet and telling.format == "text":
             _print(report.to_dict(), self.verbose, telling.data_on_stdout)
         watch.report()
+        _warn_of_unknown(options, report)
         code = _warn(report.rolled_back) if report.rolled_back else 0
         if telling.wanted:
             from onnxopt.cli.batch import finish_single
@@ -287,13 +291,24 @@ class _Single:
 
 
 def _warn(rolled_back: list[Any]) -> int:
+    from onnxopt.report.plain import left_out
+
     for r in rolled_back:
-        what = f"rule {r.rule} of pass {r.pass_text}" if r.rule else f"pass {r.pass_text}"
-        click.echo(f"warning: {what} was left out, it made the result wrong: {r.message}", err=True)
+        click.echo(f"warning: {left_out(asdict(r))}", err=True)
         for line in r.match:
             click.echo(f"  {r.scope}: {line}", err=True)
-    click.echo("hint: report it; --strict makes this an error, `onnxopt bisect` shows the smallest part", err=True)
+    without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
+    disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
+    more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
+    click.echo(f"hint: report it; {more}", err=True)
     return 3
+
+
+def _warn_of_unknown(options: OptimizeOptions, report: Report) -> None:
+    """Of what --disable names, but the run did not meet."""
+    for site in options.sites():
+        if site not in report.pipeline.left_out:
+            click.echo(f"warning: --disable {site}: there was nothing to leave out", err=True)
 
 
 def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:

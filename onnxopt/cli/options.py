@@ -213,7 +213,7 @@ def pipeline_options(function: F) -> F:
                 multiple=True,
                 shell_complete=known_rules,
                 metavar="NAMES",
-                help="Do not run these passes, or rules.",
+                help="Do not run these passes, or rules; RULE@VALUE: not at the node that makes this value.",
             ),
             click.option(
                 "--config",

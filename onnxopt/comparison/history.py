@@ -93,7 +93,8 @@ def _history(data: Mapping[str, Any]) -> History:
         "phases": {str(k): float(v) for k, v in data["phases"].items()},
         "fixed_dims": {str(k): int(v) for k, v in data.get("fixed_dims", {}).items()},
         "rolled_back": [
-            {key: str(r[key]) for key in ("pass_text", "rule", "message")} for r in data.get("rolled_back", [])
+            {key: str(r.get(key, "")) for key in ("pass_text", "rule", "message", "value")}
+            for r in data.get("rolled_back", [])
         ],
         "verification": _verification(data["verification"]),
         "pipeline": {

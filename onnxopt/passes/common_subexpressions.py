@@ -63,8 +63,8 @@ class _Merging:
             if node.bodies and first is not node:  # bodies are compared only where all else is equal
                 seen.setdefault((key, self._bodies_of(first)), first)
                 first = seen.setdefault((key, self._bodies_of(node)), node)
-            if first is not node and self.ctx.fuel.left != 0 and _replace(node, first):
-                self.ctx.spend("merged")
+            if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
+                _replace(node, first)
 
     def _key(self, node: Node, inside: Inside) -> Hashable:
         """What makes a node equal to another, but for its bodies."""
@@ -115,14 +115,15 @@ def _is_pure(node: Node) -> bool:
     return known and is_deterministic(node.op) and not may_train(node)
 
 
-def _replace(node: Node, first: Node) -> bool:
+def _replaceable(node: Node, first: Node) -> bool:
+    pairs = zip(node.outputs, first.outputs)
+    return not any(a is not None and a.is_used and (b is None or a.is_output) for a, b in pairs)
+
+
+def _replace(node: Node, first: Node) -> None:
     graph = node.graph
     assert graph is not None
-    pairs = list(zip(node.outputs, first.outputs))
-    if any(a is not None and a.is_used and (b is None or a.is_output) for a, b in pairs):
-        return False
-    for a, b in pairs:
+    for a, b in zip(node.outputs, first.outputs):
         if a is not None and b is not None:
             a.replace_all_uses_with(b)
     graph.remove(node)
-    return True

@@ -73,7 +73,7 @@ class _Cone:
 
     def collect(self) -> None:
         for node in self.graph:
-            if self._foldable(node):
+            if self._foldable(node) and not self._is_left_out(node):
                 self.nodes[node] = None
                 self.freed[node] = sum(self._frees(node, v) for v in dict.fromkeys(node.inputs) if v is not None)
 
@@ -92,6 +92,12 @@ class _Cone:
         if not is_known(node.op, self.graph.opset(node.domain)) or node.has_references:
             return False
         return not node.attr("training_mode", 0)
+
+    def _is_left_out(self, node: Node) -> bool:
+        reason = self.ctx.leaves_out(node)
+        if reason:
+            self._decline(node, reason)
+        return bool(reason)
 
     def _frees(self, node: Node, v: Value) -> int:
         if v.only_user is not node:
@@ -255,17 +261,27 @@ class _Cone:
                 kept.add(node)
                 continue
             replaced += [(node, v) for v in wanted]
+        for node in reversed(self.nodes):
+            self._remove(node)  # dead before: no fold of ours
         done = 0
         for node, value in replaced:
-            if not self.ctx.fuel.take():
+            if not self.ctx.spend(_RULE, 0, at=value):
                 break
             self._materialise(node, value)
+            self._remove(node)
             done += 1
-        for node in reversed(self.nodes):
-            if node.graph is not None and not node.used_outputs():
-                self.graph.remove(node)
-                self.ctx.count(_RULE)
         return done > 0
+
+    def _remove(self, unread: Node) -> None:
+        """If nothing reads the node it goes, then what only it read."""
+        stack = [unread]
+        while stack:
+            node = stack.pop()
+            if node.graph is None or node not in self.nodes or node.used_outputs():
+                continue
+            stack += [v.producer for v in node.inputs if v is not None and v.producer is not None]
+            self.graph.remove(node)
+            self.ctx.count(_RULE)
 
     def _stays_filled(self, array: Array) -> bool:
         """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""

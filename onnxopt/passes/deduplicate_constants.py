@@ -27,6 +27,6 @@ class DeduplicateConstants(GraphPass):
             if not value.constant or value.is_input or value.is_output or not value.users:
                 continue
             kept = contents.first_like(value)
-            if kept is not value and ctx.spend("duplicate_constant"):
+            if kept is not value and ctx.spend("duplicate_constant", at=value):
                 value.replace_all_uses_with(kept)
                 graph.remove_initializer(value)

@@ -31,7 +31,7 @@ class DefaultInputs(GraphPass):
                     value = node.input(i)
                     if value is None or not _is_zero(value):
                         continue
-                    if ctx.spend("zero_state"):
+                    if ctx.spend("zero_state", at=node):
                         node.set_input(i, None)
 
 

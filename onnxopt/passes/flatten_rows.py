@@ -59,7 +59,7 @@ class FlattenRows(GraphPass):
                 ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
             elif not region.can_restore() and any(True for _ in region.leaving()):
                 ctx.decline("flattened", "two unknown dims cannot be restored", repr(region.nodes[0]))
-            elif ctx.spend("flattened"):
+            elif ctx.spend("flattened", at=region.nodes[-1]):
                 region.flatten()
 
 

@@ -32,7 +32,7 @@ class InlineBranches(GraphPass):
             reason = obstacle(graph, body)
             if reason:
                 ctx.decline("inlined", reason, repr(node))
-            elif ctx.spend("inlined"):
+            elif ctx.spend("inlined", at=node):
                 forward_results(graph, node, graph.inline(body))
                 inlined = True
         if inlined:

@@ -37,14 +37,14 @@ class InlineLoops(GraphPass):
             if trips == 0:
                 if any(v is not None and v.is_used for v in node.outputs[carried:]):
                     ctx.decline("inlined", "what no trip collects has a shape that is not known", repr(node))
-                elif ctx.spend("inlined"):
+                elif ctx.spend("inlined", at=node):
                     forward_results(graph, node, node.inputs[2:])
                     inlined = True
                 continue
             reason = obstacle(graph, body)
             if reason:
                 ctx.decline("inlined", reason, repr(node))
-            elif ctx.spend("inlined"):
+            elif ctx.spend("inlined", at=node):
                 _inline(graph, node, body, carried)
                 inlined = True
         if inlined:

@@ -65,7 +65,7 @@ class _Merging:
         for group, obstacle in zip(chosen, obstacles):
             if obstacle:
                 self.ctx.decline("merged", obstacle, repr(group[0]))
-            elif self.ctx.spend("merged"):
+            elif self.ctx.spend("merged", at=group[0]):
                 self._merge(group)
 
     def _obstacle(self, group: list[Node], readers: Counter[tuple[Value, ...]]) -> str:
@@ -141,7 +141,7 @@ def _hoist_all(split: Node, ctx: PassContext) -> None:
             return
         known = [s for s in sizes if s is not None]
         plan = plan_hoist(parts, split.attr("axis") or 0, known) if len(known) == len(sizes) else None
-        if plan is None or plan.saved < 1 or not ctx.spend("hoisted"):
+        if plan is None or plan.saved < 1 or not ctx.spend("hoisted", at=split):
             return
         replaced, split = split, hoist(plan, x, split)
         graph = replaced.graph

@@ -71,7 +71,7 @@ class ScalePropagation(GraphPass):
                     ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))
                 elif not all(np.isfinite(e.array).all() for e in edits):
                     ctx.decline("propagated", "the folded constant overflows its type", repr(node))
-                elif ctx.spend("propagated"):
+                elif ctx.spend("propagated", at=node):
                     for e in edits:
                         old = e.node.inputs[e.place]
                         assert old is not None

@@ -30,7 +30,7 @@ class SplitSequences(GraphPass):
             sizes = _sizes(node)
             if isinstance(sizes, str):
                 ctx.decline("split", sizes, repr(node))
-            elif ctx.spend("split"):
+            elif ctx.spend("split", at=node):
                 _split(graph, node, sizes)
 
 

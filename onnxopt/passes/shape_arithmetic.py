@@ -69,14 +69,14 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
     if None in elements:
         return
     if all(isinstance(e, int) for e in elements):
-        if not _fits(elements, dtype) or not ctx.spend("constant"):
+        if not _fits(elements, dtype) or not ctx.spend("constant", at=value):
             return
         array = np.array(elements, numpy_dtype(dtype)).reshape(content.shape)
         _redirect(value, _graph_of(node).add_constant(array, value.name, node))
         return
     key = (dtype, content.shape, tuple(elements))
     first = seen.setdefault(key, value)
-    if first is not value and ctx.spend("equal"):
+    if first is not value and ctx.spend("equal", at=value):
         _redirect(value, first)
 
 
@@ -101,7 +101,7 @@ def _redirect(value: Value, other: Value) -> None:
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
     given = node.inputs[index]
     assert given is not None
-    if given.constant or not ctx.spend(what):
+    if given.constant or not ctx.spend(what, at=node):
         return False
     dtype = numpy_dtype(types.dtype(given))
     node.set_input(index, _graph_of(node).add_constant(np.array(target, dtype), given.name, node))

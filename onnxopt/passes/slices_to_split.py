@@ -38,8 +38,10 @@ class SlicesToSplit(GraphPass):
                 groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
         position = {node: i for i, node in enumerate(graph)} if groups else {}
         for (source, axis), cuts in groups.items():
-            if _covers(sorted(cuts), _size(source, axis)) and ctx.spend("split"):
-                first = min((n for group in cuts.values() for n in group), key=position.__getitem__)
+            if not _covers(sorted(cuts), _size(source, axis)):
+                continue
+            first = min((n for group in cuts.values() for n in group), key=position.__getitem__)
+            if ctx.spend("split", at=first):
                 _split(graph, axis, {bounds: cuts[bounds] for bounds in sorted(cuts)}, first)
 
 

@@ -70,7 +70,7 @@ class TransposePropagation(GraphPass):
             saved, q = max(choices, key=lambda c: c[0])
             if saved < 1:
                 ctx.decline("turned", "it would not leave fewer Transposes", repr(region.nodes[0]))
-            elif ctx.spend("turned"):
+            elif ctx.spend("turned", at=region.nodes[-1]):
                 region.turn(q)
                 turned = True
         return turned

@@ -14,6 +14,7 @@ from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
 from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential
+from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "RewritePass",
     "RuleReport",
     "Sequential",
+    "Site",
     "Timing",
     "VerifyEach",
     "all_passes",

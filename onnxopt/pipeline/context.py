@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
 from onnxopt.pipeline.config import ConfigKey, check_config, configured
 from onnxopt.pipeline.records import PipelineReport, RuleReport
+from onnxopt.pipeline.site import Site
 from onnxopt.rewriting import Fuel, RuleRecord
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ class PassContext:
     context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
     among them (`constant-folding.max-bytes`); raises UsageError for an unknown key or a value of another type.
     `target` is what the result is for. `trace(model, info, is_before)` is called around every pass. `max_rewrites`
-    stops after so many rewrites.
+    stops after so many rewrites. `excluded`: single matches that are left out.
 
     Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its
     own, so a context may be shared.
@@ -47,24 +50,30 @@ class PassContext:
     instruments: Sequence[Instrument] = ()
     trace: Trace | None = None
     max_rewrites: int | None = None
+    excluded: Collection[Site] = ()
 
     def __post_init__(self) -> None:
         self.required_pass = frozenset(n.replace("_", "-") for n in self.required_pass)
         self.disabled_pass = frozenset(n.replace("_", "-") for n in self.disabled_pass)
         self.disabled_rule = frozenset(self.disabled_rule)
         self.config = check_config(self.config)
+        self.excluded = frozenset(self.excluded)
+        self._sites: dict[str, list[Site]] = {}  # of `excluded`, by value
+        for site in self.excluded:
+            self._sites.setdefault(site.value, []).append(site)
         # The state of one run.
         self.fuel = Fuel(self.max_rewrites)
         self.report: PipelineReport | None = None
-        self.rules: dict[str, RuleReport] = {}  # of the pass that runs now
+        self.running = ""  # the pass that runs now
+        self.rules: dict[str, RuleReport] = {}  # of that pass
         self.memo: dict[str, Any] = {}  # what a pass remembers between its runs
         self.scope: Graph | None = None  # where a pass is, for errors
         self.history: list[str] = []  # passes run so far
         self.rest: list[tuple[Pass, ...]] = []  # what each composite around the current pass will run after it
         self.requiring: list[str] = []  # passes whose requirements are being met
         self.in_round = False
-        watching = [i for i in self.instruments if i.watches_rewrites]
-        self.observer: Observer | None = functools.partial(_tell, watching) if watching else None
+        self.watching = [i for i in self.instruments if i.watches_rewrites]
+        self.observer: Observer | None = functools.partial(_tell, self.watching) if self.watching else None
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -111,12 +120,31 @@ class PassContext:
         """The value of a declared config key."""
         return self.config.get(key.name, key.default)
 
-    def spend(self, what: str, by: int = 1) -> bool:
-        """Take fuel for one rewrite of a pass without rules and count it; False when there is none: do nothing."""
+    def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None) -> bool:
+        """Take fuel for one rewrite of a pass without rules and count it; False when there is none: do nothing.
+
+        `at`: the value, or the node, that is rewritten. It is what bisection names, and what can be left out.
+        """
+        if at is not None and self.excluded and (reason := self.leaves_out(at)):
+            self.decline(what, reason, repr(_node(at) or at))
+            return False
         if not self.fuel.take():
             return False
         self.count(what, by)
+        for instrument in self.watching:
+            instrument.spending(what, at)
         return True
+
+    def leaves_out(self, at: Value | Node, rule: str = "") -> str:
+        """Why the pass that runs, or its `rule`, is to leave a value or node alone; empty if it need not."""
+        values = [v for v in at.outputs if v is not None] if isinstance(at, Node) else [at]
+        for value in values:
+            for site in self._sites.get(value.name, ()):
+                if site.name in (rule, self.running) and site.scope in ("", value.graph.path):
+                    if self.report is not None and site not in self.report.left_out:
+                        self.report.left_out.append(site)
+                    return site.reason
+        return ""
 
     def count(self, what: str, by: int = 1) -> None:
         """A pass that has no rules reports its hits under a name."""
@@ -137,6 +165,10 @@ class PassContext:
             report.declined = {
                 reason: (d.count, d.example) for reason, d in record.declined.items() if d.count
             } or report.declined
+
+
+def _node(at: Value | Node) -> Node | None:
+    return at.producer if isinstance(at, Value) else at
 
 
 def _tell(watching: list[Instrument], rule: Rule, m: Match, done: bool) -> None:

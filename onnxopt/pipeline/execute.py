@@ -79,7 +79,7 @@ def remaining(p: Pass, ctx: PassContext) -> list[Pass]:
 
 
 def _key(p: Pass, ctx: PassContext) -> Hashable:
-    return p, ctx.target, ctx.disabled_rule, repr(ctx.config) if ctx.config else ""
+    return p, ctx.target, ctx.disabled_rule, ctx.excluded, repr(ctx.config) if ctx.config else ""
 
 
 def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
@@ -99,7 +99,7 @@ def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
 def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
     assert ctx.report is not None
     record = ctx.report.of(p.name)
-    outer, ctx.rules, ctx.scope = ctx.rules, record.rules, None
+    outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     nodes, start = model.node_count(), time.perf_counter()
     try:
         p.requires(model)
@@ -126,7 +126,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
         error.failed = (len(ctx.history), str(p))
         raise error from e
     finally:
-        ctx.rules = outer
+        ctx.rules, ctx.running = outer
     ctx.history.append(p.name)
 
 

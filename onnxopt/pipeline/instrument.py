@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from onnxopt.graph import Model
+    from onnxopt.graph import Model, Value
+    from onnxopt.graph.node import Node
     from onnxopt.pipeline.base import Pass
     from onnxopt.rewriting import Match, Rule
 
@@ -17,7 +18,7 @@ class Instrument:
     override raises in `after` counts as a failure of the pass.
     """
 
-    watches_rewrites: ClassVar[bool] = False  # set it to have `rewriting` called
+    watches_rewrites: ClassVar[bool] = False  # set it to have `rewriting` and `spending` called
 
     def begin(self, model: Model) -> None:
         """A run begins."""
@@ -37,3 +38,6 @@ class Instrument:
 
     def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
         """A rule is about to rewrite (not `done`: the match is still whole), or has."""
+
+    def spending(self, what: str, at: Value | Node | None) -> None:
+        """A pass without rules is about to rewrite, and has taken the fuel; at a value or node, if it says which."""

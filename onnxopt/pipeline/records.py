@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from onnxopt.pipeline.site import Site
+
 
 @dataclass
 class RuleReport:
@@ -37,6 +39,7 @@ class PipelineReport:
     """All passes of a run, in order of first execution; those that did not run, with the reason.
 
     `rounds`: how often a Fixpoint went through its passes. `warnings`: failures of checks that were suppressed.
+    `left_out`: single matches that the context excluded, and that were there.
     """
 
     rounds: int = 0
@@ -46,6 +49,7 @@ class PipelineReport:
     passes: list[PassReport] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    left_out: list[Site] = field(default_factory=list)
 
     def of(self, name: str) -> PassReport:
         """The report of the pass called `name`, made on first use."""

@@ -21,6 +21,7 @@ from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute, remaining
 from onnxopt.pipeline.instruments import CheckEach, Instrument, VerifyEach
 from onnxopt.pipeline.registry import load_module, loaded_modules
+from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 from onnxopt.protos import is_external
 
@@ -101,6 +102,7 @@ def write_reproducer(
         "required_pass": sorted(ctx.required_pass),
         "disabled_pass": sorted(ctx.disabled_pass),
         "disabled_rule": sorted(ctx.disabled_rule),
+        "excluded": [[s.name, s.value, s.scope] for s in ctx.excluded],
         "config": dict(ctx.config),
         "target": ctx.target,
         "max_rewrites": ctx.max_rewrites,
@@ -130,6 +132,7 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
         text = (folder / "pipeline.txt").read_text()
     except (OSError, ValueError) as e:
         raise UsageError(f"{folder} is not a reproducer: {e}", "name the folder that --reproducer wrote") from None
+    settings["excluded"] = [Site(*names) for names in settings.get("excluded", ())]
     for plugin in settings.pop("plugins"):
         load_module(plugin)
     frozen = settings.pop("freeze_initializers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from onnxopt.report.plain import MARKS, size
+from onnxopt.report.plain import MARKS, left_out, size
 
 MARK: Final = {"failed": "✗", "would change": "!"}
 
@@ -16,7 +16,7 @@ def line(outcome: dict[str, Any]) -> str:
     if outcome["report"] is None:
         return f"✗ {outcome['message'] or outcome['source']}"
     parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}, {outcome['status']}"]
-    parts += [outcome["message"]] if outcome["message"] else [verdict(outcome)]
+    parts += [outcome["message"]] if outcome["message"] else [verdict(outcome), note(outcome)]
     return ", ".join(p for p in parts if p)
 
 
@@ -45,6 +45,18 @@ def verdict(outcome: dict[str, Any]) -> str:
     return MARKS[found["status"]][1] if found else ""
 
 
+def note(outcome: dict[str, Any]) -> str:
+    """What was left out of the result; empty for most."""
+    rolled_back = (outcome["report"] or {}).get("rolled_back", [])
+    more = f"; and {len(rolled_back) - 1} more" if len(rolled_back) > 1 else ""
+    return left_out(rolled_back[0]) + more if rolled_back else ""
+
+
+def said(outcome: dict[str, Any]) -> str:
+    """What is to be said of it: why it failed, what was left out, else its status."""
+    return str(outcome["message"] or note(outcome) or outcome["status"])
+
+
 def summary(outcomes: Sequence[dict[str, Any]]) -> str:
     """3 models: 2 optimized, 1 failed; 4,321 → 1,234 nodes (-71%)."""
     counts: dict[str, int] = {}
@@ -63,7 +75,7 @@ def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     for o in outcomes:
         cells = [mark(o), f"`{o['destination'] or o['source']}`"]
         cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
-        cells += [o["status"], o["message"] or (verdict(o) if o["report"] is not None else "")]
+        cells += [o["status"], o["message"] or note(o) or (verdict(o) if o["report"] is not None else "")]
         rows.append("| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |")
     return "\n".join(["### onnxopt", "", *rows, "", summary(outcomes), ""])
 
@@ -82,7 +94,7 @@ def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
         style = "red" if o["status"] == "failed" or o["code"] in (1, 2, 4) else "yellow" if o["code"] else ""
         cells = [mark(o), o["destination"] or o["source"]]
         cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
-        cells += [o["status"], o["message"] or (verdict(o) if o["report"] is not None else "")]
+        cells += [o["status"], o["message"] or note(o) or (verdict(o) if o["report"] is not None else "")]
         table.add_row(*(escape(c) for c in cells), style=style)
     console = Console(highlight=False)
     console.print(table)

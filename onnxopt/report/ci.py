@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from onnxopt.report.batch import said
+
 
 def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Workflow commands: an error for what failed, a warning for what was left out. See "Workflow commands for GitHub
@@ -15,8 +17,7 @@ def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
         if not o["code"]:
             continue
         kind = "warning" if o["code"] == 3 else "error"
-        said = o["message"] or o["status"]
-        text = f"{said}\n{o['hint']}" if o["hint"] else said
+        text = f"{said(o)}\n{o['hint']}" if o["hint"] else said(o)
         yield f"::{kind} file={_property(_in_repository(o['source']))},title=onnxopt::{_data(text)}"
 
 
@@ -53,10 +54,10 @@ def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
         )
         if o["code"] in (1, 2, 4):
             kind = "failure" if o["code"] == 1 else "error"
-            said = ElementTree.SubElement(case, kind, {"message": _printable(o["message"] or o["status"])})
-            said.text = _printable(o["hint"])
+            failed = ElementTree.SubElement(case, kind, {"message": _printable(said(o))})
+            failed.text = _printable(o["hint"])
         else:
-            ElementTree.SubElement(case, "system-out").text = _printable(o["message"] or o["status"])
+            ElementTree.SubElement(case, "system-out").text = _printable(said(o))
     ElementTree.indent(root)
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 

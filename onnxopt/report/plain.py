@@ -95,6 +95,16 @@ def node(side: dict[str, Any]) -> str:
     return f"{side['op']}{name}({', '.join(side['inputs'])})"
 
 
+def left_out(r: dict[str, Any]) -> str:
+    """One of `rolled_back` of the report, in a line."""
+    what = f"rule {r['rule']}" if r["rule"] else f"pass {r['pass_text']}"
+    if r["value"]:
+        what += f" at value `{r['value']}`"
+    elif r["rule"]:
+        what += f" of pass {r['pass_text']}"
+    return f"{what} was left out, it made the result wrong: {r['message']}"
+
+
 def change(n: int) -> str:
     """A difference in bytes, with its sign: -1.2 KiB; empty for none."""
     return "" if not n else ("-" if n < 0 else "+") + size(abs(n))

@@ -62,9 +62,11 @@ class Driver:
         fuel: Fuel | None = None,
         options: object = None,
         observer: Callable[[Rule, Match, bool], None] | None = None,
+        leaves_out: Callable[[Node, str], str] | None = None,
     ) -> None:
         """`options` is the pass whose rules these are. `observer(rule, match, done)` is called before and after each
-        rewrite; one that is declined at the last moment is seen only before.
+        rewrite; one that is declined at the last moment is seen only before. `leaves_out(anchor, rule)`: why a match
+        is left out, empty if it is not.
         """
         self.by_anchor: dict[str, list[tuple[Rule, Sequence[Call]]]] = {}
         self.depth = 1
@@ -72,6 +74,7 @@ class Driver:
         self.fuel = fuel or Fuel()
         self.options = options
         self.observer = observer
+        self.leaves_out = leaves_out
         for rule in rules:
             self.depth = max(self.depth, rule.depth)
             self.records[rule.name] = RuleRecord()
@@ -164,6 +167,8 @@ class Driver:
             result = rule(m, **m.arguments())
             if self.fuel.left == 0:
                 raise Declined("out of fuel")
+            if self.leaves_out is not None and (reason := self.leaves_out(node, rule.name)):
+                raise Declined(reason)
             if self.observer is not None:
                 self.observer(rule, m, False)
             size = m.graph.size

@@ -12,7 +12,11 @@ from onnx import parser
 from tests.cli.conftest import Run
 from tests.samples import ROOT
 
-BROKEN = ("--plugin", str(ROOT / "tests" / "plugins" / "broken.py"))
+# The second plugin names the place of a difference. Once verification does that itself, BROKEN is the first alone, and
+# BISECTED goes: with it the place is unknown.
+BISECTED = ("--plugin", str(ROOT / "tests" / "plugins" / "broken.py"))
+BROKEN = (*BISECTED, "--plugin", str(ROOT / "tests" / "plugins" / "places.py"))
+LEFT_OUT = "warning: rule wrong_for_negative_factors at value `e` was left out, it made the result wrong: "
 
 
 @pytest.fixture
@@ -30,28 +34,48 @@ def operators(path: Path) -> list[str]:
     return [n.op_type for n in onnx.load(path).graph.node]
 
 
-def test_the_rest_is_written_verified(run: Run, wrong: Path) -> None:
-    r = run("optimize", "m.onnx", "out.onnx", *BROKEN, "--with", "wrong-rule", "--report", "r.json")
+@pytest.mark.parametrize(("plugins", "why"), [(BROKEN, "`e` differs by"), (BISECTED, "output `y` differs by")])
+def test_the_rest_is_written_verified(run: Run, wrong: Path, plugins: tuple[str, ...], why: str) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", *plugins, "--with", "wrong-rule", "--report", "r.json", "-v")
     assert r.returncode == 3, r.stderr
-    assert "✓ equal" in r.stdout
-    assert "warning: rule wrong_for_negative_factors of pass wrong-rule was left out" in r.stderr
+    assert "✓ " in r.stdout
+    assert "declined 1 times: left out: it made the result wrong, for example Mul -> e" in r.stdout
+    assert LEFT_OUT + why in r.stderr
     assert "  main: e: float[N,2] = Mul(d, b: float[2] = {-1,2})" in r.stderr
-    assert operators(wrong / "out.onnx") == ["Mul", "Sin", "Mul", "Tanh", "Exp"], "the Identity is gone"
-    (entry,) = json.loads((wrong / "r.json").read_text())["rolled_back"]
-    assert entry["rule"] == "wrong_for_negative_factors"
-    journal = json.loads((wrong / "r.json").read_text())["journal"]
-    assert {e["rule"] for e in journal} == {"identity"}, "of the run whose result was written"
+    assert "hint: report it; --disable wrong_for_negative_factors@e leaves it out at once" in r.stderr
+    assert operators(wrong / "out.onnx") == ["Div", "Sin", "Mul", "Tanh", "Exp"], "the Identity is gone, c is done"
+    report = json.loads((wrong / "r.json").read_text())
+    (entry,) = report["rolled_back"]
+    assert (entry["rule"], entry["value"]) == ("wrong_for_negative_factors", "e")
+    assert [(e["rule"], e["value"]) for e in report["journal"] if e["fuel"]] == [
+        ("identity", "i"),
+        ("wrong_for_negative_factors", "c"),
+    ], "of the run whose result was written"
     r = run("report", "m.onnx", "out.onnx", "--from", "r.json", "-o", "p.html")
     assert (r.returncode, r.stderr) == (0, "")
-    assert "Left out, it made the result wrong: wrong_for_negative_factors" in (wrong / "p.html").read_text()
+    assert "Left out, it made the result wrong: wrong_for_negative_factors at e (" in (wrong / "p.html").read_text()
 
 
-def test_several_are_left_out_one_by_one(run: Run, wrong: Path) -> None:
-    r = run("optimize", "m.onnx", "out.onnx", *BROKEN, "--with", "wrong-rule,wrong-pass")
+@pytest.mark.parametrize("plugins", [BROKEN, BISECTED])
+def test_several_are_left_out_one_by_one(run: Run, wrong: Path, plugins: tuple[str, ...]) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", *plugins, "--with", "wrong-rule,wrong-pass")
     assert r.returncode == 3, r.stderr
-    assert "rule wrong_for_negative_factors of pass wrong-rule" in r.stderr
+    assert LEFT_OUT in r.stderr
     assert "warning: pass wrong-pass was left out" in r.stderr
-    assert operators(wrong / "out.onnx") == ["Mul", "Sin", "Mul", "Tanh", "Exp"]
+    assert operators(wrong / "out.onnx") == ["Div", "Sin", "Mul", "Tanh", "Exp"]
+
+
+def test_build_systems_are_told(run: Run, wrong: Path) -> None:
+    given = ("m.onnx", *BROKEN, "--with", "wrong-rule", "--junit", "j.xml")
+    said = LEFT_OUT.removeprefix("warning: ")
+    r = run("optimize", *given, "--out-dir", "o", GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(wrong / "s.md"))
+    assert r.returncode == 3, r.stderr
+    assert f"optimized, verified, {said}" in r.stdout
+    assert f"::warning file=m.onnx,title=onnxopt::{said}" in r.stdout
+    assert said in (wrong / "j.xml").read_text()
+    assert said in (wrong / "s.md").read_text()
+    r = run("optimize", "m.onnx", "out.onnx", *given[1:], "-q", GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY="")
+    assert f"::warning file=m.onnx,title=onnxopt::{said}" in r.stdout
 
 
 def test_strict_writes_nothing(run: Run, wrong: Path) -> None:
@@ -74,3 +98,24 @@ def test_a_single_rule_can_be_disabled(run: Run, wrong: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", *args)
     assert r.returncode == 0, r.stderr
     assert "Mul" in operators(wrong / "out.onnx")
+
+
+@pytest.mark.parametrize("name", ["wrong_for_negative_factors@e", "wrong-rule@e", "wrong-rule@main / e"])
+def test_a_single_match_can_be_disabled(run: Run, wrong: Path, name: str) -> None:
+    args = (*BISECTED, "--with", "wrong-rule", "--disable", name)
+    r = run("optimize", "m.onnx", "out.onnx", *args, "-v")
+    assert (r.returncode, r.stderr) == (0, "")
+    assert "wrong_for_negative_factors declined 1 times: left out: disabled here, for example Mul -> e" in r.stdout
+    assert operators(wrong / "out.onnx") == ["Div", "Sin", "Mul", "Tanh", "Exp"]
+    r = run("bisect", "m.onnx", *args)
+    assert (r.returncode, "the result does not differ" in r.stderr) == (2, True)
+    r = run("report", "m.onnx", "out.onnx", *args, "-o", "p.html")
+    assert (r.returncode, r.stderr) == (0, "")
+    assert "left out: disabled here" in (wrong / "p.html").read_text()
+
+
+def test_a_match_that_is_not_there_is_said(run: Run, wrong: Path) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", "--disable", "identity@nothing,elim_identity@i")
+    assert (r.returncode, r.stderr) == (0, "warning: --disable identity@nothing: there was nothing to leave out\n")
+    r = run("optimize", "m.onnx", "out.onnx", "--disable", "identit@i")
+    assert (r.returncode, "no pass is called 'identit'" in r.stderr) == (2, True)

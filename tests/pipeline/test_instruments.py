@@ -180,6 +180,28 @@ def test_the_journal_sees_passes_without_rules(model: Any) -> None:
     assert str(entry) == "1 common-subexpressions: main: replaced Relu -> b"
 
 
+def test_the_journal_tells_the_rewrites_of_such_passes_apart(model: Any) -> None:
+    journal = Journal(matches=True)
+    m = model("a = Relu (x) b = Relu (x) c = Neg (a) d = Neg (b) y = Add (c, d)")
+    execute(parse_pipeline("elim-identity,common-subexpressions"), m, PassContext(instruments=[journal]))
+    first, second = journal.entries
+    assert (first.removed, first.value, first.fuel) == (("Relu -> b",), "b", 1)
+    assert (second.removed, second.value, second.fuel) == (("Neg -> d",), "d", 2)
+    assert second.match == ("d = Neg(a)",)
+    assert str(second.site) == "common-subexpressions@d"
+    assert m.watch is None
+
+
+def test_the_journal_knows_what_a_rule_took(model: Any) -> None:
+    journal = Journal(matches=True)
+    for _ in range(2):
+        m = model("a = Relu (x) b = Relu (a) y = Neg (b)")
+        execute(parse_pipeline("elim-identity"), m, PassContext(instruments=[journal]))
+        (entry,) = journal.entries  # of the last run
+        assert (entry.value, entry.fuel, entry.taken) == ("b", 1, ("b",)), "a stays"
+        assert entry.match == ("b = Relu(a)", "a = Relu(x)")
+
+
 def test_an_instrument_may_veto(model: Any) -> None:
     class Only(Instrument):
         def should_run(self, model: Model, p: Any) -> bool:

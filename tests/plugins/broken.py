@@ -75,3 +75,18 @@ class WrongPass(GraphPass):
             if source is not None and ctx.spend("taken out"):
                 node.output.replace_all_uses_with(source)
                 graph.remove(node)
+
+
+@register
+@dataclass(frozen=True)
+class WrongAt(GraphPass):
+    """Takes each Abs out, which is wrong where something is negative; says which."""
+
+    info = PassInfo("wrong-at", opt_level=2)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in list(graph.by_op.get("Abs", ())):
+            source = node.inputs[0]
+            if source is not None and ctx.spend("taken out", at=node):
+                node.output.replace_all_uses_with(source)
+                graph.remove(node)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from onnxopt.graph.node import Node
+from onnxopt.graph.text import node_text
+from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.instrument import Instrument
+from onnxopt.pipeline.instruments.changes import Changes, Known, known, path
+from onnxopt.pipeline.site import Site
 
 if TYPE_CHECKING:
-    from onnxopt.graph import Model
-    from onnxopt.graph.node import Node
+    from onnxopt.graph import Model, Value
     from onnxopt.pipeline.base import Pass
     from onnxopt.rewriting import Match, Rule
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One rewrite. `removed` and `made` describe nodes, `outputs` name the values that the made nodes produce.
+    """One rewrite. `removed` and `made` describe nodes, `taken` and `outputs` name the values that these produce.
 
-    `rule` is empty for passes without rules: such an entry holds all that one run of the pass did.
+    `rule` is empty for passes without rules. `value` is what the anchor makes, empty if the pass does not say where it
+    rewrites. `fuel` counts the rewrites of the run; what took none is one entry for each scope and run of a pass, with
+    0. `match`: the nodes before, one line each, if the journal keeps them.
     """
 
     number: int
@@ -29,25 +35,50 @@ class Entry:
     removed: tuple[str, ...]
     made: tuple[str, ...]
     outputs: tuple[str, ...]
+    taken: tuple[str, ...] = ()
+    value: str = ""
+    fuel: int = 0
+    match: tuple[str, ...] = ()
+
+    @property
+    def site(self) -> Site | None:
+        """What can be left out of a run; None where that is the whole pass."""
+        return Site(self.rule or self.pass_name, self.value, self.scope) if self.value else None
 
     def __str__(self) -> str:
         rule = f"/{self.rule}" if self.rule else ""
         made = f" by {', '.join(self.made)}" if self.made else ""
-        return f"{self.number} {self.pass_name}{rule}: {self.scope}: replaced {', '.join(self.removed)}{made}"
+        what = (
+            f"replaced {', '.join(self.removed)}{made}"
+            if self.removed
+            else f"changed {self.value or 'something'}{made}"
+        )
+        return f"{self.number} {self.pass_name}{rule}: {self.scope}: {what}"
+
+
+class _Begun(NamedTuple):
+    """A rewrite that is under way. `covered`: the nodes of a rule's match."""
+
+    scope: str
+    value: str
+    fuel: int
+    match: tuple[str, ...]
+    covered: dict[Node, Known]
 
 
 class Journal(Instrument):
     """`entries` in order; `made_by(value)` is the rewrite that made what produces a value now, `history(value)` all
-    that led there, `of(name)` what a pass or rule did."""
+    that led there, `of(name)` what a pass or rule did. `matches`: keep the text of what each rewrite found."""
 
     watches_rewrites: ClassVar[bool] = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, matches: bool = False) -> None:
         self.entries: list[Entry] = []
+        self._matches = matches
         self._pass: Pass | None = None
-        self._pending: tuple[str, dict[Node, str]] | None = None  # scope, and the nodes a match covers
-        self._before: dict[Node, tuple[str, str]] | None = None
-        self._nodes: dict[Node, tuple[str, str]] = {}  # of the model at `_version`: text and scope
+        self._begun: _Begun | None = None
+        self._changes: Changes | None = None  # while a pass without rules runs
+        self._nodes: dict[Node, Known] = {}  # of the model at `_version`
         self._version = -1
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -59,44 +90,93 @@ class Journal(Instrument):
     def before(self, model: Model, p: Pass) -> None:
         if p.children:
             return
+        self._forget()
         self._pass = p
-        # Rules tell; what other passes do is the difference.
-        self._before = None if p.kind == "rewrite" else self._listed(model)
+        # Rules tell; what other passes do is the difference, from one rewrite to the next where they tell that.
+        self._changes = None if p.kind == "rewrite" else Changes(model, self._listed(model))
 
-    def _listed(self, model: Model) -> dict[Node, tuple[str, str]]:
+    def _listed(self, model: Model) -> dict[Node, Known]:
         if model.version != self._version:
-            self._version, self._nodes = model.version, {n: (repr(n), _path(n)) for n in model.nodes()}
+            self._version, self._nodes = model.version, {n: known(n) for n in model.nodes()}
         return self._nodes
 
     def after(self, model: Model, p: Pass) -> None:
-        if p.children or self._before is None or model.version == self._version:
+        if p.children or self._changes is None or model.version == self._version:
             return
-        now = dict.fromkeys(model.nodes())
-        scopes: dict[str, tuple[list[str], list[Node]]] = {}
-        for node, (text, path) in self._before.items():
-            if node not in now:
-                scopes.setdefault(path, ([], []))[0].append(text)
-        for node in now:
-            if node not in self._before:
-                scopes.setdefault(_path(node), ([], []))[1].append(node)
-        for path, (removed, made) in scopes.items():
-            self._add("", path, removed, made)
-        self._before = None
+        self._end_step()
+        self._add_by_scope(*self._changes.rest())
+        self._forget()
+
+    def end(self, model: Model) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._changes is not None:
+            self._changes.close()
+        self._changes = self._begun = None
 
     def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
         if not done:
-            self._pending = (m.graph.path, {node: repr(node) for node, _ in m.bindings.covered})
+            self._begun = self._begin(m.anchor, {node: known(node) for node, _ in m.bindings.covered})
             return
-        assert self._pending is not None
-        path, covered = self._pending
-        removed = [text for node, text in covered.items() if node.graph is None]
-        self._add(rule.name, path, removed, [n for n in m.new_nodes if n.graph is not None])
+        assert self._begun is not None
+        begun = self._begun._replace(fuel=PassContext.current().fuel.taken)
+        removed = [k for node, k in begun.covered.items() if node.graph is None]
+        self._add(begun, removed, [n for n in m.new_nodes if n.graph is not None], rule.name)
+        self._begun = None
 
-    def _add(self, rule: str, path: str, removed: list[str], made: list[Node]) -> None:
+    def spending(self, what: str, at: Value | Node | None) -> None:
+        self._end_step()
+        if self._changes is not None:
+            self._changes.watch()
+        self._begun = self._begin(at, {})
+
+    def _begin(self, at: Value | Node | None, covered: dict[Node, Known]) -> _Begun:
+        node = at if at is None or isinstance(at, Node) else at.producer
+        nodes = (covered or ([node] if node is not None else [])) if self._matches else []
+        site = Site.of("", at)
+        scope, value = (site.scope, site.value) if site is not None else ("", "")
+        match = tuple(node_text(n) for n in nodes)
+        return _Begun(scope, value, PassContext.current().fuel.taken, match, covered)
+
+    def _end_step(self) -> None:
+        """What a pass without rules did since it told that it rewrites."""
+        begun, self._begun = self._begun, None
+        if begun is not None and self._changes is not None:
+            self._add_by_scope(*self._changes.step(), begun)
+
+    def _add_by_scope(self, removed: list[Known], made: list[Node], begun: _Begun | None = None) -> None:
+        """An entry for each scope; that of `begun` (else the first) is the rewrite that took fuel."""
+        scopes: dict[str, tuple[list[Known], list[Node]]] = {}
+        if begun is not None and begun.scope:
+            scopes[begun.scope] = ([], [])
+        for k in removed:
+            scopes.setdefault(k.scope, ([], []))[0].append(k)
+        for node in made:
+            scopes.setdefault(path(node), ([], []))[1].append(node)
+        if begun is not None and not scopes:
+            scopes[""] = ([], [])
+        for scope, (gone, new) in scopes.items():
+            self._add(begun._replace(scope=scope) if begun is not None else _Begun(scope, "", 0, (), {}), gone, new)
+            begun = None
+
+    def _add(self, begun: _Begun, removed: list[Known], made: list[Node], rule: str = "") -> None:
         assert self._pass is not None
-        outputs = tuple(v.name for n in made for v in n.outputs if v is not None)
-        texts = tuple(repr(n) for n in made)
-        self.entries.append(Entry(len(self.entries) + 1, self._pass.name, rule, path, tuple(removed), texts, outputs))
+        self.entries.append(
+            Entry(
+                len(self.entries) + 1,
+                self._pass.name,
+                rule,
+                begun.scope,
+                tuple(k.text for k in removed),
+                tuple(repr(n) for n in made),
+                tuple(v.name for n in made for v in n.outputs if v is not None),
+                tuple(name for k in removed for name in k.outputs),
+                begun.value,
+                begun.fuel,
+                begun.match,
+            )
+        )
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -119,7 +199,3 @@ class Journal(Instrument):
 
     def lines(self) -> Iterator[str]:
         return (str(e) for e in self.entries)
-
-
-def _path(node: Node) -> str:
-    return node.graph.path if node.graph is not None else ""

@@ -71,14 +71,15 @@ def _verdict(found: dict[str, Any] | None) -> Markup:
     )
 
 
+def _name(r: dict[str, Any]) -> str:
+    return f"{r['rule'] or r['pass_text']}{' at ' if r['value'] else ''}{r['value']}"
+
+
 def _notes(data: dict[str, Any]) -> Markup | None:
     """What the reader has to know before the figures."""
     report = data["history"]["report"]
     rows = [(text, "warn") for text in data["notes"]]
-    rows += [
-        (f"Left out, it made the result wrong: {r['rule'] or r['pass_text']} ({r['message']})", "bad")
-        for r in report["rolled_back"]
-    ]
+    rows += [(f"Left out, it made the result wrong: {_name(r)} ({r['message']})", "bad") for r in report["rolled_back"]]
     rows += [(text, "warn") for text in report["pipeline"]["warnings"]]
     if report["fixed_dims"]:
         fixed = ", ".join(f"{name} = {n}" for name, n in report["fixed_dims"].items())

@@ -1,0 +1,106 @@
+"""When a result differs from the original: leave out what makes it so, and optimize again, until it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.api import DifferentResult, OptimizeOptions, Report, optimize_file
+from onnxopt.rollback.search import Search
+from onnxopt.verification import Verifier, VerifyOptions
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline import Instrument
+
+_MOST: Final = 8  # attempts without single matches, then as many without whole rules
+
+
+def optimize_or_roll_back(
+    source: str | Path,
+    destination: str | Path,
+    options: OptimizeOptions,
+    *,
+    verify_options: VerifyOptions | None = None,
+    verifier: Verifier | None = None,
+    strict: bool = False,
+    progress: Callable[[str], None] = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    again: Sequence[Instrument] = (),
+    reproducer: str | Path | None = None,
+    zero_weights: bool = False,
+) -> Report:
+    """`optimize_file`, and `roll_back` where the result differs, unless `strict`. `verify_options` None: not verified.
+
+    `again`: the instruments of runs after the first. Raises what `optimize_file` raises.
+    """
+    try:
+        return optimize_file(
+            source,
+            destination,
+            options,
+            check_result=verify_options is not None,
+            verify_options=verify_options,
+            verifier=verifier,
+            progress=progress,
+            instruments=instruments,
+            reproducer=reproducer,
+            zero_weights=zero_weights,
+        )
+    except DifferentResult as e:
+        if strict:
+            Search(source, options, verify_options, progress).at_places(e)  # to say which rewrites happened there
+            raise
+        return roll_back(
+            e,
+            source,
+            destination,
+            options,
+            verify_options=verify_options,
+            progress=progress,
+            instruments=again,
+            reproducer=reproducer,
+        )
+
+
+def roll_back(
+    error: DifferentResult,
+    source: str | Path,
+    destination: str | Path,
+    options: OptimizeOptions | None = None,
+    *,
+    verify_options: VerifyOptions | None = None,
+    progress: Callable[[str], None] = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    reproducer: str | Path | None = None,
+) -> Report:
+    """After `optimize_file` raised `error`: leave out what made the result wrong and optimize again, until it is
+    verified. The report's `rolled_back` says what was left out.
+
+    Where verification names places, a rewrite that happened there; else the one that bisection finds; the whole rule
+    (or pass without rules) only where that does not help. `reproducer`: a folder for the smallest model that shows the
+    first of them. Raises DifferentResult, with nothing written, if nothing helps.
+    """
+    work = Search(source, options or OptimizeOptions(), verify_options, progress)
+    for n in range(2 * _MOST):
+        if not work.next(error, single=n < _MOST):
+            break
+        try:
+            report = optimize_file(
+                source,
+                destination,
+                work.options,
+                verify_options=verify_options,
+                progress=progress,
+                instruments=instruments,
+            )
+        except DifferentResult as e:
+            error = e
+            continue
+        report.rolled_back = [r.record for r in work.left_out]
+        if reproducer is not None:
+            work.keep(Path(reproducer), error)
+        return report
+    if reproducer is not None:
+        work.keep(Path(reproducer), error)
+    raise error

@@ -1,0 +1,187 @@
+"""What is left out of a result that was wrong, and how many results it takes to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt import OptimizeOptions, Report
+from onnxopt.api import DifferentResult, RolledBack
+from onnxopt.pipeline.registry import load_module
+from onnxopt.rollback import optimize_or_roll_back
+from onnxopt.rollback.faults import Fault, Remedy
+from onnxopt.verification import Verification, Verifier, VerifyOptions
+from onnxopt.verification.records import OutputRecord, Place, Side
+from tests.plugins import places
+from tests.samples import ROOT
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
+RIGHT, WRONG = "float[2] r = {1, 2}", "float[2] w = {-1, 2}"
+
+
+@pytest.fixture(autouse=True)
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The verdicts so far. Names places, which verification will do itself: then only `finish` is to be counted."""
+    load_module(str(ROOT / "tests" / "plugins" / "broken.py"))
+    found: list[str] = []
+
+    def finish(self: Verifier) -> Verification:
+        verdict = places.finish(self)
+        found.append(verdict.status)
+        return verdict
+
+    monkeypatch.setattr(Verifier, "submit", places.submit)
+    monkeypatch.setattr(Verifier, "finish", finish)
+    return found
+
+
+def optimize(folder: Path, body: str, weights: str = f"<{RIGHT}, {WRONG}>", **given: Any) -> tuple[Report, list[str]]:
+    onnx.save(parser.parse_model(f"{HEAD} {weights} {{ {body} }}"), folder / "m.onnx")
+    options = OptimizeOptions(**{"extra": ("wrong-rule",), **given})
+    report = optimize_or_roll_back(folder / "m.onnx", folder / "o.onnx", options, verify_options=VerifyOptions())
+    return report, [n.op_type for n in onnx.load(folder / "o.onnx").graph.node]
+
+
+def left_out(report: Report) -> list[str]:
+    return [str(r.site or r.name) for r in report.rolled_back]
+
+
+def test_one_match_in_one_more_run(tmp_path: Path, verified: list[str]) -> None:
+    report, operators = optimize(tmp_path, "a = Mul (x, r) b = Sin (a) c = Mul (b, w) d = Tanh (c) y = Exp (d)")
+    assert operators == ["Div", "Sin", "Mul", "Tanh", "Exp"]
+    assert left_out(report) == ["wrong_for_negative_factors@c"]
+    (record,) = report.rolled_back
+    assert record.message.startswith("`c` differs by ")
+    assert record.match == ["c: float[N,2] = Mul(b, w: float[2] = {-1,2})"]
+    assert (record.scope, record.value) == ("main", "c")
+    assert [s for s in verified if s != "inconclusive"] == ["different", "equal"]
+    assert report.pipeline.left_out == [record.site]
+
+
+def test_each_fault_takes_one_more_run(tmp_path: Path, verified: list[str]) -> None:
+    body = "a = Mul (x, w) b = Exp (a) c = Mul (b, r) d = Tanh (c) e = Mul (d, w) y = Exp (e)"
+    report, operators = optimize(tmp_path, body)
+    assert operators == ["Mul", "Exp", "Div", "Tanh", "Mul", "Exp"]
+    assert left_out(report) == ["wrong_for_negative_factors@a", "wrong_for_negative_factors@e"]
+    assert verified == ["different", "different", "equal"]
+
+
+def test_several_places_take_one_run(tmp_path: Path, verified: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(a: Path, b: Path) -> Place:
+        first = one(a, b)
+        assert first is not None
+        sides = [Side("", "Mul", ["d", "w"], ["e"])], [Side("", "Div", ["d", "w_1"], ["e"])]
+        more.append(Place(first.case, "e", OutputRecord("e", "float", [2, 2]), ["d"], *sides))
+        return first
+
+    one, finish, more = places.place_of, places.finish, list[Place]()
+    monkeypatch.setattr(places, "place_of", both)
+
+    def all_places(self: Verifier) -> Verification:
+        verdict = finish(self)
+        verdict.places += more
+        more.clear()
+        return verdict
+
+    monkeypatch.setattr(places, "finish", all_places)
+    body = "a = Mul (x, w) b = Exp (a) c = Mul (b, r) d = Tanh (c) e = Mul (d, w) y = Exp (e)"
+    report, operators = optimize(tmp_path, body)
+    assert operators == ["Mul", "Exp", "Div", "Tanh", "Mul", "Exp"]
+    assert verified == ["different", "equal"]
+    assert report.rolled_back[1].message.startswith("output `y` differs"), "where the place does not say how"
+
+
+def test_what_did_not_help_is_put_back(tmp_path: Path, verified: list[str]) -> None:
+    """The Identity is what happened last before y; it is not guilty."""
+    report, operators = optimize(tmp_path, "a = Mul (x, w) y = Identity (a)", pipeline="wrong-rule,elim-identity")
+    assert operators == ["Mul"]
+    assert left_out(report) == ["wrong_for_negative_factors@a"]
+    assert verified == ["different", "different", "equal"]
+
+
+def test_a_pass_without_rules_leaves_out_one_match(tmp_path: Path, verified: list[str]) -> None:
+    body = "a = Relu (x) b = Abs (a) c = Neg (b) d = Abs (c) y = Exp (d)"
+    report, operators = optimize(tmp_path, body, pipeline="wrong-at")
+    assert operators == ["Relu", "Neg", "Abs", "Exp"]
+    assert left_out(report) == ["wrong-at@d"]
+    assert report.rolled_back[0].rule == ""
+    assert verified == ["different", "equal"]
+
+
+def test_one_that_does_not_say_where_is_left_out_whole(tmp_path: Path, verified: list[str]) -> None:
+    report, operators = optimize(tmp_path, "a = Tanh (x) b = Mul (a, w) y = Exp (b)", extra=("wrong-pass",))
+    assert operators == ["Tanh", "Mul", "Exp"]
+    assert left_out(report) == ["wrong-pass"]
+    assert verified == ["different", "equal"]
+
+
+def test_in_a_body_the_other_match_stays(tmp_path: Path, verified: list[str]) -> None:
+    then = "then_branch = t () => (float[N, 2] p) { a = Mul (x, r) b = Sin (a) q = Mul (b, w) p = Exp (q) }"
+    other = "else_branch = e () => (float[N, 2] s) { a = Mul (x, r) s = Cos (a) }"
+    report, _ = optimize(
+        tmp_path, f"m = ReduceMax <keepdims = 0> (x) c = Cast <to = 9> (m) y = If <{then}, {other}> (c)"
+    )
+    assert left_out(report) == ["wrong_for_negative_factors@main / If / then_branch / q"]
+    (node,) = [n for n in onnx.load(tmp_path / "o.onnx").graph.node if n.op_type == "If"]
+    inside = {a.name: [n.op_type for n in a.g.node] for a in node.attribute}
+    assert inside == {"then_branch": ["Div", "Sin", "Mul", "Exp"], "else_branch": ["Div", "Cos"]}
+    assert len(verified) <= 7
+
+
+def test_without_places_bisection_finds_the_match(
+    tmp_path: Path, verified: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "place_of", lambda a, b: None)
+    report, operators = optimize(tmp_path, "a = Mul (x, r) b = Sin (a) c = Mul (b, w) y = Exp (c)")
+    assert operators == ["Div", "Sin", "Mul", "Exp"]
+    assert left_out(report) == ["wrong_for_negative_factors@c"]
+    assert len(verified) < 14
+
+
+def test_without_places_several_matches_are_the_rule(
+    tmp_path: Path, verified: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "place_of", lambda a, b: None)
+    report, operators = optimize(tmp_path, "a = Mul (x, w) b = Exp (a) c = Mul (b, w) y = Exp (c)")
+    assert operators == ["Mul", "Exp", "Mul", "Exp"]
+    assert left_out(report) == ["wrong_for_negative_factors"]
+
+
+def test_strict_says_what_happened_at_the_place(tmp_path: Path, verified: list[str]) -> None:
+    onnx.save(parser.parse_model(f"{HEAD} <{WRONG}> {{ c = Mul (x, w) y = Exp (c) }}"), tmp_path / "m.onnx")
+    with pytest.raises(DifferentResult) as e:
+        optimize_or_roll_back(
+            tmp_path / "m.onnx",
+            tmp_path / "o.onnx",
+            OptimizeOptions(extra=("wrong-rule",)),
+            verify_options=VerifyOptions(),
+            strict=True,
+        )
+    assert e.value.report.verification is not None
+    (place,) = e.value.report.verification.places
+    assert place.rewrites == ["1 wrong-rule/wrong_for_negative_factors: main: replaced Mul -> c by Div -> c"]
+    assert verified == ["different"]
+
+
+def remedy(rule: str, value: str) -> Remedy:
+    return Remedy(RolledBack("p", rule, "main", [], "", value), OptimizeOptions(), 1)
+
+
+def test_the_steps_of_a_fault() -> None:
+    """What is suspected later comes before what is left; where there are many, others search."""
+    a, b, c = remedy("a", "v"), remedy("b", "w"), remedy("b", "u")
+    fault = Fault()
+    assert not fault.next()
+    fault.suspect([a, b])
+    assert fault.next()
+    assert fault.left_out == [a]
+    fault.suspect([c, a])
+    assert fault.remedies == [a, c, b]
+    assert fault.next()
+    assert fault.left_out == [c]
+    assert not fault.next()
+    assert fault.left_out == []
