@@ -1,7 +1,8 @@
 """Which rewrite makes a result wrong."""
 
 from onnxopt.bisect.finding import Finding, describe
-from onnxopt.bisect.search import bisect
-from onnxopt.bisect.suspects import made, rewrites, suspects
+from onnxopt.bisect.search import bisect, guilty
+from onnxopt.bisect.suspects import suspects
+from onnxopt.bisect.trials import Trials
 
-__all__ = ["Finding", "bisect", "describe", "made", "rewrites", "suspects"]
+__all__ = ["Finding", "Trials", "bisect", "describe", "guilty", "suspects"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxopt.analysis.submodel import submodel
 from onnxopt.api import OptimizeOptions
+from onnxopt.bisect.trials import run
 from onnxopt.errors import OnnxOptError
-from onnxopt.graph import Value, specialise
+from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import node_text
 from onnxopt.io import from_proto, save
@@ -74,18 +75,6 @@ def describe(
     if tell is not None:
         found.submodel = _smallest(last.parts, last.pass_text, options, verify_options, tell)
     return found
-
-
-def run(
-    source: str | Path, given: OptimizeOptions, instruments: Sequence[Instrument], rewrites: int | None = None
-) -> Model:
-    """The pipeline up to so many rewrites."""
-    model = given.load(source)
-    if given.dims or given.shapes:
-        specialise(model, given.dims, given.shapes)
-    options = given if rewrites is None else dataclasses.replace(given, max_rewrites=rewrites)
-    execute(options.passes(), model, options.context(instruments))
-    return model
 
 
 class _Capture(Instrument):

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.api import OptimizeOptions, optimize_model
-from onnxopt.pipeline.instruments import Entry, Journal
+from onnxopt.pipeline.instruments import Entry
+from onnxopt.verification import DIFFERENT, Verification
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Place, Side
-
-
-def rewrites(source: str | Path, options: OptimizeOptions) -> list[Entry]:
-    """Those of a run that is repeated, in order. Raises what the run raised."""
-    journal = Journal(matches=True)
-    optimize_model(options.load(source), options, (journal,))
-    return journal.entries
 
 
 def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
@@ -32,7 +24,7 @@ def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
     only_one_reads = (reads[0] ^ reads[1]) - there
     agreeing = only_one_reads.intersection(place.entries)
     classes = there | (only_one_reads - agreeing), set[str](), agreeing
-    bodies = tuple(label for side in (*place.a, *place.b) for label in _bodies(place.scope, side))
+    bodies = _bodies(place)
     found: list[tuple[int, float, Entry]] = []
     for entry in reversed(entries):
         names = {entry.value, *entry.taken, *entry.outputs} - {""}
@@ -53,9 +45,27 @@ def made(sides: Sequence[Side]) -> set[str]:
     return {name for side in sides for name in side.outputs}
 
 
-def _bodies(scope: str, side: Side) -> list[str]:
-    """How the paths of the scopes inside a node begin; of a function that it may call."""
-    domain, _, name = side.op.replace("::", ".").rpartition(".")
-    label = f' "{side.node}"' if side.node else ""
-    inner = f"{scope} / {side.op}{label} / "
-    return [inner, f"function {domain}::{name}"] if domain else [inner]
+def goes_wrong(verdict: Verification, place: Place) -> bool:
+    """Does a result go wrong where another one does, or nobody knows where?"""
+    if verdict.status != DIFFERENT:
+        return False
+    return not verdict.places or any(_same(place, other) for other in verdict.places)
+
+
+def _same(place: Place, other: Place) -> bool:
+    """Are they about the same part of the original? The piece of one may be larger, or the body around the other."""
+    if place.scope != other.scope:
+        return any(f"{x.scope} / ".startswith(_bodies(y)) for x, y in ((place, other), (other, place)))
+    return bool({place.value, *made(place.a)} & {other.value, *made(other.a)})
+
+
+def _bodies(place: Place) -> tuple[str, ...]:
+    """How the paths of the scopes inside its nodes begin; of functions that they may call."""
+    found: list[str] = []
+    for side in (*place.a, *place.b):
+        domain, _, name = side.op.replace("::", ".").rpartition(".")
+        label = f' "{side.node}"' if side.node else ""
+        found.append(f"{place.scope} / {side.op}{label} / ")
+        if domain:
+            found.append(f"function {domain}::{name}")
+    return tuple(found)

@@ -13,7 +13,7 @@ from onnxopt.verification import Verifier, VerifyOptions
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
 
-_MOST: Final = 8  # attempts without single matches, then as many without whole rules
+_MOST: Final = 16  # attempts
 
 
 def optimize_or_roll_back(
@@ -49,7 +49,7 @@ def optimize_or_roll_back(
         )
     except DifferentResult as e:
         if strict:
-            Search(source, options, verify_options, progress).at_places(e)  # to say which rewrites happened there
+            Search(source, options, verify_options, progress).explain(e)
             raise
         return roll_back(
             e,
@@ -77,13 +77,14 @@ def roll_back(
     """After `optimize_file` raised `error`: leave out what made the result wrong and optimize again, until it is
     verified. The report's `rolled_back` says what was left out.
 
-    Where verification names places, a rewrite that happened there; else the one that bisection finds; the whole rule
-    (or pass without rules) only where that does not help. `reproducer`: a folder for the smallest model that shows the
-    first of them. Raises DifferentResult, with nothing written, if nothing helps.
+    Where verification names places: at each the first rewrite with which the result goes wrong there; else the one
+    that bisection finds. The whole rule (or pass without rules) where its matches are blamed again and again.
+    `reproducer`: a folder for the smallest model that shows the first of them. Raises DifferentResult, with nothing
+    written, if nothing helps.
     """
     work = Search(source, options or OptimizeOptions(), verify_options, progress)
-    for n in range(2 * _MOST):
-        if not work.next(error, single=n < _MOST):
+    for _ in range(_MOST):
+        if not work.next(error):
             break
         try:
             report = optimize_file(

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from onnxopt.api import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.errors import OnnxOptError
-from onnxopt.rollback.faults import Fault, Remedy
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
+    from onnxopt.bisect import Trials
     from onnxopt.pipeline.instruments import Entry
+
+# As often matches of a rule are blamed before it is not trusted with any; to bisect a whole run takes many results.
+_AT_PLACES: Final = 2
+_BY_BISECTION: Final = 1
+
+
+@dataclass
+class Remedy:
+    """Something to leave out: rewrite so and so of a run with `options`; None where it is not that fine. `proven`: that
+    run goes wrong with it, and not before."""
+
+    record: RolledBack
+    options: OptimizeOptions
+    rewrite: int | None
+    proven: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.record.name
 
 
 class Search:
@@ -30,14 +51,8 @@ class Search:
         self.given = options
         self.verify_options = verify_options
         self.progress = progress
-        self.faults: list[Fault] = []
-        self.bisected: Fault | None = None  # the last that bisection found
-
-    @property
-    def left_out(self) -> list[Remedy]:
-        """Each once, and no single match of what is left out as a whole."""
-        found = {r.key: r for fault in self.faults for r in fault.left_out}
-        return [r for (name, site), r in found.items() if site is None or (name, None) not in found]
+        self.left_out: list[Remedy] = []
+        self.blamed: Counter[str] = Counter()  # how often, by name
 
     @property
     def options(self) -> OptimizeOptions:
@@ -47,71 +62,86 @@ class Search:
         given = self.given
         return dataclasses.replace(given, excluded=(*given.excluded, *sites), disable=(*given.disable, *names))
 
-    def next(self, error: DifferentResult, *, single: bool) -> bool:
-        """Leave out something else, or more; False where there is nothing. Not `single`: whole rules or passes."""
-        verdict, before = error.report.verification, {r.key for r in self.left_out}
+    def next(self, error: DifferentResult) -> bool:
+        """Leave out something else, or more; False where there is nothing."""
+        verdict, before = error.report.verification, self.options
         assert verdict is not None
-        if not single:
-            for fault in self.faults:
-                fault.left_out = [r.whole for r in fault.left_out]
-            return {r.key for r in self.left_out} != before or self._bisect(verdict, single)
-        if self.at_places(error) and {r.key for r in self.left_out} != before:
-            return True
-        if self.bisected is not None:
-            if not verdict.places and self.bisected.next():
-                return True  # one more result, where to bisect again would take many
-            self.bisected.left_out = self.bisected.remedies[:1]  # guilty, but not alone
-        return self._bisect(verdict, single)
+        found, trusted = self._at_places(verdict), _AT_PLACES
+        if not found:
+            found, trusted = self._by_bisection(verdict), _BY_BISECTION
+        self.blamed.update({r.name for r in found})
+        for remedy in found:
+            if self.blamed[remedy.name] > trusted:
+                remedy.record.value = ""  # all that the rule or pass does
+            self._leave_out(remedy)
+        return self.options != before
 
-    def at_places(self, error: DifferentResult) -> bool:
-        """The next step of each fault that shows at the places of the error, which learn what happened there."""
-        from onnxopt.bisect import made, rewrites, suspects
+    def _leave_out(self, remedy: Remedy) -> None:
+        same = [r for r in self.left_out if r.name == remedy.name]
+        if any(r.record.site == remedy.record.site for r in same):
+            return
+        if remedy.record.site is None:
+            self.left_out = [r for r in self.left_out if r.name != remedy.name]
+        self.left_out.append(remedy)
 
-        verification, options = error.report.verification, self.options
-        if verification is None or not verification.places:
-            return False
+    def explain(self, error: DifferentResult) -> None:
+        """Have the places of the error say which rewrites happened there."""
+        from onnxopt.bisect import Trials
+
+        if error.report.verification is not None:
+            with Trials(self.source, self.options, self.verify_options) as trials:
+                self._rewrites(trials, error.report.verification)
+
+    def _at_places(self, verdict: Verification) -> list[Remedy]:
+        """For each place the first rewrite with which the result goes wrong there."""
+        from onnxopt.bisect import Trials, guilty  # not needed where nothing goes wrong
+
+        options, found = self.options, []
+        with Trials(self.source, options, self.verify_options, verdict) as trials:
+            entries = self._rewrites(trials, verdict)
+            for place in verdict.places:
+                try:
+                    entry = guilty(trials, place, entries, self._tell)
+                except OnnxOptError:  # of a result on the way, which is no result
+                    continue
+                if entry is not None:
+                    message = f"`{place.value}` {place.record.note}"
+                    found.append(Remedy(_record(entry, message), options, entry.fuel))
+        return found
+
+    def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
+        """Those of the whole run; the places learn which happened there."""
+        from onnxopt.bisect import suspects
+        from onnxopt.pipeline.instruments import Journal
+
+        journal = Journal(matches=True)
         try:
-            entries = rewrites(self.source, options)
-        except OnnxOptError:
-            return False  # a run that cannot be repeated says nothing
-        shown: list[Fault] = []
-        for place in verification.places:
-            found = suspects(place, entries)
-            place.rewrites = [str(e) for e in found]
-            values = {(place.scope, name) for name in (place.value, *made(place.a))}
-            fault = next((f for f in self.faults if f.values & values), None)
-            if fault is None:
-                self.faults.append(fault := Fault())
-            fault.values |= values
-            message = f"`{place.value}` {place.record.note}" if place.record.note else verification.message
-            fault.suspect([Remedy(_record(e, message), options, e.fuel) for e in found])
-            shown += [fault] if fault not in shown else []
-        more = [fault.next() for fault in shown]
-        return any(more)
+            if verdict.places:
+                trials.run(watch=[journal])
+        except OnnxOptError:  # a run that cannot be repeated says nothing
+            return []
+        for place in verdict.places:
+            place.rewrites = [str(e) for e in suspects(place, journal.entries)]
+        return journal.entries
 
-    def _bisect(self, verdict: Verification, single: bool) -> bool:
-        from onnxopt.bisect import bisect  # not needed where nothing goes wrong
+    def _by_bisection(self, verdict: Verification) -> list[Remedy]:
+        """What a bisection of the whole run finds; who was suspected at places and did not help is put back."""
+        from onnxopt.bisect import bisect
 
-        options = self.options
-
-        def tell(line: str) -> None:
-            self.progress(f"bisecting: {line.strip()}")
-
+        guesses = [r for r in self.left_out if not r.proven]
+        self.left_out = [r for r in self.left_out if r.proven]
+        options, known = self.options, None if guesses else verdict
         try:
-            found = bisect(self.source, options, self.verify_options, tell, known=verdict, smallest=False)
-        except OnnxOptError:
-            return False  # it cannot be found: the difference itself is what there is to say
+            found = bisect(self.source, options, self.verify_options, self._tell, known=known, smallest=False)
+        except OnnxOptError:  # it cannot be found: the difference itself is what there is to say
+            self.left_out += guesses
+            return []
         value = found.site.value if found.site is not None else ""
         record = RolledBack(found.pass_text, found.rule, found.scope, found.match, found.message, value)
-        if record.name in options.disable:
-            return False
-        remedy = Remedy(record, options, found.rewrite)
-        again = any(r.record.name == record.name for fault in self.faults for r in fault.left_out)
-        enough = single and (verdict.places or not again)  # what takes many results is not done match by match
-        self.bisected = Fault()
-        self.bisected.suspect([remedy, remedy.whole] if enough else [remedy.whole])
-        self.faults.append(self.bisected)
-        return self.bisected.next()
+        return [Remedy(record, options, found.rewrite, proven=True)]
+
+    def _tell(self, line: str) -> None:
+        self.progress(f"bisecting: {line.strip()}")
 
     def keep(self, folder: Path, error: DifferentResult) -> None:
         """The smallest model that shows the first of what is left out."""
