@@ -9,7 +9,8 @@ from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.run import Refused, reason
+from onnxopt.verification.run import reason
+from onnxopt.verification.service import Refused
 
 
 def feed(

@@ -20,6 +20,10 @@ from onnxopt.verification.process import Gone, Worker
 Tell = Callable[[str], None]
 
 
+class Refused(Exception):
+    """The original cannot be run here; says why."""
+
+
 class Died(Exception):
     """The worker ended, or hung (`late`); `state` is what it was doing."""
 
