@@ -59,6 +59,11 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
     return 1.0 + math.log2(max(terms, 1.0))
 
 
+def cast_target(node: NodeProto) -> int:
+    """The type (of TensorProto) that a Cast makes; 0 for other operators."""
+    return next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
+
+
 def allowed(epsilon: float, depth: float) -> float:
     """Of a value's range, with so many roundings on the path to it."""
     return _WALK * epsilon * math.sqrt(1.0 + min(depth, _DEEPEST))

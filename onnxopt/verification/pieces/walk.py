@@ -194,8 +194,10 @@ class Walk:
         paths, views = self.replay.paths(new, fed), dict(self.replay.views)
         for value in new:
             entries = self.b.entries(self.b.cone([value], fed), fed)
-            ok, differences, view = self.replay.hold(value, found[value], paths[value][1])
-            self.first[value] = First(ok, {e: views.get(e) for e in entries}, worst(differences), not paths[value][0])
+            ok, differences, view = self.replay.hold(value, found[value], paths[value].share)
+            self.first[value] = First(
+                ok, {e: views.get(e) for e in entries}, worst(differences), not paths[value].depth
+            )
             if ok:
                 self._see(value, view)
         self._resolve()
@@ -215,7 +217,7 @@ class Walk:
             paths = self.replay.paths(self.pending, self.fed)
             agreed = []
             for value in self.pending:
-                ok, self.latest[value], view = self.replay.hold(value, found[value], paths[value][1])
+                ok, self.latest[value], view = self.replay.hold(value, found[value], paths[value].share)
                 if ok:
                     self._see(value, view)
                     agreed.append(value)
@@ -262,11 +264,13 @@ class Walk:
         first, rounded = blocked[0], [v for v in blocked if self._is_rounded(v)]
         noise = self.noise(rounded)
         heard = [v for v in rounded if v in noise and all(d.explained(n) for d, n in zip(self.latest[v], noise[v]))]
+        differs = worst(self.latest[first])
         if first in heard:
             heard = [first]
+        elif differs.note:
+            heard = []
         else:
-            moved = _MOVED * worst(self.latest[first]).relative
-            heard = [v for v in heard if worst(self.latest[v]).relative <= moved]
+            heard = [v for v in heard if worst(self.latest[v]).relative <= _MOVED * differs.relative]
         for value in heard:
             self._cut(value, worst(self.latest[value]))
         self.outcome.noisy += len(heard)
@@ -277,7 +281,7 @@ class Walk:
         """Can what B makes of A's values differ by rounding at all?"""
         if any(d.note for d in self.latest[value]):
             return False
-        if self.replay.paths([value], self.fed)[value][0]:
+        if self.replay.paths([value], self.fed)[value].depth:
             return True
         nodes = self.a.cone([self.pairs.of[value]], self._cuts_of_a(), _PIECE)
         return any(roundings(self.a.nodes[i], self.a.constants) for i in nodes)
