@@ -28,13 +28,17 @@ _DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise
 _NOISE: Final = 4.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
 
 
-# Operators that hand numbers on as they are.
+# Operators that hand numbers on as they are, or decide upon them.
 _MOVES: Final = frozenset((
     "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
     "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where",
     "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Shape", "Size", "Cast", "Constant", "ConstantOfShape",
     "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements", "Sign", "Floor", "Ceil", "Round", "Not", "And",
-    "Or", "If", "Loop", "Scan",
+    "Or", "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual", "NonZero", "QuantizeLinear", "Hardmax", "Unique", "CastLike", "Xor", "IsNaN", "IsInf",
+    "OneHot", "Trilu", "EyeLike", "Compress", "ReverseSequence", "SequenceAt", "SequenceConstruct",
+    "SplitToSequence", "ConcatFromSequence", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength",
+    "Optional", "OptionalGetElement", "OptionalHasElement", "Dropout", "BitShift",
 ))  # fmt: skip
 _MANY: Final = 256  # terms of a sum whose length only the run knows
 
@@ -50,6 +54,8 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
     elif node.op_type in ("MatMul", "Gemm"):
         known = [max(d[-2:]) for d in dims[:2] if d]
         terms = known[0] if known else _MANY
+    elif node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute):
+        terms = _MANY  # a function, or bodies: whatever they do
     elif (
         node.op_type.startswith(("Reduce", "Global", "Average"))
         or node.op_type.endswith(("Normalization", "Softmax"))
@@ -57,11 +63,6 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
     ):
         terms = _MANY
     return 1.0 + math.log2(max(terms, 1.0))
-
-
-def cast_target(node: NodeProto) -> int:
-    """The type (of TensorProto) that a Cast makes; 0 for other operators."""
-    return next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
 
 
 def allowed(epsilon: float, depth: float) -> float:
@@ -89,9 +90,9 @@ class Difference:
         """Is it at most this share of the range? What is discrete has to be equal."""
         return not self.note and (self.largest <= share * self.span if not self.discrete else not self.largest)
 
-    def explained(self, noise: Difference) -> bool:
-        """Is it what a change of the last bits does, too?"""
-        return not self.note and not noise.note and self.largest <= _NOISE * noise.largest
+    def explained(self, noise: Difference, times: float = _NOISE) -> bool:
+        """Is it what a change of the last bits does, too, so many times?"""
+        return not self.note and not noise.note and self.largest <= times * noise.largest
 
 
 def difference(a: Any, b: Any) -> Difference:

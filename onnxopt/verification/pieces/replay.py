@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
-from onnxopt.verification.rounding import EPSILON, Difference, allowed, cast_target, difference, roundings
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
+from onnxopt.verification.rounding import Difference, difference
 
 Found = dict[str, list[Any] | Failed]
-
-_DTYPE: Final = {
-    "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
-    "tensor(bfloat16)": "bfloat16", "tensor(float8e4m3fn)": "float8_e4m3fn", "tensor(float8e5m2)": "float8_e5m2",
-    "tensor(float8e4m3fnuz)": "float8_e4m3fnuz", "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
-}  # fmt: skip
-_TARGET: Final = {1: 2.0**-23, 10: 2.0**-10, 11: 2.0**-52, 16: 2.0**-7}  # by TensorProto.data_type
 
 
 class Replay:
@@ -89,55 +78,6 @@ class Replay:
         if best is not None and any(d.note for d in differences):  # another shape: the view that comes nearest
             return False, *best
         return False, differences, None
-
-    def paths(self, wanted: Iterable[str], fed: Collection[str]) -> dict[str, Path]:
-        """The path from what is fed to each value on which most is rounded."""
-        found: dict[str, Path] = {}
-        names = list(wanted)
-        for i in self.program.cone(names, fed):
-            node = self.program.nodes[i]
-            before = [found[r] if r in found and r not in fed else self._start(r) for r in self.program.reads[i]]
-            for output in node.output:
-                found[output] = self._step(node, before, self._epsilon(output))
-        return {v: found.get(v, Path()) for v in names}
-
-    def _step(self, node: NodeProto, before: list[Path], known: float) -> Path:
-        """Behind one more node; `known`: ε of what it makes, 0 where that is unknown or no float."""
-        width = known or _TARGET.get(cast_target(node), 0.0) or max((p.width for p in before), default=0.0)
-        depth = max((p.depth for p in before), default=0.0)
-        coarsest = max((p.coarsest for p in before), default=0.0)
-        own = roundings(node, self.program.constants)
-        if own:
-            own = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
-            coarsest = max(coarsest, width)
-        elif coarsest:  # rounded to a narrower type
-            coarsest = max(coarsest, width)
-        return Path(depth + own, coarsest, width)
-
-    def _start(self, name: str) -> Path:
-        """Nothing is rounded yet."""
-        return Path(width=self._epsilon(name))
-
-    def _epsilon(self, name: str) -> float:
-        """Of a value's type; 0 where that is unknown, or no float."""
-        if self.program.is_constant(name):
-            tensor = self.program.constants.get(name)
-            return _TARGET.get(tensor.data_type, 0.0) if tensor is not None else 0.0
-        return EPSILON.get(_DTYPE.get(self.kind(name), ""), 0.0)
-
-
-@dataclass(frozen=True)
-class Path:
-    """`depth`: roundings on it; `coarsest`: ε of the coarsest; `width`: ε of the type that it ends in."""
-
-    depth: float = 0.0
-    coarsest: float = 0.0
-    width: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """Of a value's range, what they explain."""
-        return allowed(self.coarsest, self.depth) if self.coarsest else 0.0
 
 
 def _sum(found: list[Difference]) -> float:
