@@ -11,9 +11,13 @@ from onnxopt.verification.rounding import EPSILON, allowed, roundings
 
 _DTYPE: Final = {
     "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
-    "tensor(bfloat16)": "bfloat16", "tensor(float8e4m3fn)": "float8_e4m3fn", "tensor(float8e5m2)": "float8_e5m2",
-    "tensor(float8e4m3fnuz)": "float8_e4m3fnuz", "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
+    "tensor(bfloat16)": "bfloat16",
 }  # fmt: skip
+
+
+def is_coarse(kind: str) -> bool:
+    """Are floats of this type steps, which rounding does not explain but by jumps?"""
+    return kind.startswith("tensor(float8")
 
 
 @dataclass(frozen=True)

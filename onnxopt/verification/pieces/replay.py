@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
@@ -62,15 +63,15 @@ class Replay:
         through which they are held."""
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
-        mine = self.mine(value)
-        differences = [difference(x, y) for x, y in zip(mine, found, strict=True)]
+        mine, coarse = self.mine(value), is_coarse(self.kind(value))
+        differences = [difference(x, y, coarse=coarse) for x, y in zip(mine, found, strict=True)]
         if all(d.within(share) for d in differences):
             return True, differences, None
-        if value in self.runner.program.outputs:  # what callers get has no other shape
+        if self.pairs.of.get(value) == value:  # it keeps its shape; what has another has another name, too
             return False, differences, None
         best: tuple[list[Difference], View] | None = None
         for view in views(mine, found):
-            held = [difference(view(x, i), y) for i, (x, y) in enumerate(zip(mine, found))]
+            held = [difference(view(x, i), y, coarse=coarse) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
                 return True, held, view
             if best is None or _sum(held) < _sum(best[0]):

@@ -30,7 +30,7 @@ _OPEN: Final = 20 * NODES  # nodes of B behind values that do not agree, before 
 _FAULTS: Final = 8  # looked for
 _PIECE: Final = 2000  # nodes of a piece that are counted
 _MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,
-_MERE: Final = 1.5  # and at most so many times the noise
+_MERE: Final = 1.0  # and at most so many times the noise
 
 
 @dataclass
