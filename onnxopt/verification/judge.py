@@ -240,6 +240,10 @@ class Judge:
         except Failed:  # it does not take what is a bit larger
             return {}
 
+    def release(self) -> None:
+        """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
+        self.b = self._look = self._optimized = None
+
     def _looked(self) -> Look:
         """What can look inside both files."""
         from onnxopt.verification.pieces.look import Look

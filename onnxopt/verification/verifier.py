@@ -179,6 +179,8 @@ class Verifier:
         verdict.engine = self._opened[0]
         verdict.cases = list(cases)
         self._judge(verdict, answers, cases)
+        if self._service is not None and self._service.alive:
+            self._call("release")
         return None
 
     def _open(self) -> None:
