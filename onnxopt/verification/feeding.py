@@ -20,6 +20,7 @@ def feed(
     data: Data,
     choices: Iterable[dict[str, int]],
     seed: int = 0,
+    label: str = "A",
 ) -> tuple[Case, Any]:
     """The first case of `recipe` that `run` takes, and what it makes of it; `data` is used as it is.
 
@@ -45,4 +46,4 @@ def feed(
                 return case, run(case.feeds)
             except Exception as e:
                 error = e
-    raise Refused(f"A does not take it: {reason(error)}" if error is not None else "A has no size for it")
+    raise Refused(f"{label} does not take it: {reason(error)}" if error is not None else f"{label} has no size for it")

@@ -95,6 +95,7 @@ class Judge:
                 request.data,
                 sizes(self.planned, request.recipe, request.base or self.base),
                 self.options.seed,
+                self.labels[0],
             )
         except Refused as e:
             record.status, record.note = "skipped", str(e)

@@ -79,6 +79,12 @@ class Service:
             raise value
         return value
 
+    def drain(self) -> None:
+        """Wait for what was posted, whatever comes of it."""
+        while self._posted:
+            with contextlib.suppress(Exception):
+                self.call(self._posted[0])
+
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()

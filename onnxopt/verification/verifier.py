@@ -66,6 +66,7 @@ class Verifier:
         self._opened = ("onnxruntime", "", "")  # engine, provider, why onnxruntime refused the original
         self._steady = True  # does the original give the same twice?
         self._base: dict[str, int] | None = None
+        self._refusal = ""  # why the original could not be run
         self._began = 0.0
         self._path = ""
 
@@ -150,6 +151,9 @@ class Verifier:
         try:
             self._finish(verdict)
         except Refused as e:
+            self._refusal = str(e)
+            if self._service is not None:
+                self._service.drain()
             self._stop(verdict, UNVERIFIED, str(e), f"{self.labels[1]} was not compared with {self.labels[0]}")
         except Died as e:
             if self.labels[1] in e.state:
@@ -164,6 +168,8 @@ class Verifier:
 
     def _finish(self, verdict: Verification) -> None:
         assert self._plan is not None
+        if self._refusal and self._answers is None:  # nothing has changed since
+            raise Refused(self._refusal)
         if self._service is None or not self._service.alive:
             self._revive(result=False)
         if self.stepwise:
