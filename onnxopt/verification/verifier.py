@@ -219,9 +219,8 @@ class Verifier:
             self._steady = self._call("deterministic")
         taken = [a for a in found if a.case.status != "skipped"]
         if not taken:
-            raise Refused(
-                f"the original fails on every input tried: {found[0].case.note if found else 'there is none'}"
-            )
+            why = found[0].case.note.removeprefix("the original does not take it: ") if found else "there is none"
+            raise Refused(f"the original fails on every input tried: {why}")
         self._answers = taken
         return taken
 
