@@ -118,7 +118,7 @@ class Walk:
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than their share of memory."""
-        if self.original.size() < self.memory // 2:
+        if self.original.size < self.memory // 2:
             return
         needed = {r for reads in self.a.reads[last + 1 :] for r in reads} | set(self.a.outputs)
         later = self.b.entries(self.b.cone((v for v in self.b.maker if v not in self.cuts), self.fed), self.fed)
