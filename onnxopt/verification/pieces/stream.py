@@ -35,7 +35,7 @@ class Stream:
         self.runner = runner
         self.values: list[Values] = [dict(case) for case in cases]
         self.types = dict(types)
-        self.size = 0  # bytes of the values that were made and are kept
+        self.size = sum(size_of(v) for values in self.values for v in values.values())  # bytes
 
     def open(self, nodes: Sequence[int], wanted: Sequence[str]) -> Opened:
         """What makes the `wanted` values of these nodes, from those that are known."""
