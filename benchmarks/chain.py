@@ -2,9 +2,9 @@
 
     python benchmarks/chain.py [--nodes 2000 20000 200000] [--max-seconds 15] [--max-growth 1.5] [--verify]
 
-Runs `onnxopt optimize --no-verify`, or with `--verify` the whole of it, as a whole process. The start-up, measured on a chain of four nodes, is
-subtracted before lengths are compared: at 2,000 nodes it is most of the time and would hide any growth. Every
-weight is different, so that none of the work can be shared.
+Runs `onnxopt optimize --no-verify`, or with `--verify` the whole of it, as a whole process. The start-up, measured on a
+chain of four nodes, is subtracted before lengths are compared: at 2,000 nodes it is most of the time and would hide any
+growth. Every weight is different, so that none of the work can be shared.
 """
 
 from __future__ import annotations
