@@ -83,6 +83,7 @@ format: $(READY) ## fix style and formatting
 
 bench: $(READY) ## time long chains, and start-up against load and save (MODEL=in.onnx)
 	@$(BIN)/python benchmarks/chain.py
+	@$(BIN)/python benchmarks/chain.py --verify --nodes 2000 20000 --runs 2
 	@$(BIN)/python benchmarks/partition.py
 	@$(BIN)/python benchmarks/startup.py $(if $(MODEL),"$(MODEL)")
 

@@ -1,10 +1,10 @@
 """Whether the time per node stays flat: chains of Conv, BatchNormalization, Relu, Identity of growing length.
 
-    python benchmarks/chain.py [--nodes 2000 20000 200000] [--max-seconds 15] [--max-growth 1.5]
+    python benchmarks/chain.py [--nodes 2000 20000 200000] [--max-seconds 15] [--max-growth 1.5] [--verify]
 
-Runs `onnxopt optimize --no-verify` as a whole process. The start-up, measured on a chain of four nodes, is
-subtracted before lengths are compared: at 2,000 nodes it is most of the time and would hide any growth. Every
-weight is different, so that none of the work can be shared.
+Runs `onnxopt optimize --no-verify`, or with `--verify` the whole of it, as a whole process. The start-up, measured on a
+chain of four nodes, is subtracted before lengths are compared: at 2,000 nodes it is most of the time and would hide any
+growth. Every weight is different, so that none of the work can be shared.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ def chain(nodes: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def best(nodes: int, folder: Path, runs: int) -> float:
+def best(nodes: int, folder: Path, runs: int, verify: bool) -> float:
     """Seconds of the fastest of `runs` whole-process runs: what disturbs a run only ever adds to it."""
     source, target = folder / f"chain_{nodes}.onnx", folder / "optimized.onnx"
     onnx.save(chain(nodes), source)
-    seconds = min(run(onnxopt("optimize", str(source), str(target), "--no-verify")) for _ in range(runs))
+    options = () if verify else ("--no-verify",)
+    seconds = min(run(onnxopt("optimize", str(source), str(target), *options)) for _ in range(runs))
     source.unlink()
     return seconds
 
@@ -65,15 +66,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="runs up to 20,000 nodes (default: %(default)s)")
     parser.add_argument("--max-seconds", type=float, default=15.0, help="for the longest (default: %(default)s)")
     parser.add_argument("--max-growth", type=float, default=1.5, help="per node (default: %(default)s)")
+    parser.add_argument("--verify", action="store_true", help="verified runs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        best(UNIT, Path(folder), 1)  # fills the caches
-        startup = best(UNIT, Path(folder), options.runs)
+        best(UNIT, Path(folder), 1, options.verify)  # fills the caches
+        startup = best(UNIT, Path(folder), options.runs, options.verify)
         print(f"start-up {startup:.3f} s")
         print(f"{'nodes':>9} {'seconds':>9} {'µs/node':>9} {'less start-up':>14} {'ratio':>6}")
         first, seconds, growth = 0.0, 0.0, 0.0
         for nodes in sorted(options.nodes):
-            seconds = best(nodes, Path(folder), options.runs if nodes <= 20_000 else 1)
+            seconds = best(nodes, Path(folder), options.runs if nodes <= 20_000 else 1, options.verify)
             net = (seconds - startup) / nodes * 1e6
             first = first or net
             growth = max(growth, net / first)

@@ -11,10 +11,12 @@ from onnxopt.verification.cases import OWN, missing
 from onnxopt.verification.compare import compare
 from onnxopt.verification.datasets import Data
 from onnxopt.verification.inputs import Case
-from onnxopt.verification.judge import Judge, Request
+from onnxopt.verification.judge import Judge
 from onnxopt.verification.plan import Plan
+from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import DIFFERENT, EQUAL, UNVERIFIED, CaseRecord, Verification, VerifyOptions
-from onnxopt.verification.run import OnnxRuntime, Reference, Refused, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, reason
+from onnxopt.verification.service import Refused
 from onnxopt.verification.verdict import conclude, word
 
 

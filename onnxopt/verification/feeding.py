@@ -9,7 +9,8 @@ from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.run import Refused, reason
+from onnxopt.verification.run import reason
+from onnxopt.verification.service import Refused
 
 
 def feed(
@@ -19,6 +20,7 @@ def feed(
     data: Data,
     choices: Iterable[dict[str, int]],
     seed: int = 0,
+    label: str = "A",
 ) -> tuple[Case, Any]:
     """The first case of `recipe` that `run` takes, and what it makes of it; `data` is used as it is.
 
@@ -44,4 +46,4 @@ def feed(
                 return case, run(case.feeds)
             except Exception as e:
                 error = e
-    raise Refused(f"A does not take it: {reason(error)}" if error is not None else "A has no size for it")
+    raise Refused(f"{label} does not take it: {reason(error)}" if error is not None else f"{label} has no size for it")

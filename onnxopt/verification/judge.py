@@ -10,19 +10,18 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.cases import Recipe, sizes
-from onnxopt.verification.compare import Evidence, differ, evidence
-from onnxopt.verification.datasets import Data
+from onnxopt.verification.cases import sizes
+from onnxopt.verification.compare import differ, evidence
 from onnxopt.verification.feeding import feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
 from onnxopt.verification.plan import Plan
+from onnxopt.verification.protocol import Answer, Request
 from onnxopt.verification.records import (
     DIFFERENT,
     JudgedCase,
@@ -32,8 +31,8 @@ from onnxopt.verification.records import (
     VerifyOptions,
 )
 from onnxopt.verification.rounding import difference, is_float, last_bit
-from onnxopt.verification.run import OnnxRuntime, Reference, Refused, find_provider, open_original, reason
-from onnxopt.verification.service import Tell, serve
+from onnxopt.verification.run import OnnxRuntime, Reference, find_provider, open_original, reason
+from onnxopt.verification.service import Refused, Tell, serve
 from onnxopt.wire import count_nodes
 
 if TYPE_CHECKING:
@@ -41,27 +40,6 @@ if TYPE_CHECKING:
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
 _NODES: Final = 5000  # from so many on a model is run in segments: loading takes time that grows with their square
-
-
-@dataclass
-class Request:
-    """One case: a recipe, values that are given, and the outputs that are expected with them.
-
-    `base`: sizes of dynamic dims that the original is known to take, if the worker does not know.
-    """
-
-    recipe: Recipe
-    data: Data
-    base: dict[str, int] | None = None
-
-
-@dataclass
-class Answer:
-    """What came of it, and what the parent judges the whole by."""
-
-    case: JudgedCase
-    evidence: dict[str, Evidence | None] = field(default_factory=dict)
-    branches: dict[str, bool] = field(default_factory=dict)
 
 
 class Judge:
@@ -117,6 +95,7 @@ class Judge:
                 request.data,
                 sizes(self.planned, request.recipe, request.base or self.base),
                 self.options.seed,
+                self.labels[0],
             )
         except Refused as e:
             record.status, record.note = "skipped", str(e)
@@ -130,12 +109,11 @@ class Judge:
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]
         self.kept[request.recipe.name] = case, values[:count]
-        if not self.shaken and not self.streamed and not self.planned.random and not self.options.by_tolerance:
-            self.shaken = self._shake(case, values[:count])
         return answer
 
-    def _shake(self, case: Case, values: list[Any]) -> dict[str, float]:
+    def _shake(self) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
+        case, values = next(iter(self.kept.values()))
         rng = np.random.default_rng(self.options.seed)
         if not any(is_float(v) for v in case.feeds.values()):
             return dict.fromkeys(self.outputs, 0.0)
@@ -204,13 +182,20 @@ class Judge:
         except Exception as e:
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
+        compared = {o: self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)}
+        if not all(o.ok for o in compared.values()) and not self.shaken and self._may_shake():
+            self.shaken = self._shake()
+            compared = {o: self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)}
         for output, a, b in zip(self.outputs, values, results, strict=True):
-            record.outputs.append(self._measure(output, a, b))
+            record.outputs.append(compared[output])
             if output in expected:
                 given = expected[output]
                 record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
                 record.outputs.append(self._measure(output, given, b, f"{self.labels[1]} and file"))
         return record
+
+    def _may_shake(self) -> bool:
+        return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
     def _measure(self, name: str, a: Any, b: Any, against: str = "") -> MeasuredRecord:
         return measure(name, a, b, self.options, self.shaken.get(name, 0.0), against=against)
@@ -255,6 +240,10 @@ class Judge:
             return self._looked().noise([self.kept[n] for n in names], self.outputs)
         except Failed:  # it does not take what is a bit larger
             return {}
+
+    def release(self) -> None:
+        """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
+        self.b = self._look = self._optimized = None
 
     def _looked(self) -> Look:
         """What can look inside both files."""

@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.verification.frames import HEADER, pack
+
+_HOME: Final = Path(__file__).parents[2]
 
 
 class Gone(Exception):
@@ -28,7 +31,8 @@ class Worker:
 
     def __init__(self, start: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", start],
+            # -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
+            [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(_HOME)!r}); {start}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

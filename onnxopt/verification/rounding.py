@@ -24,17 +24,22 @@ EPSILON: Final = {
     "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
 }  # fmt: skip
 _WALK: Final = 2.0  # times the random walk is allowed
-_DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured
+_DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured;
+_DEEPEST_NARROW: Final = 3.0  # of types that have less than float32
 _NOISE: Final = 4.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
 
 
-# Operators that hand numbers on as they are.
+# Operators that hand numbers on as they are, or decide upon them.
 _MOVES: Final = frozenset((
     "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
     "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where",
     "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Shape", "Size", "Cast", "Constant", "ConstantOfShape",
     "DepthToSpace", "SpaceToDepth", "ScatterND", "ScatterElements", "Sign", "Floor", "Ceil", "Round", "Not", "And",
-    "Or", "If", "Loop", "Scan",
+    "Or", "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual", "NonZero", "QuantizeLinear", "Hardmax", "Unique", "CastLike", "Xor", "IsNaN", "IsInf",
+    "OneHot", "Trilu", "EyeLike", "Compress", "ReverseSequence", "SequenceAt", "SequenceConstruct",
+    "SplitToSequence", "ConcatFromSequence", "SequenceInsert", "SequenceErase", "SequenceEmpty", "SequenceLength",
+    "Optional", "OptionalGetElement", "OptionalHasElement", "Dropout", "BitShift",
 ))  # fmt: skip
 _MANY: Final = 256  # terms of a sum whose length only the run knows
 
@@ -50,6 +55,8 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
     elif node.op_type in ("MatMul", "Gemm"):
         known = [max(d[-2:]) for d in dims[:2] if d]
         terms = known[0] if known else _MANY
+    elif node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute):
+        terms = _MANY  # a function, or bodies: whatever they do
     elif (
         node.op_type.startswith(("Reduce", "Global", "Average"))
         or node.op_type.endswith(("Normalization", "Softmax"))
@@ -61,7 +68,8 @@ def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
 
 def allowed(epsilon: float, depth: float) -> float:
     """Of a value's range, with so many roundings on the path to it."""
-    return _WALK * epsilon * math.sqrt(1.0 + min(depth, _DEEPEST))
+    deepest = _DEEPEST_NARROW if epsilon > EPSILON["float32"] else _DEEPEST
+    return _WALK * epsilon * math.sqrt(1.0 + min(depth, deepest))
 
 
 @dataclass(frozen=True)
@@ -84,13 +92,13 @@ class Difference:
         """Is it at most this share of the range? What is discrete has to be equal."""
         return not self.note and (self.largest <= share * self.span if not self.discrete else not self.largest)
 
-    def explained(self, noise: Difference) -> bool:
-        """Is it what a change of the last bits does, too?"""
-        return not self.note and not noise.note and self.largest <= _NOISE * noise.largest
+    def explained(self, noise: Difference, times: float = _NOISE) -> bool:
+        """Is it what a change of the last bits does, too, so many times?"""
+        return not self.note and not noise.note and self.largest <= times * noise.largest
 
 
-def difference(a: Any, b: Any) -> Difference:
-    """Of two values, element by element."""
+def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
+    """Of two values, element by element. `coarse`: floats of so few bits that they are steps, which count as such."""
     if isinstance(a, list) or isinstance(b, list):
         return _of_sequences(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
@@ -103,7 +111,7 @@ def difference(a: Any, b: Any) -> Difference:
         return Difference(note=f"type {a.dtype} became {b.dtype}")
     if a.shape != b.shape:
         return Difference(note=f"shape {list(a.shape)} became {list(b.shape)}")
-    if not is_float(a):
+    if coarse or not is_float(a):
         share = float(np.count_nonzero(a != b) / a.size) if a.size else 0.0
         return Difference(share, 1.0, discrete=True)
     return _of_floats(a, b)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
+from onnxopt.verification.service import Refused
 from onnxopt.wire import GRAPH, key, varint
 
 CPU: Final = "CPUExecutionProvider"
@@ -118,10 +119,6 @@ class Reference:
         with np.errstate(all="ignore"):
             results: Sequence[Any] = self._evaluator.run(None, feeds)
         return list(results)
-
-
-class Refused(Exception):
-    """The original cannot be run here; says why."""
 
 
 def open_original(

@@ -20,6 +20,10 @@ from onnxopt.verification.process import Gone, Worker
 Tell = Callable[[str], None]
 
 
+class Refused(Exception):
+    """The original cannot be run here; says why."""
+
+
 class Died(Exception):
     """The worker ended, or hung (`late`); `state` is what it was doing."""
 
@@ -74,6 +78,12 @@ class Service:
         if kind == "raised":
             raise value
         return value
+
+    def drain(self) -> None:
+        """Wait for what was posted, whatever comes of it."""
+        while self._posted:
+            with contextlib.suppress(Exception):
+                self.call(self._posted[0])
 
     def close(self) -> None:
         if self._worker is not None:

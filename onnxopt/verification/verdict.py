@@ -40,11 +40,13 @@ def settle(verdict: Verification, pieces: Pieces, places: list[Place], noise: di
     open_ = [o for c in verdict.cases for o in c.outputs if not o.ok]
     if any(getattr(o, "against", "") for o in open_):  # it is not the other file that a given output differs from
         return
-    if pieces.complete:
+    if pieces.complete and pieces.cuts > pieces.noisy:
         verdict.status = IN_PIECES
         for o in open_:
             o.ok, o.note = True, f"{o.note}, and no piece does"
-    elif not any(_gross(p) for p in places) and all(_is_noise(o, noise) for o in open_) and (open_ or places):
+    elif pieces.complete or (
+        not any(_gross(p) for p in places) and all(_is_noise(o, noise) for o in open_) and (open_ or places)
+    ):
         verdict.status = WITHIN_NOISE
         for o in open_:
             o.ok, o.note = True, f"{o.note}, and rounding alone does as much"

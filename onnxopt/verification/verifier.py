@@ -8,10 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.cases import OWN, RECIPES, Recipe, missing
-from onnxopt.verification.datasets import Data, read_array
-from onnxopt.verification.judge import Answer, Request
-from onnxopt.verification.plan import Plan, make_plan
+from onnxopt.verification.protocol import Answer, Request
 from onnxopt.verification.records import (
     DIFFERENT,
     IN_PIECES,
@@ -21,18 +18,21 @@ from onnxopt.verification.records import (
     Verification,
     VerifyOptions,
 )
-from onnxopt.verification.run import Refused
-from onnxopt.verification.service import Died, Service
-from onnxopt.verification.verdict import conclude, settle, untaken_branches, weak_outputs, word
+from onnxopt.verification.service import Died, Refused, Service
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from onnxopt.verification.cases import Recipe
+    from onnxopt.verification.datasets import Data
+    from onnxopt.verification.plan import Plan
+
 _START: Final = "from onnxopt.verification.judge import main; main()"
+# What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
 
-Read = Callable[[], Data]
+Read = Callable[[], "Data"]
 
 
 class Verifier:
@@ -66,6 +66,7 @@ class Verifier:
         self._opened = ("onnxruntime", "", "")  # engine, provider, why onnxruntime refused the original
         self._steady = True  # does the original give the same twice?
         self._base: dict[str, int] | None = None
+        self._refusal = ""  # why the original could not be run
         self._began = 0.0
         self._path = ""
 
@@ -85,6 +86,10 @@ class Verifier:
         `override`: initializers that are also inputs may be given other values (False: nobody does so). Raises
         UsageError for inputs that the options give and the model does not take.
         """
+        from onnxopt.verification.cases import OWN, missing
+        from onnxopt.verification.datasets import Data, read_array
+        from onnxopt.verification.plan import make_plan
+
         plan = make_plan(original)
         if not override:
             plan.overridable = {}
@@ -146,6 +151,9 @@ class Verifier:
         try:
             self._finish(verdict)
         except Refused as e:
+            self._refusal = str(e)
+            if self._service is not None:
+                self._service.drain()
             self._stop(verdict, UNVERIFIED, str(e), f"{self.labels[1]} was not compared with {self.labels[0]}")
         except Died as e:
             if self.labels[1] in e.state:
@@ -160,6 +168,8 @@ class Verifier:
 
     def _finish(self, verdict: Verification) -> None:
         assert self._plan is not None
+        if self._refusal and self._answers is None:  # nothing has changed since
+            raise Refused(self._refusal)
         if self._service is None or not self._service.alive:
             self._revive(result=False)
         if self.stepwise:
@@ -175,6 +185,8 @@ class Verifier:
         verdict.engine = self._opened[0]
         verdict.cases = list(cases)
         self._judge(verdict, answers, cases)
+        if self._service is not None and self._service.alive:
+            self._call("release")
         return None
 
     def _open(self) -> None:
@@ -199,7 +211,7 @@ class Verifier:
             return self._answers
         self._open()
         assert self._plan is not None
-        found: list[Answer] = [self._call("original", Request(recipe, Data({}))) for recipe, _ in self._requests]
+        found: list[Answer] = [self._call("original", Request(recipe, read())) for recipe, read in self._requests]
         for answer, (recipe, _) in zip(found, self._requests):
             if answer.case.status == "skipped" and recipe.override:
                 raise Refused(f"the original fails with other values for its initializers: {answer.case.note}")
@@ -207,9 +219,8 @@ class Verifier:
             self._steady = self._call("deterministic")
         taken = [a for a in found if a.case.status != "skipped"]
         if not taken:
-            raise Refused(
-                f"the original fails on every input tried: {found[0].case.note if found else 'there is none'}"
-            )
+            why = found[0].case.note.removeprefix("the original does not take it: ") if found else "there is none"
+            raise Refused(f"the original fails on every input tried: {why}")
         self._answers = taken
         return taken
 
@@ -222,6 +233,8 @@ class Verifier:
 
     def _step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
         """Each case on its own: a death in one is its verdict."""
+        from onnxopt.verification.cases import RECIPES
+
         assert self._plan is not None
         answers: list[Answer] = []
         cases: list[JudgedCase] = []
@@ -251,6 +264,8 @@ class Verifier:
         return answers, cases
 
     def _judge(self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> None:
+        from onnxopt.verification.verdict import conclude, word
+
         compared = [c for c in cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
@@ -286,6 +301,8 @@ class Verifier:
 
     def _weak(self, answers: Sequence[Answer]) -> tuple[dict[str, str], dict[str, str]]:
         """Why the cases prove little, by output; and by value that decides a branch."""
+        from onnxopt.verification.verdict import untaken_branches, weak_outputs
+
         assert self._plan is not None
         found = [a for a in answers if a.evidence]
         if not self._plan.inputs or not found:
@@ -309,6 +326,8 @@ class Verifier:
         weak: bool,
     ) -> bool:
         """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
+        from onnxopt.verification.verdict import settle
+
         assert self._plan is not None
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact

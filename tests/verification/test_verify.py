@@ -222,3 +222,25 @@ def test_external_data_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     assert verify(path, path).status == "equal"
+
+
+def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
+    """Whatever came of the ones before."""
+    texts = {"a": RELU, "b": model("{ y = Abs (x) }"), "c": "no model"}
+    for name, text in texts.items():
+        data = parser.parse_model(text).SerializeToString() if name != "c" else text.encode()
+        (tmp_path / name).write_bytes(data)
+    with Verifier(tmp_path / "a") as verifier:
+        for name, status in (("a", "equal"), ("c", "different"), ("b", "different"), ("a", "equal")):
+            verifier.submit(tmp_path / name)
+            assert verifier.finish().status == status
+    with Verifier(tmp_path / "c") as verifier:
+        for _ in range(2):
+            with pytest.raises(Exception, match="parsing message"):
+                verifier.submit(tmp_path / "a")
+    refused = model("{ y = NoSuchOperator (x) }")
+    (tmp_path / "d").write_bytes(parser.parse_model(refused).SerializeToString())
+    with Verifier(tmp_path / "d") as verifier:
+        for _ in range(2):
+            verifier.submit(tmp_path / "a")
+            assert "cannot load the original" in verifier.finish().message

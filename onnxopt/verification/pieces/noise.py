@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.plan import RANDOM
@@ -39,7 +40,9 @@ def noise_of(
             for i, known in enumerate(original.values):
                 results = opened.run({r: last_bit(known[r], rng) for r in fed})
                 for v in wanted:
-                    largest[v][i] = worst([largest[v][i], difference(known[v], results[v])])
+                    largest[v][i] = worst(
+                        [largest[v][i], difference(known[v], results[v], coarse=is_coarse(original.types[v]))]
+                    )
         except Failed:  # the model does not take what is a bit larger: of that noise nothing is known
             continue
     return largest

@@ -50,6 +50,10 @@ class Program:
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output if o}
         self.outputs = [o.name for o in self.graph.output]
         self.fixed = self._fixed()
+        # Constants that others are made of: shaken, what is decided upon them (a quantizer of weights) would jump.
+        self.sources = {
+            r for n, reads in zip(self.nodes, self.reads) for r in reads if self.fixed.intersection(n.output)
+        }
 
     def _fixed(self) -> set[str]:
         """Values that depend on constants only. They are made again in each piece that reads them: what they say of

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
-from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, roundings
+from onnxopt.verification.rounding import Difference, difference
 
 Found = dict[str, list[Any] | Failed]
-
-_DTYPE: Final = {
-    "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
-    "tensor(bfloat16)": "bfloat16", "tensor(float8e4m3fn)": "float8_e4m3fn", "tensor(float8e5m2)": "float8_e5m2",
-    "tensor(float8e4m3fnuz)": "float8_e4m3fnuz", "tensor(float8e5m2fnuz)": "float8_e5m2fnuz",
-}  # fmt: skip
-_EPSILON_OF_CODE: Final = {1: 2.0**-23, 10: 2.0**-10, 11: 2.0**-52, 16: 2.0**-7}  # of TensorProto.data_type
 
 
 class Replay:
@@ -69,15 +63,15 @@ class Replay:
         through which they are held."""
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
-        mine = self.mine(value)
-        differences = [difference(x, y) for x, y in zip(mine, found, strict=True)]
+        mine, coarse = self.mine(value), is_coarse(self.kind(value))
+        differences = [difference(x, y, coarse=coarse) for x, y in zip(mine, found, strict=True)]
         if all(d.within(share) for d in differences):
             return True, differences, None
-        if value in self.runner.program.outputs:  # what callers get has no other shape
+        if self.pairs.of.get(value) == value:  # it keeps its shape; what has another has another name, too
             return False, differences, None
         best: tuple[list[Difference], View] | None = None
         for view in views(mine, found):
-            held = [difference(view(x, i), y) for i, (x, y) in enumerate(zip(mine, found))]
+            held = [difference(view(x, i), y, coarse=coarse) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
                 return True, held, view
             if best is None or _sum(held) < _sum(best[0]):
@@ -85,29 +79,6 @@ class Replay:
         if best is not None and any(d.note for d in differences):  # another shape: the view that comes nearest
             return False, *best
         return False, differences, None
-
-    def paths(self, wanted: Iterable[str], fed: Collection[str]) -> dict[str, tuple[float, float]]:
-        """(roundings on the longest path from what is fed, share of its range that they explain) by value."""
-        found: dict[str, tuple[float, float]] = {}
-        names = list(wanted)
-        for i in self.program.cone(names, fed):
-            before = [
-                found[r] if r in found and r not in fed else (0.0, self._epsilon(r)) for r in self.program.reads[i]
-            ]
-            depth = max((d for d, _ in before), default=0.0) + roundings(self.program.nodes[i], self.program.constants)
-            for output in self.program.nodes[i].output:
-                found[output] = depth, max([self._epsilon(output), *(e for _, e in before)])
-        return {v: (found[v][0], allowed(found[v][1], found[v][0])) if v in found else (0.0, 0.0) for v in names}
-
-    def _epsilon(self, name: str) -> float:
-        """Of a value's type; 0 where that is unknown, or no float."""
-        if self.program.is_constant(name):
-            return (
-                _EPSILON_OF_CODE.get(self.program.constants[name].data_type, 0.0)
-                if name in self.program.constants
-                else 0.0
-            )
-        return EPSILON.get(_DTYPE.get(self.kind(name), ""), 0.0)
 
 
 def _sum(found: list[Difference]) -> float:

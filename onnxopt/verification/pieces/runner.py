@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -68,8 +68,9 @@ class Runner:
     def _open(self, nodes: Sequence[int], fed: Mapping[str, str], observed: Mapping[str, str], change: Any) -> Opened:
         model, weights = self.program.model(nodes, fed, observed)
         if change is not None:
-            _change_constants(model, change)
-            weights = {name: change(array) for name, array in weights.items()}
+            sources = self.program.sources
+            _change_constants(model, change, sources)
+            weights = {n: array if n in sources else change(array) for n, array in weights.items()}
         names = {
             name: carried(name) if carrier(kind) else seen(name) if name in fed else name
             for name, kind in observed.items()
@@ -136,13 +137,13 @@ def _inline(model: Any, weights: Mapping[str, Any]) -> None:
 _SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators whose constants decide shapes
 
 
-def _change_constants(model: Any, change: Callable[[Any], Any]) -> None:
+def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str]) -> None:
     """Small initializers and Constant nodes that are lists of floats. A single number is an exponent, a bound, a
     factor of a formula: exact, and not a measured weight."""
     from onnx import TensorProto, numpy_helper
 
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-    exact = {name for n in model.graph.node if n.op_type in _SIZES for name in n.input[1:]}
+    exact = {name for n in model.graph.node if n.op_type in _SIZES for name in n.input[1:]}.union(kept)
     tensors = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL and t.name not in exact]
     constants = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
     tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]

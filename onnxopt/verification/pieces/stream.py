@@ -35,6 +35,7 @@ class Stream:
         self.runner = runner
         self.values: list[Values] = [dict(case) for case in cases]
         self.types = dict(types)
+        self.size = sum(size_of(v) for values in self.values for v in values.values())  # bytes
 
     def open(self, nodes: Sequence[int], wanted: Sequence[str]) -> Opened:
         """What makes the `wanted` values of these nodes, from those that are known."""
@@ -48,18 +49,16 @@ class Stream:
     def run(self, opened: Opened) -> None:
         """Learn its values. Raises Failed."""
         for values in self.values:
-            values.update(opened.run(values))
+            found = opened.run(values)
+            values.update(found)
+            self.size += sum(map(size_of, found.values()))
         self.types.update(opened.types)
-
-    def size(self) -> int:
-        """Bytes of all values that are kept."""
-        return sum(size_of(v) for values in self.values for v in values.values())
 
     def keep(self, names: Collection[str]) -> None:
         """Let go of all others."""
         for values in self.values:
             for name in [n for n in values if n not in names]:
-                del values[name]
+                self.size -= size_of(values.pop(name))
 
 
 class Streamed:

@@ -19,16 +19,18 @@ import numpy as np
 
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.paths import Path, paths
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import NODES, Stream, segments
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, roundings, worst
+from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
 
 _OPEN: Final = 20 * NODES  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
 _PIECE: Final = 2000  # nodes of a piece that are counted
-_MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it
+_MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,
+_MERE: Final = 1.0  # and at most so many times the noise
 
 
 @dataclass
@@ -94,6 +96,7 @@ class Walk:
         self.original = Stream(a, cases, given)
         self.pairs = Pairs(self.a, self.b)
         self.replay = Replay(b, self.original, self.pairs)
+        self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
         self.fed: set[str] = set(given)  # those that pieces start from
         self.first: dict[str, First] = {}
@@ -115,7 +118,7 @@ class Walk:
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than their share of memory."""
-        if self.original.size() < self.memory // 2:
+        if self.original.size < self.memory // 2:
             return
         needed = {r for reads in self.a.reads[last + 1 :] for r in reads} | set(self.a.outputs)
         later = self.b.entries(self.b.cone((v for v in self.b.maker if v not in self.cuts), self.fed), self.fed)
@@ -127,7 +130,7 @@ class Walk:
     def _settle(self, new: list[str], last: bool) -> None:
         """Find out which candidates are cuts; where that ends, who is to blame, and go on behind."""
         self.outcome.candidates += len(new)
-        self.pending = sorted({*self.pending, *new}, key=self.b.maker.__getitem__)
+        self.pending = sorted({*self.pending, *new}, key=self._order.__getitem__)
         for value in new:
             if self.pairs.is_same(value):
                 reads = self.b.reads[self.b.maker[value]]
@@ -191,11 +194,13 @@ class Walk:
             found = self.replay.run(new, fed)
         except Failed:  # something in B has another shape: from cuts alone, which says what
             return
-        paths, views = self.replay.paths(new, fed), dict(self.replay.views)
+        by_path, views = self._paths(new, fed), dict(self.replay.views)
         for value in new:
             entries = self.b.entries(self.b.cone([value], fed), fed)
-            ok, differences, view = self.replay.hold(value, found[value], paths[value][1])
-            self.first[value] = First(ok, {e: views.get(e) for e in entries}, worst(differences), not paths[value][0])
+            ok, differences, view = self.replay.hold(value, found[value], by_path[value].share)
+            self.first[value] = First(
+                ok, {e: views.get(e) for e in entries}, worst(differences), not by_path[value].depth
+            )
             if ok:
                 self._see(value, view)
         self._resolve()
@@ -212,10 +217,10 @@ class Walk:
         progress = 1
         while self.pending and progress:
             found = self.replay.run_each(self.pending, self.fed)
-            paths = self.replay.paths(self.pending, self.fed)
+            found_paths = self._paths(self.pending, self.fed)
             agreed = []
             for value in self.pending:
-                ok, self.latest[value], view = self.replay.hold(value, found[value], paths[value][1])
+                ok, self.latest[value], view = self.replay.hold(value, found[value], found_paths[value].share)
                 if ok:
                     self._see(value, view)
                     agreed.append(value)
@@ -262,25 +267,33 @@ class Walk:
         first, rounded = blocked[0], [v for v in blocked if self._is_rounded(v)]
         noise = self.noise(rounded)
         heard = [v for v in rounded if v in noise and all(d.explained(n) for d, n in zip(self.latest[v], noise[v]))]
+        differs = worst(self.latest[first])
         if first in heard:
             heard = [first]
+        elif differs.note:
+            heard = []
         else:
-            moved = _MOVED * worst(self.latest[first]).relative
-            heard = [v for v in heard if worst(self.latest[v]).relative <= moved]
+            heard = [v for v in heard if self._makes_up(v, noise[v], differs)]
         for value in heard:
             self._cut(value, worst(self.latest[value]))
         self.outcome.noisy += len(heard)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(heard)
 
+    def _makes_up(self, value: str, noise: list[Difference], moved: Difference) -> bool:
+        """Is it no more than noise, and next to nothing beside what was moved?"""
+        mere = all(d.explained(n, _MERE) for d, n in zip(self.latest[value], noise))
+        return mere and worst(self.latest[value]).relative <= _MOVED * moved.relative
+
     def _is_rounded(self, value: str) -> bool:
         """Can what B makes of A's values differ by rounding at all?"""
-        if any(d.note for d in self.latest[value]):
-            return False
-        if self.replay.paths([value], self.fed)[value][0]:
-            return True
-        nodes = self.a.cone([self.pairs.of[value]], self._cuts_of_a(), _PIECE)
-        return any(roundings(self.a.nodes[i], self.a.constants) for i in nodes)
+        return not any(d.note for d in self.latest[value]) and self._paths([value], self.fed)[value].depth > 0
+
+    def _paths(self, wanted: Sequence[str], fed: set[str]) -> dict[str, Path]:
+        """How much A rounds between what is fed and each of these."""
+        of = self.pairs.of
+        found = paths(self.a, [of[v] for v in wanted], {of.get(v, v) for v in fed}, self.original.types)
+        return {v: found[of[v]] for v in wanted}
 
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""

@@ -1,0 +1,50 @@
+"""How much is rounded between cuts: by A's own arithmetic, in A's own types, for B may not compute in narrower ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.rounding import EPSILON, allowed, roundings
+
+_DTYPE: Final = {
+    "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+}  # fmt: skip
+
+
+def is_coarse(kind: str) -> bool:
+    """Are floats of this type steps, which rounding does not explain but by jumps?"""
+    return kind.startswith("tensor(float8")
+
+
+@dataclass(frozen=True)
+class Path:
+    """`depth`: roundings on it; `coarsest`: ε of the coarsest."""
+
+    depth: float = 0.0
+    coarsest: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Of a value's range, what they explain."""
+        return allowed(self.coarsest, self.depth) if self.coarsest else 0.0
+
+
+def paths(program: Program, wanted: Iterable[str], cuts: Collection[str], types: Mapping[str, str]) -> dict[str, Path]:
+    """The path from cuts to each value on which most is rounded. `types`, as onnxruntime writes them."""
+    found: dict[str, Path] = {}
+    names = list(wanted)
+    for i in program.cone(names, cuts):
+        node = program.nodes[i]
+        before = [found[r] for r in program.reads[i] if r in found and r not in cuts]
+        depth = max((p.depth for p in before), default=0.0)
+        coarsest = max((p.coarsest for p in before), default=0.0)
+        own = roundings(node, program.constants)
+        for output in node.output:
+            width = EPSILON.get(_DTYPE.get(types.get(output, ""), ""), EPSILON["float32"])
+            step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
+            found[output] = Path(depth + step, max(coarsest, width) if own or coarsest else 0.0)
+    return {v: found.get(v, Path()) for v in names}

@@ -1,0 +1,34 @@
+"""What the parent and its worker tell each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from onnxopt.verification.records import JudgedCase
+
+if TYPE_CHECKING:
+    from onnxopt.verification.cases import Recipe
+    from onnxopt.verification.compare import Evidence
+    from onnxopt.verification.datasets import Data
+
+
+@dataclass
+class Request:
+    """One case: a recipe, values that are given, and the outputs that are expected with them.
+
+    `base`: sizes of dynamic dims that the original is known to take, if the worker does not know.
+    """
+
+    recipe: Recipe
+    data: Data
+    base: dict[str, int] | None = None
+
+
+@dataclass
+class Answer:
+    """What came of it, and what the parent judges the whole by."""
+
+    case: JudgedCase
+    evidence: dict[str, Evidence | None] = field(default_factory=dict)
+    branches: dict[str, bool] = field(default_factory=dict)
