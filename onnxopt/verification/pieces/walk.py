@@ -264,30 +264,34 @@ class Walk:
         If it is not, it may have been moved on purpose (a scale), and what makes up for that differs by noise: by far
         less than what it makes up for. Where nothing is rounded between cuts, no noise explains anything.
         """
-        first, rounded = blocked[0], [v for v in blocked if self._is_rounded(v)]
-        noise = self.noise(rounded)
-        heard = [v for v in rounded if v in noise and all(d.explained(n) for d, n in zip(self.latest[v], noise[v]))]
+        first, found_paths = blocked[0], self._paths(blocked, self.fed)
         differs = worst(self.latest[first])
-        if first in heard:
+        # The noise takes runs: it is measured where it could explain something.
+        rounded = [
+            v
+            for v in blocked
+            if found_paths[v].depth > 0
+            and not any(d.note for d in self.latest[v])
+            and (v == first or self._is_little(v, differs))
+        ]
+        noise = self.noise(rounded)
+        if first in noise and all(d.explained(n) for d, n in zip(self.latest[first], noise[first])):
             heard = [first]
-        elif differs.note:
-            heard = []
         else:
-            heard = [v for v in heard if self._makes_up(v, noise[v], differs)]
+            heard = [v for v in rounded if v != first and v in noise and self._makes_up(v, noise[v])]
         for value in heard:
             self._cut(value, worst(self.latest[value]))
         self.outcome.noisy += len(heard)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(heard)
 
-    def _makes_up(self, value: str, noise: list[Difference], moved: Difference) -> bool:
-        """Is it no more than noise, and next to nothing beside what was moved?"""
-        mere = all(d.explained(n, _MERE) for d, n in zip(self.latest[value], noise))
-        return mere and worst(self.latest[value]).relative <= _MOVED * moved.relative
+    def _is_little(self, value: str, moved: Difference) -> bool:
+        """Is what is left of a difference next to nothing beside what was moved?"""
+        return not moved.note and worst(self.latest[value]).relative <= _MOVED * moved.relative
 
-    def _is_rounded(self, value: str) -> bool:
-        """Can what B makes of A's values differ by rounding at all?"""
-        return not any(d.note for d in self.latest[value]) and self._paths([value], self.fed)[value].depth > 0
+    def _makes_up(self, value: str, noise: list[Difference]) -> bool:
+        """Is it no more than noise?"""
+        return all(d.explained(n, _MERE) for d, n in zip(self.latest[value], noise))
 
     def _paths(self, wanted: Sequence[str], fed: set[str]) -> dict[str, Path]:
         """How much A rounds between what is fed and each of these."""
