@@ -337,7 +337,7 @@ def test_a_difference_names_its_place(run: Run, write: Any) -> None:
     assert [n["op"] for n in place["a"]] == [n["op"] for n in place["b"]] == ["Mul"]
     r = run("verify", "a.onnx", "b.onnx", "--cases", "random")
     assert "it goes wrong at `r`\n  at `r`: differs by 2.5e-01 of its range, rounding alone by " in r.stdout
-    assert "    original: Mul(q, k)\n    result: Mul(q, k)\n    what they start from agrees: q\n" in r.stdout
+    assert "    original  Mul(q, k)\n    result    Mul(q, k)\n    from      q, which agrees\n" in r.stdout
 
 
 def test_two_places_are_two(run: Run, write: Any) -> None:
@@ -362,7 +362,7 @@ def test_pieces_are_looked_at_on_request(run: Run, write: Any) -> None:
     assert (code, found["status"], found["places"]) == (0, "verified in pieces", [])
     assert (found["pieces"]["cuts"], found["pieces"]["shared"]) == (153, 154)
     r = run("verify", "a.onnx", "b.onnx", "--cases", "random", "--pieces")
-    assert "pieces: 153 of 154 values that A and B share agree (151 made by the same nodes" in r.stdout
+    assert "pieces: 153 of 154 shared values agree (151 made by the same nodes" in r.stdout
     assert compare(run, "--cases", "random")[1]["status"] == "equal"
 
 

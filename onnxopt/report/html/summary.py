@@ -6,8 +6,9 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from onnxopt.report.html.markup import Markup, join, tag
-from onnxopt.report.plain import MARKS, size
+from onnxopt.report.plain import size
 from onnxopt.report.stats_table import count, exact, share
+from onnxopt.report.verdict import MARKS
 
 _CLASSES: Final = {"equal": "good", "verified": "good", "verified in pieces": "good", "different": "bad"}
 
