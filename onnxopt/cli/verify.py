@@ -152,6 +152,9 @@ def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
         from onnxopt.report.comparison_table import print_comparison
 
         print_comparison(found, verbose)
+        if found["places"]:
+            more = f"onnxopt report {found['a']} {found['b']} -o report.html marks it in both graphs"
+            click.secho(f"next: {more}", dim=True)
         return
     from onnxopt.report import comparison, verdict
     from onnxopt.report.names import cleaned
