@@ -58,7 +58,7 @@ def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list
     """A verdict, with its places; `seen`: with the figures of the second look."""
     style = STYLES[found["status"]]
     parts: list[RenderableType] = []
-    if seen and (table := _grid(verdict.figures(found))).rows:
+    if seen and (table := _grid(verdict.grouped(verdict.figures(found)))).rows:
         parts.append(table)
     parts.append(Text(f"{verdict.MARKS[found['status']][0]} {verdict.sentence(found)}", style))
     for place in places.shown(found, verbose):

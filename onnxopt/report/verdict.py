@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from onnxopt.report import places
@@ -53,6 +53,14 @@ def figures(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "noise", f"rounding alone changes `{short(name)}` by {noise:.1e} of its range"
     if len(ranked) > _NOISE:
         yield "noise", f"and {len(ranked) - _NOISE:,} more outputs by less"
+
+
+def grouped(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Without labels that say what the one before says."""
+    last = ""
+    for label, text in rows:
+        yield label if label != last else "", text
+        last = label
 
 
 def _pieces(seen: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from onnxopt.report.html.markup import Markup, join, link, tag
 from onnxopt.report.plain import size
 from onnxopt.report.stats_table import count, exact, share
-from onnxopt.report.verdict import MARKS, figures
+from onnxopt.report.verdict import MARKS, figures, grouped
 
 _CLASSES: Final = {"equal": "good", "verified": "good", "verified in pieces": "good", "different": "bad"}
 
@@ -75,8 +75,8 @@ def _verdict(found: dict[str, Any] | None) -> Markup:
 
 def _figures(found: dict[str, Any] | None) -> Markup | None:
     """What was seen in pieces, and what rounding alone does."""
-    rows = [] if found is None else [*figures(found)]
-    parts = [tag(*part) for what, text in rows for part in (("dt", what), ("dd", text))]
+    rows = figures(found) if found is not None else ()
+    parts = [tag(*part) for what, text in grouped(rows) for part in (("dt", what), ("dd", text))]
     return tag("dl", *parts, class_="figures") if parts else None
 
 
