@@ -27,7 +27,17 @@ from onnxopt.pipeline import (
 )
 from onnxopt.pipeline.context import Trace
 from onnxopt.pipeline.site import Site
-from onnxopt.verification import DIFFERENT, Verification, Verifier, VerifyOptions, verify
+from onnxopt.verification import (
+    DIFFERENT,
+    INCONCLUSIVE,
+    PROVEN,
+    UNVERIFIED,
+    WITHIN_NOISE,
+    Verification,
+    Verifier,
+    VerifyOptions,
+    verify,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -242,6 +252,7 @@ def optimize_file(
     check_result: bool = True,
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
+    strict: bool = False,
     progress: Progress = lambda name: None,
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
@@ -251,9 +262,10 @@ def optimize_file(
     """Optimize one file into another. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
-    the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`: one that was
-    started before, to have it load while this module was imported. A pass that fails leaves in the folder
-    `reproducer` what is needed to run it again, with `zero_weights` without the weights.
+    `strict` also when it is not shown to compute the same, with the Report as `error.report`. A model nothing was
+    changed in is copied, byte for byte. `verifier`: one that was started before, to have it load while this module was
+    imported. A pass that fails leaves in the folder `reproducer` what is needed to run it again, with `zero_weights`
+    without the weights.
     """
     options = options or OptimizeOptions()
     source, destination = Path(source), Path(destination)
@@ -303,7 +315,9 @@ def optimize_file(
                 report.verification = verifier.finish()
                 phase("verify")
             report.seconds = time.perf_counter() - start
-            if report.verification is not None and report.verification.status == DIFFERENT:
+            if (found := report.verification) is not None and (
+                found.status == DIFFERENT or (strict and found.status not in PROVEN)
+            ):
                 raise DifferentResult(report)
             staged.commit()
         return report
@@ -332,16 +346,29 @@ def _keep(
 
 
 class DifferentResult(VerificationError):
-    """The result differs from the original; `report` says where. Nothing was written."""
+    """The result differs from the original, or is not shown to compute the same where only that will do (`strict`);
+    `report` says where. Nothing was written."""
 
     def __init__(self, report: Report) -> None:
         verification = report.verification
         assert verification is not None
-        super().__init__(
-            f"{report.source}: the result differs from the original: {verification.message}",
-            verification.hint or "nothing was written; find the pass with --disable, and report it",
-        )
+        what, hint = _REFUSED[verification.status]
+        super().__init__(f"{report.source}: {what}: {verification.message}", verification.hint or hint)
+        if not self.hint.startswith(_NOTHING):
+            self.hint = f"{_NOTHING}; {self.hint}"
         self.report = report
+
+
+_NOTHING = "nothing was written"
+_REFUSED = {
+    DIFFERENT: ("the result differs from the original", "find the pass with --disable, and report it"),
+    WITHIN_NOISE: (
+        "the result is within rounding noise only, which --strict refuses",
+        "--rtol says how much an output may differ, -O1 changes no bit",
+    ),
+    INCONCLUSIVE: ("verification is inconclusive, which --strict refuses", "give real data with --input"),
+    UNVERIFIED: ("the result is not verified, which --strict refuses", "--no-verify writes it all the same"),
+}
 
 
 def stats(

@@ -16,6 +16,7 @@ from onnxopt import OnnxOptError, extract
 from onnxopt.analysis.submodel import reads
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read_model
+from onnxopt.verification.cases import Recipe
 from onnxopt.verification.inputs import InputMaker
 from onnxopt.verification.plan import make_plan
 from tests.samples import ROOT, build
@@ -94,7 +95,7 @@ def test_parts_compute_what_the_model_does(path: Path) -> None:
     proto = build.build(path)
     before = proto.SerializeToString()
     plan = make_plan(proto)
-    truth = values(proto, InputMaker(plan, {}, 0).make("case", next(plan.size_choices(), {}), 0).feeds)
+    truth = values(proto, InputMaker(plan, {}, 0).fill(Recipe("case"), next(plan.size_choices(), {})).feeds)
     for seed in range(8):
         begins, ends = some_ends(proto, seed)
         if not begins:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onnxopt.errors import UsageError
-from onnxopt.verification import EQUAL, IN_PIECES, UNVERIFIED, VERIFIED
+from onnxopt.verification import PROVEN, UNVERIFIED
 
 FIGURES: Final = (
     *("nodes_before", "nodes_after", "nodes_removed", "bytes_before", "bytes_after", "bytes_removed", "rewrites"),
@@ -138,7 +138,7 @@ def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
         "rewrites": sum(rule["hits"] for p in pipeline["passes"] for rule in p["rules"].values()),
         "max_rel": 0.0 if same else verdict["worst_rel"] if compared else float("inf"),
         "rolled_back": len(report["rolled_back"]),
-        "verified": int(same or verdict.get("status") in (EQUAL, VERIFIED, IN_PIECES)),
+        "verified": int(same or verdict.get("status") in PROVEN),
         "seconds": report["seconds"],
     }
 

@@ -15,6 +15,7 @@ from onnxopt.batch import Budget, Job, Outcome, destinations, run, run_locally, 
 from onnxopt.cli.options import json_text, write_bytes, write_text
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import OnnxOptError, UsageError
+from onnxopt.report.names import printable
 
 if TYPE_CHECKING:
     from onnxopt.api import Report
@@ -111,8 +112,8 @@ def optimize_many(
         _conclude(outcomes, telling.verbose)
     for outcome in outcomes:
         if outcome.code and (outcome.message or outcome.hint) and telling.format == "text":
-            click.echo(f"error: {outcome.message}" if outcome.message else f"error: {outcome.source}", err=True)
-            click.echo(f"hint: {outcome.hint}", err=True) if outcome.hint else None
+            click.echo(f"error: {printable(outcome.message or outcome.source)}", err=True)
+            click.echo(f"hint: {printable(outcome.hint)}", err=True) if outcome.hint else None
     tell(telling, outcomes)
     return worst_code(o.code for o in outcomes)
 
@@ -133,18 +134,20 @@ class Interrupted(OnnxOptError):
 
 def _say(outcome: Outcome, verbose: int) -> None:
     """What came of a model, as plain lines; where it is asked for, also what the passes did."""
-    from onnxopt.report.batch import line
+    from onnxopt.report.batch import lines
+    from onnxopt.report.names import cleaned
     from onnxopt.report.plain import details
 
     if outcome.report is not None and verbose:
-        for text in details(outcome.report, verbose):
+        for text in details(cleaned(outcome.report), verbose):
             click.echo(text)
-    click.echo(line(outcome.to_dict()))
+    for text in lines(outcome.to_dict()):
+        click.echo(text)
 
 
 def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
     """All of them: a table for a terminal, one line elsewhere."""
-    from onnxopt.report.batch import line, print_table, summary
+    from onnxopt.report.batch import lines, print_table, summary
 
     records = [o.to_dict() for o in outcomes]
     if not sys.stdout.isatty():
@@ -157,7 +160,8 @@ def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
         if record["report"] is not None and verbose:
             print_details(record["report"], verbose, record["source"] if len(records) > 1 else "")
     if len(records) == 1:
-        click.echo(line(records[0]))
+        for text in lines(records[0]):
+            click.echo(text)
     else:
         print_table(records)
 
@@ -195,6 +199,6 @@ def finish_single(telling: Telling, report: Report, failure: OnnxOptError | None
     judge(telling.budgets, [outcome])
     tell(telling, [outcome])
     if failure is None and outcome.code == 1:
-        click.echo(f"error: {outcome.message}", err=True)
+        click.echo(f"error: {printable(outcome.message)}", err=True)
         click.echo(f"hint: {outcome.hint}", err=True)
     return outcome.code

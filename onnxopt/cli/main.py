@@ -121,10 +121,12 @@ def _leave() -> None:
 
 
 def _fail(message: str, hint: str, code: int) -> None:
+    from onnxopt.report.names import BREAKS, printable
+
     red, dim, off = ("\x1b[1;31m", "\x1b[2m", "\x1b[0m") if _colour() else ("", "", "")
-    click.echo(f"{red}error:{off} {message}", err=True)
+    click.echo(f"{red}error:{off} {printable(message, BREAKS)}", err=True)
     if hint:
-        click.echo(f"{dim}hint:{off} {hint}", err=True)
+        click.echo(f"{dim}hint:{off} {printable(hint, BREAKS)}", err=True)
     sys.exit(code)
 
 

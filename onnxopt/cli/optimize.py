@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=ProjectCommand,
-    epilog="Exit codes: 0 done; 1 a check failed: the result differs from the original (nothing is written), --check "
-    "would change a model, a budget of --fail-if is exceeded; 2 wrong usage or unreadable input; 3 written without a "
-    "rewrite that made the result wrong; 4 a bug in a pass. Of several models, the worst: 4, 2, 1, 3, 0.",
+    epilog="Exit codes: 0 done; 1 a check failed: the result differs from the original or --strict refuses it (nothing "
+    "is written), --check would change a model, a budget of --fail-if is exceeded; 2 wrong usage or unreadable input; "
+    "3 written without a rewrite that made the result wrong; 4 a bug in a pass. Of several models, the worst: 4, 2, 1, "
+    "3, 0.",
 )
 @click.argument(
     "models", metavar="IN OUT | MODELS...", nargs=-1, required=True, type=click.Path(path_type=str, readable=False)
@@ -65,7 +66,12 @@ if TYPE_CHECKING:
 )
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
 @pipeline_options
-@click.option("--strict", is_flag=True, help="A result that differs is an error: leave out nothing, write nothing.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Write only what is verified: a result that differs is an error, nothing is left out of it; so is one that is "
+    "within rounding noise only, inconclusive or not verified.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @input_option("Verify with this input.")
 @click.option("--rtol", type=float, help="Largest difference, relative to an output's range. [default: by type]")
@@ -291,12 +297,12 @@ class _Single:
 
 
 def _warn(rolled_back: list[Any]) -> int:
+    from onnxopt.report.names import printable
     from onnxopt.report.plain import left_out
 
     for r in rolled_back:
-        click.echo(f"warning: {left_out(asdict(r))}", err=True)
-        for line in r.match:
-            click.echo(f"  {r.scope}: {line}", err=True)
+        for line in (f"warning: {left_out(asdict(r))}", *(f"  {r.scope}: {line}" for line in r.match)):
+            click.echo(printable(line), err=True)
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
     disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
     more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"

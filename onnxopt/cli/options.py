@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
 
 F = TypeVar("F", bound=Callable[..., Any])
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
@@ -25,7 +25,7 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer cli
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value).lower().removesuffix("b").removesuffix("i")
-        number, unit = (text[:-1], text[-1]) if text[-1:] in ("k", "m", "g") else (text, "")
+        number, unit = (text[:-1], text[-1]) if text[-1:] in ("k", "m", "g", "t") else (text, "")
         try:
             return int(float(number) * _UNITS[unit])
         except ValueError:
@@ -135,14 +135,11 @@ def dim_option(default: str) -> Callable[[F], F]:
     )
 
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
 def _bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{value!r} is not a size; for example 500M or 2G")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 memory_option = click.option(

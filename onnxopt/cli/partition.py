@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few
+from onnxopt.report.names import printable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -209,7 +210,7 @@ def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str) -> None:
             f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",
             "nothing was written; please report it",
         )
-    click.echo(f"not checked: {verdict.message}" if verdict.status == UNVERIFIED else f"checked: {verdict.message}")
+    click.echo(f"{'not ' if verdict.status == UNVERIFIED else ''}checked: {printable(verdict.message)}")
 
 
 @contextmanager

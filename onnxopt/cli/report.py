@@ -70,9 +70,9 @@ def report(
         verdict = history.report["verification"] if not found.doubts else None
         if verdict is None and not no_verify:
             progress.phase("verifying")
-            verdict = judge(source, result, options).to_dict()
+            verdict = judge(source, result, options, history.entries if not found.doubts else ()).to_dict()
         progress.phase("writing")
-        staged.write_bytes(_page(found.to_dict(), verdict, not no_times).encode())
+        staged.write_bytes(_page(found.to_dict(verdict), not no_times).encode())
         size = staged.path.stat().st_size
         staged.commit()
     if not quiet:
@@ -86,11 +86,11 @@ def _refuse_options(ctx: click.Context, given: dict[str, Any]) -> None:
             raise UsageError(f"--from contradicts {p.opts[-1]}: nothing is run again", "leave one of them out")
 
 
-def _page(data: dict[str, Any], verdict: dict[str, Any] | None, times: bool) -> str:
+def _page(data: dict[str, Any], times: bool) -> str:
     from onnxopt import __version__
     from onnxopt.report.html import page
 
-    return page(data | {"verification": verdict, "times": times, "version": __version__})
+    return page(data | {"times": times, "version": __version__})
 
 
 def _tell(output: Path, size: int, doubts: list[str]) -> None:

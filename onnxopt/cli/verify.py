@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
+@click.option("-v", "--verbose", count=True, help="Show all nodes and rewrites of the places that differ.")
 def verify(
     a: Path,
     b: Path,
@@ -74,6 +75,7 @@ def verify(
     strict: bool,
     form: str,
     quiet: bool,
+    verbose: int,
 ) -> None:
     """Compare what the models A and B compute, output by output, with onnxruntime's optimizations off.
 
@@ -110,7 +112,7 @@ def verify(
     if form == "json":
         click.echo(json.dumps(_plain(found.to_dict()), indent=2))
     else:
-        _print(found.to_dict(), quiet)
+        _print(found.to_dict(), quiet, verbose)
     sys.exit(_code(found, strict))
 
 
@@ -145,15 +147,17 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not abs(value) < float("inf") else value
 
 
-def _print(found: dict[str, Any], quiet: bool) -> None:
-    from onnxopt.report import comparison
-
-    if quiet:
-        click.echo(comparison.verdict(found))
-    elif sys.stdout.isatty():
+def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
+    if sys.stdout.isatty() and not quiet:
         from onnxopt.report.comparison_table import print_comparison
 
-        print_comparison(found)
-    else:
-        for line in comparison.lines(found):
-            click.echo(line)
+        print_comparison(found, verbose)
+        if found["places"]:
+            more = f"onnxopt report {found['a']} {found['b']} -o report.html marks it in both graphs"
+            click.secho(f"next: {more}", dim=True)
+        return
+    from onnxopt.report import comparison, verdict
+    from onnxopt.report.names import cleaned
+
+    for line in verdict.lines(cleaned(found), verbose) if quiet else comparison.lines(found, verbose):
+        click.echo(line)

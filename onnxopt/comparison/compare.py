@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from onnxopt.analysis.cost import ModelStats, model_stats
 from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite, match
 from onnxopt.comparison.history import History
+from onnxopt.comparison.marks import Marks
 from onnxopt.comparison.places import places
 from onnxopt.comparison.records import ABSENT, GraphRecord, graph_record
 from onnxopt.io import load
@@ -25,10 +27,11 @@ class Comparison:
     history: History
     doubts: list[str]  # reasons to think that the run did not lead from one to the other
 
-    def to_dict(self) -> dict[str, Any]:
-        """For the page: nodes by index, everything else by value."""
+    def to_dict(self, verdict: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """For the page: nodes by index, everything else by value. `verdict`: that of the page, as a record."""
         found = self.counterparts
         placed = places(self.before, self.after, found)
+        marks = Marks(self.before, self.after, self.history)
         return {
             "stats": [s.to_dict() for s in self.stats],
             "counts": found.counts(),
@@ -46,11 +49,14 @@ class Comparison:
             ],
             "pairs": sorted(found.pair.items()),
             "merged": [(i, targets) for i, targets in found.merged.items()],
+            "verification": verdict,
+            "places": marks.places(verdict),
+            "left_out": marks.left_out(),
         }
 
     def _gaps(self) -> list[str]:
         changed = self.stats[0].nodes != self.stats[1].nodes
-        unknown = changed and not self.history.journal
+        unknown = changed and not self.history.journal and not self.history.repeated
         return ["The report has no journal: what merged is known by names only."] if unknown else []
 
     def _examples(self) -> dict[str, tuple[int, int]]:

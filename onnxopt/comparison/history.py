@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.api import OptimizeOptions, Report, optimize_model
+from onnxopt.bisect import suspects
 from onnxopt.comparison.records import GraphRecord, graph_record
 from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
-from onnxopt.pipeline.instruments import Journal, Sizes, Timeline
+from onnxopt.pipeline.instruments import Entry, Journal, Sizes, Timeline
 from onnxopt.verification import Verification, Verifier
 
 _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
@@ -24,7 +25,8 @@ _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
 class History:
     """`report` is `api.Report.to_dict()`, `timeline` and `journal` are lists of runs and rewrites, empty if unknown.
 
-    `repeated`: found by running again, not recorded. `result`: the graph that the repetition made.
+    `repeated`: found by running again, not recorded. Of the repetition `result` is the graph that it made, and
+    `entries` its journal.
     """
 
     report: dict[str, Any]
@@ -32,6 +34,7 @@ class History:
     journal: list[dict[str, Any]] = field(default_factory=list)
     repeated: bool = False
     result: GraphRecord | None = None
+    entries: list[Entry] = field(default_factory=list)
 
 
 def repeat(
@@ -50,11 +53,14 @@ def repeat(
     report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
     report.changed = model.version > 0
     report.phases = {"load": loaded - start, "passes": ended - loaded}
-    return History(report.to_dict(), timeline.to_list(), journal.to_list(), True, graph_record(model))
+    return History(report.to_dict(), timeline.to_list(), journal.to_list(), True, graph_record(model), journal.entries)
 
 
-def judge(source: str | Path, result: str | Path, options: OptimizeOptions | None = None) -> Verification:
-    """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze."""
+def judge(
+    source: str | Path, result: str | Path, options: OptimizeOptions | None = None, entries: Sequence[Entry] = ()
+) -> Verification:
+    """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
+    `entries`: what the run that made it did, to say which rewrites happened at its places."""
     options = options or OptimizeOptions()
     with Verifier(source) as verifier:
         verifier.start()
@@ -63,7 +69,11 @@ def judge(source: str | Path, result: str | Path, options: OptimizeOptions | Non
             specialise(model, options.dims, options.shapes)
         verifier.describe(model.proto, override=not options.freeze_initializers)
         verifier.submit(result)
-        return verifier.finish()
+        found = verifier.finish()
+    found.hint = ""  # what it says is for those who optimize
+    for place in found.places:
+        place.rewrites = [str(entry) for entry in suspects(place, entries)]
+    return found
 
 
 def read_history(path: str | Path) -> History:
@@ -93,7 +103,7 @@ def _history(data: Mapping[str, Any]) -> History:
         "phases": {str(k): float(v) for k, v in data["phases"].items()},
         "fixed_dims": {str(k): int(v) for k, v in data.get("fixed_dims", {}).items()},
         "rolled_back": [
-            {key: str(r.get(key, "")) for key in ("pass_text", "rule", "message", "value")}
+            {key: str(r.get(key, "")) for key in ("pass_text", "rule", "message", "value", "scope")}
             for r in data.get("rolled_back", [])
         ],
         "verification": _verification(data["verification"]),
@@ -138,7 +148,40 @@ def _pass(p: Mapping[str, Any]) -> dict[str, Any]:
 def _verification(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
+    pieces = found.get("pieces")
     return {
         **{key: str(found[key]) for key in ("status", "message", "hint")},
         "cases": [{"name": str(c["name"]), "dims": dict(c["dims"])} for c in found["cases"]],
+        "pieces": _pieces(pieces) if pieces is not None else None,
+        "places": [_place(place) for place in found.get("places", [])],
+        "noise": {str(name): _number(noise) for name, noise in found.get("noise", {}).items()},
     }
+
+
+def _pieces(pieces: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: int(pieces[key]) for key in ("cuts", "shared", "same", "noisy", "blank", "largest")},
+        **{key: str(pieces[key]) for key in ("worst", "note")},
+        "worst_rel": _number(pieces["worst_rel"]),
+        "branches": [str(name) for name in pieces["branches"]],
+    }
+
+
+def _place(place: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: str(place[key]) for key in ("case", "value", "scope")},
+        **{key: [str(text) for text in place[key]] for key in ("entries", "rewrites")},
+        **{key: [_side(side) for side in place[key]] for key in "ab"},
+        "record": {"note": str(place["record"]["note"])},
+        "noise": _number(place["noise"]) if place["noise"] is not None else None,
+    }
+
+
+def _side(side: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key: [str(name) for name in side[key]] for key in ("inputs", "outputs")}
+    return {"node": str(side["node"]), "op": str(side["op"]), **values}
+
+
+def _number(n: Any) -> float:
+    """JSON has no infinity."""
+    return float("inf") if n is None else float(n)

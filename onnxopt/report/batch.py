@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from onnxopt.report.plain import MARKS, left_out, size
+from onnxopt.report import places
+from onnxopt.report import verdict as judged
+from onnxopt.report.names import cleaned
+from onnxopt.report.plain import left_out, size
 
 MARK: Final = {"failed": "✗", "would change": "!"}
 
 
-def line(outcome: dict[str, Any]) -> str:
-    """One line for an outcome (`batch.Outcome.to_dict()`)."""
+def lines(outcome: dict[str, Any]) -> Iterator[str]:
+    """One line for an outcome (`batch.Outcome.to_dict()`), and one for each place where the result goes wrong."""
+    outcome = cleaned(outcome)
+    yield _line(outcome)
+    yield from (f"  {text}" for text in places_of(outcome))
+
+
+def _line(outcome: dict[str, Any]) -> str:
     name = outcome["destination"] or outcome["source"]
     if outcome["report"] is None:
         return f"✗ {outcome['message'] or outcome['source']}"
@@ -21,7 +30,8 @@ def line(outcome: dict[str, Any]) -> str:
 
 
 def mark(outcome: dict[str, Any]) -> str:
-    return MARK.get(outcome["status"], "!" if outcome["code"] else "✓")
+    found = _found(outcome)
+    return MARK.get(outcome["status"], "!" if outcome["code"] else judged.MARKS[found["status"]][0] if found else "✓")
 
 
 def nodes(outcome: dict[str, Any]) -> str:
@@ -40,9 +50,22 @@ def sizes(outcome: dict[str, Any]) -> str:
 
 
 def verdict(outcome: dict[str, Any]) -> str:
-    """verified, not verified, … ; empty where there was nothing to verify."""
-    found = outcome["report"].get("verification")
-    return MARKS[found["status"]][1] if found else ""
+    """verified; what is less than that, with its message; empty where there was nothing to verify."""
+    found = _found(outcome)
+    return judged.brief(found) if found else ""
+
+
+def places_of(outcome: dict[str, Any]) -> list[str]:
+    """Where the result goes wrong, a line for each place."""
+    found = _found(outcome)
+    if found is None:
+        return []
+    return [*map(places.line, places.shown(found)), *filter(None, [places.more(found)])]
+
+
+def _found(outcome: dict[str, Any]) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = (outcome["report"] or {}).get("verification")
+    return found
 
 
 def note(outcome: dict[str, Any]) -> str:
@@ -55,6 +78,17 @@ def note(outcome: dict[str, Any]) -> str:
 def said(outcome: dict[str, Any]) -> str:
     """What is to be said of it: why it failed, what was left out, else its status."""
     return str(outcome["message"] or note(outcome) or outcome["status"])
+
+
+def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
+    """What else there is to say, line by line: the verdict where it is more than a word, and places; `full`: any
+    verdict, with the figures of pieces and noise."""
+    found = _found(outcome)
+    if found is None:
+        return []
+    known = found["message"] in outcome["message"]  # a failure says why
+    verdict = [judged.sentence(found)] if (full or not judged.is_plain(found)) and not known else []
+    return [*verdict, *places_of(outcome), *(f"{what}: {text}" for what, text in judged.figures(found) if full)]
 
 
 def summary(outcomes: Sequence[dict[str, Any]]) -> str:
@@ -72,12 +106,25 @@ def summary(outcomes: Sequence[dict[str, Any]]) -> str:
 def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     """A table as GitHub renders it."""
     rows = ["| | model | nodes | size | result | |", "|-|-|-|-|-|-|"]
-    for o in outcomes:
+    for o in cleaned(outcomes):
         cells = [mark(o), f"`{o['destination'] or o['source']}`"]
         cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
-        cells += [o["status"], o["message"] or note(o) or (verdict(o) if o["report"] is not None else "")]
-        rows.append("| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |")
+        texts = [c.replace("|", "\\|") for c in (*cells, o["status"])]
+        rows.append(f"| {' | '.join(texts)} | {'<br>'.join(_markdown(text) for text in _last(o))} |")
     return "\n".join(["### onnxopt", "", *rows, "", summary(outcomes), ""])
+
+
+def _last(outcome: dict[str, Any]) -> list[str]:
+    """The last column of a table: why it failed or what was left out, else the verdict; and what else there is."""
+    first = outcome["message"] or note(outcome)
+    more = told(outcome)
+    if not first and not more and outcome["report"] is not None:
+        return [verdict(outcome)]
+    return [text for text in (first, *more) if text]
+
+
+def _markdown(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
@@ -90,11 +137,11 @@ def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("", "model", "nodes", "size", "result", ""):
         table.add_column(heading, overflow="fold")
-    for o in outcomes:
+    for o in cleaned(outcomes):
         style = "red" if o["status"] == "failed" or o["code"] in (1, 2, 4) else "yellow" if o["code"] else ""
         cells = [mark(o), o["destination"] or o["source"]]
         cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
-        cells += [o["status"], o["message"] or note(o) or (verdict(o) if o["report"] is not None else "")]
+        cells += [o["status"], "\n".join(_last(o))]
         table.add_row(*(escape(c) for c in cells), style=style)
     console = Console(highlight=False)
     console.print(table)

@@ -7,17 +7,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from onnxopt.report.batch import said
+from onnxopt.report.batch import said, told
+from onnxopt.report.names import BREAKS, cleaned
 
 
 def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Workflow commands: an error for what failed, a warning for what was left out. See "Workflow commands for GitHub
     Actions"; percent signs and line ends are escaped, in properties colons and commas too."""
-    for o in outcomes:
+    for o in cleaned(outcomes, BREAKS):
         if not o["code"]:
             continue
         kind = "warning" if o["code"] == 3 else "error"
-        text = f"{said(o)}\n{o['hint']}" if o["hint"] else said(o)
+        text = "\n".join(filter(None, [said(o), *told(o), o["hint"]]))
         yield f"::{kind} file={_property(_in_repository(o['source']))},title=onnxopt::{_data(text)}"
 
 
@@ -46,22 +47,17 @@ def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
     counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": str(errors), "time": seconds}
     root = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(root, "testsuite", {"name": "onnxopt", **counts})
-    for o in outcomes:
+    for o in cleaned(outcomes, BREAKS):  # XML 1.0 has no control characters
         case = ElementTree.SubElement(
             suite,
             "testcase",
-            {"classname": "onnxopt.optimize", "name": _printable(o["source"]), "time": f"{o['seconds']:.3f}"},
+            {"classname": "onnxopt.optimize", "name": o["source"], "time": f"{o['seconds']:.3f}"},
         )
         if o["code"] in (1, 2, 4):
             kind = "failure" if o["code"] == 1 else "error"
-            failed = ElementTree.SubElement(case, kind, {"message": _printable(said(o))})
-            failed.text = _printable(o["hint"])
+            failed = ElementTree.SubElement(case, kind, {"message": said(o)})
+            failed.text = "\n".join(filter(None, [*told(o, full=True), o["hint"]]))
         else:
-            ElementTree.SubElement(case, "system-out").text = _printable(said(o))
+            ElementTree.SubElement(case, "system-out").text = "\n".join([said(o), *told(o, full=True)])
     ElementTree.indent(root)
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
-
-
-def _printable(text: str) -> str:
-    """XML 1.0 has no control characters."""
-    return "".join(c if c.isprintable() or c in "\t\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

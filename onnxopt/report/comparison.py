@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onnxopt.report.plain import MARKS, places_of
+from onnxopt.report import verdict
+from onnxopt.report.names import cleaned
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
+def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """The record of `verification.Comparison.to_dict()`, line by line."""
+    found = cleaned(found)
     for case in found["cases"]:
         name = case["name"] + (f" ({sizes(case)})" if case["dims"] else "")
         if case["note"]:
@@ -17,8 +19,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         for output in case["outputs"]:
             yield f"{name}: {_output(output)}"
     yield from tolerances(found)
-    yield from pieces(found)
-    yield verdict(found)
+    yield from (f"{what}: {text}" for what, text in verdict.figures(found))
+    yield from verdict.lines(found, verbose)
 
 
 def _output(o: dict[str, Any]) -> str:
@@ -69,32 +71,3 @@ def tolerances(found: dict[str, Any]) -> Iterator[str]:
     if allowed:
         texts = [f"{dtype} {rtol:.0e} (+ {atol:.0e})" for dtype, (rtol, atol) in sorted(allowed.items())]
         yield f"allowed at first of an output's largest magnitude: {', '.join(texts)}; other types must be equal"
-
-
-def pieces(found: dict[str, Any]) -> Iterator[str]:
-    """What comparing in pieces found."""
-    seen = found["pieces"]
-    if seen is None:
-        return
-    if not seen["shared"]:
-        yield f"pieces: {seen['note'] or 'A and B share no value inside'}"
-        return
-    yield (
-        f"pieces: {seen['cuts']:,} of {seen['shared']:,} values that A and B share agree ({seen['same']:,} made by "
-        f"the same nodes, {seen['noisy']:,} within the noise of their piece); the largest piece has "
-        f"{seen['largest']:,} nodes"
-    )
-    if seen["worst"]:
-        yield f"  largest difference of a piece: {seen['worst_rel']:.1e} of the range of {seen['worst']}"
-    if seen["note"]:
-        yield f"  {seen['note']}"
-    for name, noise in found["noise"].items():
-        yield f"noise: the last bits of inputs and weights change {name} of A by {noise:.1e} of its range"
-
-
-def verdict(found: dict[str, Any]) -> str:
-    """The verdict in one line and a hint."""
-    mark, word = MARKS[found["status"]]
-    places = "".join(f"\n  {line}" for line in places_of(found))
-    hint = f"\n  {found['hint']}" if found["hint"] else ""
-    return f"{mark} {word}: {found['message']}{places}{hint}"

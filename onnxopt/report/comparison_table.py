@@ -9,19 +9,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnxopt.report.comparison import counts, figures, kind, label, pieces, sizes, tolerances, verdict
-from onnxopt.report.console import STYLES
+from onnxopt.report.comparison import counts, figures, kind, label, sizes, tolerances
+from onnxopt.report.console import told
+from onnxopt.report.names import cleaned
 
 _SHOWN: Final = 8  # outputs of a case, where none differs
 _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipped": "dim"}
 
 
-def print_comparison(found: dict[str, Any]) -> None:
+def print_comparison(found: dict[str, Any], verbose: int = 0) -> None:
     """Print the record of `verification.Comparison.to_dict()` to stdout."""
-    Console(highlight=False).print(render(found))
+    Console(highlight=False).print(render(cleaned(found), verbose))
 
 
-def render(found: dict[str, Any]) -> RenderableType:
+def render(found: dict[str, Any], verbose: int = 0) -> RenderableType:
     parts: list[RenderableType] = []
     if any(c["outputs"] for c in found["cases"]):
         parts.append(_table(found))
@@ -29,11 +30,7 @@ def render(found: dict[str, Any]) -> RenderableType:
         if case["note"]:
             parts.append(Text(f"{case['name']}: {case['status']}: {case['note']}", _CASE_STYLES[case["status"]]))
     parts += [Text(line, "dim") for line in tolerances(found)]
-    parts += [Text(line) for line in pieces(found)]
-    line, _, hint = verdict(found).partition("\n")
-    parts.append(Text(line, STYLES[found["status"]]))
-    if hint:
-        parts.append(Text(hint, "dim"))
+    parts += told(found, verbose, seen=True)
     return Group(*parts)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onnxopt.report.plain import change, pass_hits, summary, verdict
+from onnxopt.report import places, verdict
+from onnxopt.report.names import cleaned
+from onnxopt.report.plain import change, pass_hits, summary
+from onnxopt.report.plain import verdict as outcome
 
 STYLES: Final = {
     **dict.fromkeys(("equal", "verified", "verified in pieces"), "green"),
@@ -21,13 +26,13 @@ STYLES: Final = {
 
 def print_report(report: dict[str, Any], verbose: int = 0) -> None:
     """Print the report of `api.Report.to_dict()` to stdout."""
-    Console(highlight=False).print(render(report, verbose))
+    Console(highlight=False).print(render(cleaned(report), verbose))
 
 
 def print_details(report: dict[str, Any], verbose: int = 0, title: str = "") -> None:
     """Print what the passes did, without what came of it."""
     parts = [Text(title, style="bold")] if title else []
-    Console(highlight=False).print(Group(*parts, *_details(report, verbose)))
+    Console(highlight=False).print(Group(*parts, *_details(cleaned(report), verbose)))
 
 
 def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
@@ -45,11 +50,33 @@ def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
     name, _, rest = summary(report).partition(": ")
     parts.append(Text.assemble((name, "bold"), ": ", rest))
     found = report.get("verification")
-    line, _, hint = verdict(report).partition("\n")
-    parts.append(Text(line, style=STYLES[found["status"]] if found else "dim"))
-    if hint:
-        parts.append(Text(hint, style="dim"))
+    parts += told(found, verbose, seen=verbose > 0) if found else [Text(line, "dim") for line in outcome(report)]
     return Group(*parts)
+
+
+def told(found: dict[str, Any], verbose: int = 0, *, seen: bool = False) -> list[RenderableType]:
+    """A verdict, with its places; `seen`: with the figures of the second look."""
+    style = STYLES[found["status"]]
+    parts: list[RenderableType] = []
+    if seen and (table := _grid(verdict.grouped(verdict.figures(found)))).rows:
+        parts.append(table)
+    parts.append(Text(f"{verdict.MARKS[found['status']][0]} {verdict.sentence(found)}", style))
+    for place in places.shown(found, verbose):
+        where = Text.assemble((places.value(place), "bold"), ": ", (places.difference(place), style))
+        parts.append(Padding(_grid([("at", where)], gap=1), (0, 0, 0, 2)))
+        parts.append(Padding(_grid(places.rows(place, verbose)), (0, 0, 0, 4)))
+    parts += [Padding(Text(text, "dim"), (0, 0, 0, 2)) for text in (places.more(found, verbose), found["hint"]) if text]
+    return parts
+
+
+def _grid(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
+    """Labels and what belongs to them; lines that are too long go on below their text."""
+    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(label, Text(text) if isinstance(text, str) else text)
+    return grid
 
 
 def _passes(pipeline: dict[str, Any], verbose: int) -> Table:

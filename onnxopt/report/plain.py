@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
-MARKS: Final = {
-    "equal": ("✓", "equal"),
-    "verified": ("✓", "verified"),
-    "verified in pieces": ("✓", "verified in pieces"),
-    "within rounding noise": ("?", "within rounding noise"),
-    "inconclusive": ("?", "verification is inconclusive"),
-    "not verified": ("!", "not verified"),
-    "different": ("✗", "DIFFERENT"),
-}
+from onnxopt.report import verdict as judged
+from onnxopt.report.names import cleaned
 
 
 def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """The report of `api.Report.to_dict()`, line by line."""
+    report = cleaned(report)
     yield from details(report, verbose)
     yield summary(report)
-    yield verdict(report)
+    found = report.get("verification")
+    if found is not None and verbose:
+        yield from (f"{what}: {text}" for what, text in judged.figures(found))
+    yield from verdict(report, verbose)
 
 
 def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
@@ -54,45 +51,15 @@ def summary(report: dict[str, Any]) -> str:
     return f"{report['destination'] or report['source']}: {nodes}{share}, {sizes}, {report['seconds']:.2f} s"
 
 
-def verdict(report: dict[str, Any]) -> str:
-    """What verification found, in one line and a hint."""
+def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
+    """What came of verification, line by line."""
     found = report.get("verification")
     if found is None:
         if report["changed"]:
-            return "! not verified: --no-verify"
+            return ["! not verified: --no-verify"]
         same = report["bytes_before"] == report["bytes_after"]
-        return f"nothing to do: {'the bytes are the same' if same else 'only the metadata are new'}"
-    mark, word = MARKS[found["status"]]
-    places = "".join(f"\n  {line}" for line in places_of(found))
-    hint = f"\n  {found['hint']}" if found["hint"] else ""
-    return f"{mark} {word}: {found['message']}{places}{hint}"
-
-
-def places_of(found: dict[str, Any]) -> Iterator[str]:
-    """Where original and result part: the nodes of both, what they start from, and the rewrites that made them."""
-    for place in found["places"]:
-        noise = f", rounding alone by {place['noise']:.1e}" if place["noise"] is not None else ""
-        where = f" in {place['scope']}" if place["scope"] != "main" else ""
-        yield f"at `{place['value']}`{where}: {place['record']['note']}{noise}, case {place['case']}"
-        for side in "ab":
-            nodes = place[side]
-            yield f"  {_SIDES[side]}: {'; '.join(map(node, nodes[-_NODES:])) or 'no node'}" + (
-                f"; and {len(nodes) - _NODES} before" if len(nodes) > _NODES else ""
-            )
-        if place["entries"]:
-            more = f" and {len(place['entries']) - _NODES} more" if len(place["entries"]) > _NODES else ""
-            yield f"  what they start from agrees: {', '.join(place['entries'][:_NODES])}{more}"
-        yield from (f"  made by {line}" for line in place["rewrites"])
-
-
-_SIDES: Final = {"a": "original", "b": "result"}
-_NODES: Final = 4  # of a place that are shown
-
-
-def node(side: dict[str, Any]) -> str:
-    """`Conv "conv1"(x, w)`."""
-    name = f' "{side["node"]}"' if side["node"] else ""
-    return f"{side['op']}{name}({', '.join(side['inputs'])})"
+        return [f"nothing to do: {'the bytes are the same' if same else 'only the metadata are new'}"]
+    return [*judged.lines(found, verbose)]
 
 
 def left_out(r: dict[str, Any]) -> str:

@@ -42,6 +42,7 @@ def optimize_or_roll_back(
             check_result=verify_options is not None,
             verify_options=verify_options,
             verifier=verifier,
+            strict=strict,
             progress=progress,
             instruments=instruments,
             reproducer=reproducer,

@@ -13,7 +13,8 @@ WITHIN_NOISE: Final = "within rounding noise"  # rounding alone changes the orig
 INCONCLUSIVE: Final = "inconclusive"  # it agrees, and the cases prove little
 UNVERIFIED: Final = "not verified"  # nothing could be compared
 DIFFERENT: Final = "different"
-AGREES: Final = (EQUAL, VERIFIED, IN_PIECES, WITHIN_NOISE, INCONCLUSIVE)
+PROVEN: Final = (EQUAL, VERIFIED, IN_PIECES)  # what `--strict` takes
+AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
 
 
 @dataclass(frozen=True)

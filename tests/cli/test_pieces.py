@@ -210,6 +210,29 @@ def test_sequences_are_cuts(write: Write, compare: Compare) -> None:
     assert places(compare()) == [("f", ["Sin"], ["Cos"])]
 
 
+def test_optional_values_are_no_entries(write: Write, compare: Compare) -> None:
+    body = "{ o = Optional (x) %s e = OptionalGetElement (%s) y = %s (e) }"
+    write("a.onnx", BATCH, body % ("", "o", "Sin"))
+    write("b.onnx", BATCH, body % ("p = Identity (o)", "p", "Sin"))
+    found = compare("--pieces")
+    assert (found["status"], found["pieces"]["cuts"]) == ("verified in pieces", 3)
+    write("b.onnx", BATCH, body % ("p = Identity (o)", "p", "Cos"))
+    assert places(compare()) == [("y", ["Sin"], ["Cos"])]
+
+
+def test_what_trains_starts_anew_in_each_run(write: Write, compare: Compare) -> None:
+    """onnxruntime writes the statistics of a training BatchNormalization into its weights."""
+    signature = "(float[N, 2, 3] x) => (float[N, 2, 3] y)"
+    body = """<float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0.1, 0.2}, float[2] v = {1, 2}> {
+        %s r, mean, var = BatchNormalization <training_mode = 1> (%s, s, b, m, v) y = Sin (r) }"""
+    write("a.onnx", signature, body % ("", "x"))
+    write("b.onnx", signature, body % ("i = Identity (x)", "i"))
+    found = compare("--pieces")
+    assert (found["status"], found["pieces"]["cuts"]) == ("verified in pieces", 4)
+    write("b.onnx", signature, body % ("i = Neg (x)", "i"))
+    assert places(compare())[0][1:] == (["BatchNormalization"], ["Neg", "BatchNormalization"])
+
+
 BRANCH = """<float limit = {1e9}> { s = ReduceSum <keepdims = 0> (x) c = Greater (s, limit) z = If (c) <
     then_branch = t () => (float[N, 4] p) { o = Neg (x) p = Sin (o) },
     else_branch = e () => (float[N, 4] q) { q = Relu (x) }> y = Exp (z) }"""

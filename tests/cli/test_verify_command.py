@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -337,7 +338,7 @@ def test_a_difference_names_its_place(run: Run, write: Any) -> None:
     assert [n["op"] for n in place["a"]] == [n["op"] for n in place["b"]] == ["Mul"]
     r = run("verify", "a.onnx", "b.onnx", "--cases", "random")
     assert "it goes wrong at `r`\n  at `r`: differs by 2.5e-01 of its range, rounding alone by " in r.stdout
-    assert "    original: Mul(q, k)\n    result: Mul(q, k)\n    what they start from agrees: q\n" in r.stdout
+    assert "    original  Mul(q, k)\n    result    Mul(q, k)\n    from      q, which agrees\n" in r.stdout
 
 
 def test_two_places_are_two(run: Run, write: Any) -> None:
@@ -362,7 +363,7 @@ def test_pieces_are_looked_at_on_request(run: Run, write: Any) -> None:
     assert (code, found["status"], found["places"]) == (0, "verified in pieces", [])
     assert (found["pieces"]["cuts"], found["pieces"]["shared"]) == (153, 154)
     r = run("verify", "a.onnx", "b.onnx", "--cases", "random", "--pieces")
-    assert "pieces: 153 of 154 values that A and B share agree (151 made by the same nodes" in r.stdout
+    assert "pieces: 153 of 154 shared values agree (151 made by the same nodes" in r.stdout
     assert compare(run, "--cases", "random")[1]["status"] == "equal"
 
 
@@ -527,17 +528,14 @@ def test_providers(run: Run, write: Any) -> None:
     assert "CPUExecutionProvider" in r.stderr
 
 
-def test_a_table_on_a_terminal(write: Any, tmp_path: Path) -> None:
+def on_a_terminal(folder: Path, *args: str) -> tuple[int, str]:
+    """What the command shows on a terminal of 120 columns, and its exit code."""
     import pty
 
-    outputs = [f"y{i}" for i in range(12)]
-    signature = f"(float[4] x) => ({', '.join(f'float[4] {name}' for name in outputs)})"
-    body = "{ " + " ".join(f"{name} = Sin (x)" for name in outputs) + " }"
-    write("a.onnx", signature, body)
     main, terminal = pty.openpty()
-    command = [SCRIPT, "verify", "a.onnx", "a.onnx", "--cases", "random"]
     environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
-    with subprocess.Popen(command, cwd=tmp_path, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
+    command = [SCRIPT, *args]
+    with subprocess.Popen(command, cwd=folder, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
         os.close(terminal)
         text = b""
         while True:
@@ -549,12 +547,71 @@ def test_a_table_on_a_terminal(write: Any, tmp_path: Path) -> None:
                 break
             text += chunk
     os.close(main)
-    shown = text.decode()
-    assert process.returncode == 0
+    return process.returncode, text.decode()
+
+
+def test_a_table_on_a_terminal(write: Any, tmp_path: Path) -> None:
+    outputs = [f"y{i}" for i in range(12)]
+    signature = f"(float[4] x) => ({', '.join(f'float[4] {name}' for name in outputs)})"
+    body = "{ " + " ".join(f"{name} = Sin (x)" for name in outputs) + " }"
+    write("a.onnx", signature, body)
+    code, shown = on_a_terminal(tmp_path, "verify", "a.onnx", "a.onnx", "--cases", "random")
+    assert code == 0
     assert "max abs" in shown
     assert "cosine" in shown
     assert "and 4 more, closer than these" in shown
     assert "✓ equal: bit for bit the same, 1 case" in shown
+
+
+def test_a_place_on_a_terminal(write: Any, tmp_path: Path) -> None:
+    for name, k in (("a.onnx", 2), ("b.onnx", 2.5)):
+        write(name, BATCH, f"<float k = {{{k}}}>{CHAIN}")
+    code, shown = on_a_terminal(tmp_path, "verify", "a.onnx", "b.onnx", "--cases", "random")
+    assert code == 1
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert re.search(
+        r"^  at `r`: differs by 2.5e-01 of its range, rounding alone by \S+, case random *\r$", plain, re.M
+    )
+    assert re.search(r"^    original  Mul\(q, k\) *\r\n    result    Mul\(q, k\) *\r\n    from      q, ", plain, re.M)
+    assert "\x1b[1m`r`\x1b[0m: \x1b[1;31mdiffers by" in shown
+    assert "next: onnxopt report a.onnx b.onnx -o report.html marks it in both graphs" in plain
+
+
+def test_names_move_no_cursor_and_fill_no_screen(run: Run, write: Any, tmp_path: Path) -> None:
+    """Of what is in a file, nothing reaches a terminal that is not to be read."""
+    evil, long = "r\x1b[2J\u202e\n", "/encoder/layer.11" + "/attention" * 20 + "/output"
+    for file, k in (("a.onnx", 2), ("b.onnx", 2.5)):
+        write(file, BATCH, f"<float k = {{{k}}}>{CHAIN}")
+        model = onnx.load(tmp_path / file)
+        for node in model.graph.node:
+            node.name = evil + long
+            for names in (node.input, node.output):
+                names[:] = [{"r": evil, "q": long}.get(name, name) for name in names]
+        onnx.save(model, tmp_path / file)
+    code, shown = on_a_terminal(tmp_path, "verify", "a.onnx", "b.onnx", "--cases", "random")
+    r = run("verify", "a.onnx", "b.onnx", "--cases", "random")
+    assert (code, r.returncode) == (1, 1)
+    for text in (re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", ""), r.stdout):
+        assert all(line.isprintable() for line in text.split("\n")), ascii(text)
+        assert "r\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}" in text
+    place = r.stdout.partition("\n  at ")[2]
+    assert "(/encoder/layer…on/attention/attention/output, k)\n" in place
+    assert max(map(len, place.splitlines())) < 140
+    r = run("verify", "a.onnx", "b.onnx", "--cases", "random", "-v")
+    assert "from      /encoder/layer…" in r.stdout
+    assert json.loads(run("verify", "a.onnx", "b.onnx", "--format", "json").stdout)["places"][0]["value"] == evil
+
+
+def test_rounding_noise_is_said_and_fails_when_strict(run: Run, write: Any) -> None:
+    """Off by more than the roundings of one node leave, by less than the last bits of x change the output."""
+    body = "<float g = {{300}}, float k = {{{}}}>{{ a = Mul (x, g) s = Sin (a) y = Mul (s, k) }}"
+    write("a.onnx", BATCH, body.format(3))
+    write("b.onnx", BATCH, body.format(3 * (1 + 1.2e-6)))
+    r = run("verify", "a.onnx", "b.onnx", "--pieces", "--cases", "random")
+    assert r.returncode == 0
+    assert "? within rounding noise: it differs by 1.2e-06 of the range of `y`" in r.stdout
+    assert "\n  at `y`: differs by 1.2e-06 of its range, rounding alone by " in r.stdout
+    assert run("verify", "a.onnx", "b.onnx", "--pieces", "--cases", "random", "--strict").returncode == 1
 
 
 def test_help_has_examples(run: Run) -> None:

@@ -45,6 +45,7 @@ class Details {
     if (node.rewrite) facts.push([node.side ? "made by" : node.partner ? "rewritten by" : "removed by", node.rewrite]);
     return [
       html("p", {}, html("span", { class: `badge ${node.fate}` }, `${SIGNS[node.fate]} ${FATES[node.fate]}`.trim())),
+      ...node.places.map(({ value, how }) => html("p", { class: "differs" }, "at ", html("code", {}, value), `: ${how}`)),
       html("dl", {}, ...facts.flatMap(([key, value]) => [html("dt", {}, key), html("dd", {}, value)])),
       ...this.#nodes(node.side ? "Before" : "After", node.partner ? [node.partner] : []),
       ...this.#nodes("Merged into", node.into),

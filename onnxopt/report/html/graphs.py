@@ -32,6 +32,7 @@ def graphs(data: dict[str, Any]) -> Markup:
             "div",
             _search(),
             tag("div", *chips, class_="chips", role="group", aria_label="What became of the nodes"),
+            _differs(len(data["places"])),
             tag("button", "Expand all", type="button", name="expand"),
             tag("button", "Collapse all", type="button", name="collapse"),
             tag("label", tag("input", type="checkbox", name="constants"), "Constants"),
@@ -47,6 +48,21 @@ def graphs(data: dict[str, Any]) -> Markup:
         tag("noscript", tag("p", "The graphs are drawn by scripts, which are switched off here.", class_="none")),
         id="graphs",
         class_="panel",
+    )
+
+
+def _differs(count: int) -> Markup | None:
+    """What the marks of places mean, and the way from one to the next."""
+    if not count:
+        return None
+    return tag(
+        "button",
+        tag("span", aria_hidden="true", class_="ring"),
+        "differs",
+        tag("b", f"{count:,}"),
+        type="button",
+        name="differs",
+        title="Go to the next place that differs ( d )",
     )
 
 

@@ -4,6 +4,7 @@ const VISIBLE = 70; // items that are opened at first, in the larger model
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const models = readModels(data);
+const places = readPlaces(data, models);
 const open = new Set();
 const settings = { constants: false };
 const section = document.getElementById("graphs");
@@ -85,6 +86,20 @@ const go = (node) => {
   select(node, null);
   panes[node.side].elements.get(node)?.focus({ preventScroll: true });
 };
+/** Show a place in both graphs: all its nodes, with the one that makes the value selected. */
+const visit = (k) => {
+  at = k;
+  const { sides } = places[k], node = sides[1].at(-1) ?? sides[0].at(-1);
+  if (!node) return;
+  go(node);
+  const shown = sides.map((nodes, side) => nodes.filter((n) => layouts[side].shown(n)));
+  if (shown.flat().map((n) => reveal(n, panes[n.side])).some(Boolean)) redraw();
+  for (const pane of panes) {
+    pane.mark();
+    pane.frame(shown[pane.model.side]);
+  }
+};
+let at = -1; // the place that was shown last
 const search = new Search(section.querySelector(".search"), models, go);
 
 section.querySelector("[name=expand]").addEventListener("click", () => {
@@ -105,6 +120,14 @@ for (const chip of section.querySelectorAll(".chip")) {
 }
 for (const link of document.querySelectorAll("[data-node]")) {
   link.addEventListener("click", () => go(models[link.dataset.side].nodes[link.dataset.node]));
+}
+for (const link of document.querySelectorAll("[data-place]")) link.addEventListener("click", () => visit(Number(link.dataset.place)));
+if (places.length) {
+  const next = () => visit((at + 1) % places.length);
+  section.querySelector("[name=differs]").addEventListener("click", next);
+  document.addEventListener("keydown", (e) => {
+    if (e.key === "d" && !e.ctrlKey && !e.metaKey && !e.altKey && !/^(input|textarea)$/i.test(e.target.tagName)) next();
+  });
 }
 new ResizeObserver(() => { for (const pane of panes) pane.move(); }).observe(section);
 

@@ -32,6 +32,13 @@ def join(*children: object) -> Markup:
     return Markup("".join(c if isinstance(c, Markup) else escape(str(c)) for c in children if c is not None))
 
 
+def link(text: str, spot: tuple[int, int] | None) -> Markup:
+    """A link to a node of a graph; its text alone, if the node is in neither."""
+    if spot is None:
+        return tag("span", text, class_="mono")
+    return tag("button", text, type="button", class_="link", data_side=spot[0], data_node=spot[1])
+
+
 def json_script(data: Any, **attributes: object) -> Markup:
     """Data for scripts; nothing in it can end the script element (`</script`) or change its end (`<!--`)."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, sort_keys=True)

@@ -8,7 +8,7 @@ class Model {
     this.values = graph.values.map(([name, type, constant]) => ({ name, type, constant, producer: null, users: [] }));
     this.scopes = graph.scopes;
     this.nodes = graph.nodes.map(([op, name, scope, inputs, outputs, attributes, fate, block, rewrite], index) =>
-      ({ index, side, op, name, scope, inputs, outputs, attributes, fate, block, rewrite, partner: null, parts: [], into: [] }));
+      ({ index, side, op, name, scope, inputs, outputs, attributes, fate, block, rewrite, partner: null, parts: [], into: [], places: [] }));
     this.counts = { kept: 0, changed: 0, merged: 0, gone: 0, new: 0 };
     for (const node of this.nodes) {
       this.counts[node.fate] += 1;
@@ -17,7 +17,7 @@ class Model {
     }
     this.ends = [...this.#ends("input"), ...this.#ends("output")];
     this.blocks = data.blocks.map(({ label, kind, parent }, id) =>
-      ({ id, label, kind, parent, items: [], size: 0, counts: { kept: 0, changed: 0, merged: 0, gone: 0, new: 0 } }));
+      ({ id, label, kind, parent, items: [], size: 0, counts: { kept: 0, changed: 0, merged: 0, gone: 0, new: 0 }, places: [] }));
     this.root = this.blocks[0];
     this.#fill();
     this.#connect();
@@ -29,7 +29,7 @@ class Model {
     const values = this.scopes[0][`${kind}s`].filter((v) => !weights(v));
     const groups = values.length > 12 ? [values] : values.map((v) => [v]);
     return groups.map((group, k) => ({
-      index: `${kind}${k}`, side: this.side, kind, block: 0, values: group, inputs: [], outputs: [],
+      index: `${kind}${k}`, side: this.side, kind, block: 0, values: group, inputs: [], outputs: [], places: [],
       label: group.length > 1 ? `${group.length} ${kind}s` : this.values[group[0]].name,
     }));
   }
@@ -108,6 +108,18 @@ function readModels(data) {
     }
   }
   return models;
+}
+
+/** Where the models part: `sides` are the nodes of both. Nodes, and the blocks around them, know their places. */
+function readPlaces(data, models) {
+  return (data.places ?? []).map(({ value, how, nodes }) => {
+    const sides = models.map((model, side) => nodes[side].filter((i) => i !== null).map((i) => model.nodes[i]));
+    const place = { value, how, sides };
+    for (const node of sides.flat()) {
+      for (const item of models[node.side].path(node)) if (item.places.at(-1) !== place) item.places.push(place);
+    }
+    return place;
+  });
 }
 
 /** The nodes of the other model that stand for this one. */

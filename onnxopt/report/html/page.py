@@ -11,11 +11,14 @@ from typing import Any, Final
 from onnxopt.report.html.charts import operators, timeline
 from onnxopt.report.html.graphs import graphs
 from onnxopt.report.html.markup import Markup, json_script, tag
+from onnxopt.report.html.places import places
 from onnxopt.report.html.summary import cards, summary
 from onnxopt.report.html.tables import declined, passes
+from onnxopt.report.places import difference
 
 _SCRIPTS: Final = ("model.js", "layout.js", "view.js", "details.js", "search.js", "main.js")
-_SECTIONS: Final = ("Summary", "Operators", "Passes", "Timeline", "Declined", "Graphs")
+_PLACES: Final = "Places"
+_SECTIONS: Final = ("Summary", _PLACES, "Operators", "Passes", "Timeline", "Declined", "Graphs")
 
 
 def page(data: dict[str, Any]) -> str:
@@ -29,6 +32,13 @@ def page(data: dict[str, Any]) -> str:
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
     names = [PurePath(s["path"]).name for s in data["stats"]]
     shown = {key: data[key] for key in ("blocks", "graphs", "pairs", "merged")}
+    parted = places(data)
+    if parted is not None:
+        shown["places"] = [
+            {"value": place["value"], "how": difference(place), "nodes": where["nodes"]}
+            for place, where in zip(data["verification"]["places"], data["places"])
+        ]
+    sections = [name for name in _SECTIONS if parted is not None or name != _PLACES]
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -38,7 +48,7 @@ def page(data: dict[str, Any]) -> str:
         tag("link", rel="icon", href="data:,"),
         tag("style", Markup(_bundled("style.css"))),
     )
-    links = [tag("a", name, href=f"#{name.lower()}") for name in _SECTIONS]
+    links = [tag("a", name, href=f"#{name.lower()}") for name in sections]
     body = tag(
         "body",
         tag("a", "Skip to the graphs", href="#graphs", class_="skip"),
@@ -46,6 +56,7 @@ def page(data: dict[str, Any]) -> str:
         tag(
             "main",
             summary(data),
+            parted,
             cards(data),
             tag("div", operators(data), timeline(data), class_="columns"),
             passes(data),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, Final
 
-from onnxopt.report.html.markup import Markup, join, tag
-from onnxopt.report.plain import MARKS, size
+from onnxopt.report.html.markup import Markup, join, link, tag
+from onnxopt.report.plain import size
 from onnxopt.report.stats_table import count, exact, share
+from onnxopt.report.verdict import MARKS, figures, grouped
 
 _CLASSES: Final = {"equal": "good", "verified": "good", "verified in pieces": "good", "different": "bad"}
 
@@ -20,6 +21,7 @@ def summary(data: dict[str, Any]) -> Markup:
         "section",
         tag("h1", names[0], tag("span", " → ", class_="arrow"), names[1]),
         _verdict(data["verification"]),
+        _figures(data["verification"]),
         _notes(data),
         id="summary",
         aria_label="Summary",
@@ -71,6 +73,13 @@ def _verdict(found: dict[str, Any] | None) -> Markup:
     )
 
 
+def _figures(found: dict[str, Any] | None) -> Markup | None:
+    """What was seen in pieces, and what rounding alone does."""
+    rows = figures(found) if found is not None else ()
+    parts = [tag(*part) for what, text in grouped(rows) for part in (("dt", what), ("dd", text))]
+    return tag("dl", *parts, class_="figures") if parts else None
+
+
 def _name(r: dict[str, Any]) -> str:
     return f"{r['rule'] or r['pass_text']}{' at ' if r['value'] else ''}{r['value']}"
 
@@ -78,8 +87,10 @@ def _name(r: dict[str, Any]) -> str:
 def _notes(data: dict[str, Any]) -> Markup | None:
     """What the reader has to know before the figures."""
     report = data["history"]["report"]
-    rows = [(text, "warn") for text in data["notes"]]
-    rows += [(f"Left out, it made the result wrong: {_name(r)} ({r['message']})", "bad") for r in report["rolled_back"]]
+    rows: list[tuple[object, str]] = [(text, "warn") for text in data["notes"]]
+    for r, spot in zip(report["rolled_back"], data["left_out"]):
+        show = join(" ", link("show it", spot)) if spot is not None else None
+        rows.append((join(f"Left out, it made the result wrong: {_name(r)} ({r['message']})", show), "bad"))
     rows += [(text, "warn") for text in report["pipeline"]["warnings"]]
     if report["fixed_dims"]:
         fixed = ", ".join(f"{name} = {n}" for name, n in report["fixed_dims"].items())

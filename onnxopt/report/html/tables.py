@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxopt.report.html.markup import Markup, tag
+from onnxopt.report.html.markup import Markup, link, tag
 from onnxopt.report.plain import change, pass_hits
 
 
@@ -83,7 +83,7 @@ def declined(data: dict[str, Any]) -> Markup:
             tag("th", rule, scope="row", class_="mono", title=name),
             tag("td", why),
             tag("td", f"{n:,}", class_="num"),
-            tag("td", _example(example, data["examples"].get(example))),
+            tag("td", link(example, data["examples"].get(example))),
         )
         for n, rule, why, example, name in rows
     ]
@@ -99,10 +99,3 @@ def declined(data: dict[str, Any]) -> Markup:
         id="declined",
         class_="panel",
     )
-
-
-def _example(text: str, place: tuple[int, int] | None) -> Markup:
-    """A link into the graphs, if the node is in one of them."""
-    if place is None:
-        return tag("span", text, class_="mono")
-    return tag("button", text, type="button", class_="link", data_side=place[0], data_node=place[1])

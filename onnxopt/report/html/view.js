@@ -97,7 +97,9 @@ class Pane {
     const end = !isNode(node);
     element.setAttribute("class", end ? "item end" : `item ${node.fate}`);
     const name = end ? node.label : shortName(this.model, node);
-    element.setAttribute("aria-label", end ? `${node.kind} ${node.label}` : `${node.op} ${node.name || name}, ${node.fate}`);
+    const fate = end ? "" : `${node.fate}${node.places.length ? ", differs" : ""}`;
+    element.setAttribute("aria-label", end ? `${node.kind} ${node.label}` : `${node.op} ${node.name || name}, ${fate}`);
+    this.#ring(element, node, width, height);
     element.append(svg("rect", { class: "box", width, height, rx: end ? height / 2 : 9 }));
     if (end) {
       element.append(svgText(cut(name, 26), { class: "title", x: width / 2, y: height / 2, "text-anchor": "middle" }));
@@ -111,10 +113,18 @@ class Pane {
     if (!end && SIGNS[node.fate]) element.append(svgText(SIGNS[node.fate], { class: "mark", x: width - 9, y: Math.min(15, height / 2) }));
   }
 
+  /** Around what is at a place where the models part. */
+  #ring(element, item, width, height) {
+    if (!item.places.length) return;
+    element.classList.add("differs");
+    element.append(svg("rect", { class: "ring", x: -4, y: -4, width: width + 8, height: height + 8, rx: 12 }));
+  }
+
   #closed(element, block, width, height) {
     element.setAttribute("class", "item block");
-    element.setAttribute("aria-label", `block ${block.label}, ${block.size} nodes: ${contents(block.counts)}; closed`);
+    element.setAttribute("aria-label", `block ${block.label}, ${block.size} nodes: ${contents(block.counts)}; closed${block.places.length ? ", differs" : ""}`);
     element.setAttribute("aria-expanded", "false");
+    this.#ring(element, block, width, height - 2);
     element.append(
       svg("rect", { class: "pile", x: 8, y: 6, width: width - 10, height: height - 2, rx: 9 }),
       svg("rect", { class: "box", width, height: height - 2, rx: 9 }),
@@ -234,6 +244,18 @@ class Pane {
     if (!place) return;
     const box = this.size, scale = Math.max(this.view.scale, 0.7);
     this.view = { x: box.width / 2 - (place.x + place.width / 2) * scale, y: box.height / 2 - (place.y + Math.min(place.height, 200) / 2) * scale, scale };
+    this.move();
+  }
+
+  /** Bring items to the middle together, as large as they can be read and fit. */
+  frame(items) {
+    const places = items.map((item) => this.layout.locate(item)).filter(Boolean);
+    if (!places.length) return;
+    const left = Math.min(...places.map((p) => p.x)), right = Math.max(...places.map((p) => p.x + p.width));
+    const top = Math.min(...places.map((p) => p.y)), bottom = Math.max(...places.map((p) => p.y + p.height));
+    const box = this.size, room = Math.min(box.width / (right - left + 60), (box.height - 60) / (bottom - top + 60));
+    const scale = Math.max(0.1, Math.min(1, room));
+    this.view = { x: box.width / 2 - ((left + right) / 2) * scale, y: box.height / 2 - ((top + bottom) / 2) * scale, scale };
     this.move();
   }
 

@@ -1,0 +1,80 @@
+"""The nodes that a verdict and a run name, found in both graphs: for links, and to mark them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from onnxopt.comparison.history import History
+from onnxopt.comparison.records import ABSENT, GraphRecord
+
+Key = tuple[str, str]  # path of a scope, and a name in it
+Spot = tuple[int, int]  # in which graph (0 the original, 1 the result), and its index there
+
+
+class Marks:
+    """Looks nodes up by what they make and by their text, in the scope they are said to be in."""
+
+    def __init__(self, before: GraphRecord, after: GraphRecord, history: History) -> None:
+        self._graphs = before, after
+        self._made: list[dict[Key, list[int]]] = []
+        self._texts: list[dict[Key, list[int]]] = []
+        for graph in self._graphs:
+            made, texts = defaultdict(list), defaultdict(list)
+            for n, node in enumerate(graph.nodes):
+                scope = graph.scopes[node.scope].path
+                texts[scope, node.text].append(n)
+                for name in _names(graph, node.outputs):
+                    made[scope, name].append(n)
+            self._made.append(made)
+            self._texts.append(texts)
+        self._entries = {str(entry["number"]): entry for entry in history.journal}
+        self._left_out = history.report["rolled_back"]
+
+    def places(self, verdict: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        """For each place of a verdict (`Verification.to_dict()`): the nodes of both sides, None for what is not there,
+        and for each rewrite one node of what it made, else of what it took."""
+        return [
+            {
+                "nodes": [[self._node(i, side, place["scope"]) for side in place["ab"[i]]] for i in (0, 1)],
+                "rewrites": [self._rewrite(line) for line in place["rewrites"]],
+            }
+            for place in (verdict["places"] if verdict is not None else [])
+        ]
+
+    def left_out(self) -> list[Spot | None]:
+        """For each rewrite that was left out: the node it would have replaced."""
+        return [self._maker(r.get("value", ""), r.get("scope", "")) for r in self._left_out]
+
+    def _node(self, i: int, side: Mapping[str, Any], scope: str) -> int | None:
+        """By what it makes, in this scope; the body of a node that has another name is another scope."""
+        graph, made, name = self._graphs[i], self._made[i], next(iter(side["outputs"]), "")
+        here = made.get((scope, name), [])
+        there = here or [n for key, nodes in made.items() if key[1] == name for n in nodes]
+        same = [n for n in there if _names(graph, graph.nodes[n].inputs) == side["inputs"]]
+        return same[0] if here and same else here[0] if here else same[0] if len(same) == 1 else None
+
+    def _rewrite(self, line: str) -> Spot | None:
+        """Of a line as the journal writes them, if it is the journal of this run."""
+        entry = self._entries.get(line.partition(" ")[0])
+        if entry is None:
+            return None
+        rule = f"/{entry['rule']}" if entry["rule"] else ""
+        if not line.startswith(f"{entry['number']} {entry['pass_name']}{rule}: {entry['scope']}: "):
+            return None
+        for i, texts in ((1, entry["made"]), (0, entry["removed"])):
+            for text in texts:
+                if found := self._texts[i].get((entry["scope"], text)):
+                    return i, found[0]
+        return None
+
+    def _maker(self, value: str, scope: str) -> Spot | None:
+        for i in (0, 1):
+            if value and (found := self._made[i].get((scope or "main", value))):
+                return i, found[0]
+        return None
+
+
+def _names(graph: GraphRecord, values: Iterable[int]) -> list[str]:
+    return [graph.values[v].name for v in values if v != ABSENT]
