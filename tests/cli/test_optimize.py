@@ -229,4 +229,6 @@ def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp
     expected = numpy_helper.to_array(onnx.load_tensor(LIGHT / f"{path.stem}_output_0.pb"))
     assert np.allclose(session.run(None, {given.name: x})[0], expected, rtol=1e-3)
     assert "a fill stays a node" in r.stdout, "large fills are not written out unless a fold needs them"
-    assert "BatchNormalization" not in operators(tmp_path / "out.onnx") or "densenet" in path.name
+    # Not one that is not behind a Conv, or shares it: branches whose weights are the same fill have become one.
+    shared = "densenet" in path.name or "inception_v2" in path.name
+    assert "BatchNormalization" not in operators(tmp_path / "out.onnx") or shared

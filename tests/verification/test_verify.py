@@ -139,14 +139,28 @@ def test_what_is_inside_proves_more_than_outputs(tmp_path: Path) -> None:
     assert judge(tmp_path, a, a).status == "verified in pieces", "the same nodes need no evidence"
 
 
-def test_a_branch_never_taken_is_inconclusive(tmp_path: Path) -> None:
+def test_a_branch_never_taken_is_compared_all_the_same(tmp_path: Path) -> None:
     text = model(
         """<float limit = {1e9}> { s = ReduceSum <keepdims = 0> (x) c = Greater (s, limit)
         y = If (c) <then_branch = t () => (float[4] p) { p = Neg (x) },
                     else_branch = e () => (float[4] q) { q = Relu (x) }> }""",
         "(float[4] x) => (float[4] y)",
     )
-    v = judge(tmp_path, text, text)
+    assert judge(tmp_path, text, text).status == "verified in pieces", "it is the same in both"
+    v = judge(tmp_path, text, text.replace("Neg (x)", "Abs (x)"))
+    assert v.status == "different"
+    assert [p.scope for p in v.places] == ["main / If / then_branch"]
+
+
+def test_a_branch_that_cannot_be_compared_is_inconclusive(tmp_path: Path) -> None:
+    """It does not run on what it would never be given."""
+    text = model(
+        """<float limit = {1e9}, int64[1] three = {3}> { s = ReduceSum <keepdims = 0> (x) c = Greater (s, limit)
+        y = If (c) <then_branch = t () => (float[M] p) { r = Reshape (x, three) %s p = Neg (%s) },
+                    else_branch = e () => (float[M] q) { q = Relu (x) }> }""",
+        "(float[4] x) => (float[M] y)",
+    )
+    v = judge(tmp_path, text % ("", "r"), text % ("i = Identity (r)", "i"))
     assert v.status == "inconclusive"
     assert "then branch on `c` was never taken" in v.message
 

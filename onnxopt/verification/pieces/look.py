@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from onnxopt.verification.rounding import Difference, difference, last_bit, wors
 from onnxopt.verification.run import CPU, Reference
 from onnxopt.verification.service import Tell
 from onnxopt.verification.skeleton import Skeleton
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 _SEEDS: Final = 2  # sets of weights whose last bits are changed, and as many sets of inputs for each
 _SHOWN: Final = 50  # nodes of a place that are listed
@@ -67,26 +70,36 @@ class Look:
             largest=found.largest_piece,
             worst=found.worst_value,
             worst_rel=found.worst.relative,
-            complete=not found.faults and not found.unsettled,
             note=_left(found),
-            branches=[name for name in untaken if self._branches(walk, name)],
         )
-        return pieces, [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
+        places = [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
+        for name in untaken:
+            inside = self._branches(walk, name, names)
+            known = {(p.scope, p.value) for p in places}
+            places += [p for p in inside or [] if (p.scope, p.value) not in known]
+            pieces.branches += [name] if inside is not None else []
+        pieces.complete = not places and not found.unsettled
+        return pieces, places
 
-    def _branches(self, walk: Walk, condition: str) -> bool:
-        """Do both branches of every If that the condition decides compute the same, on what they capture?"""
-        deciding = [i for i, n in enumerate(walk.a.nodes) if n.op_type == "If" and n.input[0] == condition]
-        return all(self._both(walk, i) for i in deciding)
-
-    def _both(self, walk: Walk, i: int) -> bool:
-        value = next((walk.pairs.by_original[o] for o in walk.a.nodes[i].output if o in walk.pairs.by_original), None)
-        if value is not None and walk.pairs.is_same(value):
-            return True
-        # One that B no longer has may have become one with another.
-        others = (
-            [j for j, n in enumerate(walk.b.nodes) if n.op_type == "If"] if value is None else [walk.b.maker[value]]
-        )
-        return any(_agree(walk, i, j) for j in others)
+    def _branches(self, walk: Walk, condition: str, cases: list[str]) -> list[Place] | None:
+        """Where the branches that the condition decides differ on what they capture; None where that is not known."""
+        places: list[Place] = []
+        for i in (i for i, n in enumerate(walk.a.nodes) if n.op_type == "If" and n.input[0] == condition):
+            value = next((walk.pairs.by_original[o] for o in walk.a.nodes[i].output if o in walk.pairs.by_original), "")
+            if value and walk.pairs.is_same(value):
+                continue
+            if not value:  # one that B no longer has may have become one with another
+                if not any(n.op_type == "If" and _agree(walk, i, j) for j, n in enumerate(walk.b.nodes)):
+                    return None
+                continue
+            inner = dict(walk_bodies(walk, i, walk.b.maker[value]))
+            if len(inner) < 2 or any(w.outcome.unsettled and not w.outcome.faults for w in inner.values()):
+                return None
+            scopes = {name: f"main / {_called(walk.b.nodes[walk.b.maker[value]])} / {name}" for name in inner}
+            places += [
+                p for n, w in inner.items() for f in w.outcome.faults for p in self._places(w, f, cases, scopes[n])
+            ]
+        return places
 
     def _places(self, walk: Walk, fault: Fault, cases: list[str], scope: str) -> list[Place]:
         """Of a fault: inside a body, where that shows it."""
@@ -94,8 +107,7 @@ class Look:
         node = walk.b.nodes[j]
         for name, inner in walk_bodies(walk, i, j) if bodies(node) else ():
             if inner.outcome.faults:
-                called = f' "{node.name}"' if node.name else ""
-                path = f"{scope} / {node.op_type}{called} / {name}"
+                path = f"{scope} / {_called(node)} / {name}"
                 return [p for f in inner.outcome.faults for p in self._places(inner, f, cases, path)]
         return [_place(walk, fault, cases[fault.case], scope)]
 
@@ -124,6 +136,11 @@ class Look:
                         if name in changed:
                             found[name] = worst([found[name], difference(before, changed[name])])
         return {name: d.relative for name, d in found.items()}
+
+
+def _called(node: NodeProto) -> str:
+    """As paths of scopes write it."""
+    return f'{node.op_type} "{node.name}"' if node.name else str(node.op_type)
 
 
 def _agree(walk: Walk, i: int, j: int) -> bool:
