@@ -40,6 +40,12 @@ def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
     return [entry for *_, entry in sorted(found, key=lambda f: f[:2])]
 
 
+def explain(places: Sequence[Place], entries: Sequence[Entry]) -> None:
+    """Have the places say which rewrites happened there."""
+    for place in places:
+        place.rewrites = [str(entry) for entry in suspects(place, entries)]
+
+
 def made(sides: Sequence[Side]) -> set[str]:
     """The values that nodes make."""
     return {name for side in sides for name in side.outputs}

@@ -14,8 +14,10 @@ from onnxopt.cli.project import ProjectCommand
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @pipeline_options
-@click.option("--rtol", type=float, help="Largest difference, relative to an output's range. [default: by type]")
-@click.option("--atol", type=float, help="Largest absolute difference. [default: by type]")
+@click.option(
+    "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
+)
+@click.option("--atol", type=float, help="Largest absolute difference.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
 @click.option(
     "-o",

@@ -74,8 +74,10 @@ if TYPE_CHECKING:
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @input_option("Verify with this input.")
-@click.option("--rtol", type=float, help="Largest difference, relative to an output's range. [default: by type]")
-@click.option("--atol", type=float, help="Largest absolute difference. [default: by type]")
+@click.option(
+    "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
+)
+@click.option("--atol", type=float, help="Largest absolute difference.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds verification may take.")
 @memory_option

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.api import OptimizeOptions, Report, optimize_model
-from onnxopt.bisect import suspects
+from onnxopt.bisect import explain
 from onnxopt.comparison.records import GraphRecord, graph_record
 from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
@@ -71,8 +71,7 @@ def judge(
         verifier.submit(result)
         found = verifier.finish()
     found.hint = ""  # what it says is for those who optimize
-    for place in found.places:
-        place.rewrites = [str(entry) for entry in suspects(place, entries)]
+    explain(found.places, entries)
     return found
 
 

@@ -111,7 +111,7 @@ class Search:
 
     def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
         """Those of the whole run; the places learn which happened there."""
-        from onnxopt.bisect import suspects
+        from onnxopt.bisect import explain
         from onnxopt.pipeline.instruments import Journal
 
         journal = Journal(matches=True)
@@ -120,8 +120,7 @@ class Search:
                 trials.run(watch=[journal])
         except OnnxOptError:  # a run that cannot be repeated says nothing
             return []
-        for place in verdict.places:
-            place.rewrites = [str(e) for e in suspects(place, journal.entries)]
+        explain(verdict.places, journal.entries)
         return journal.entries
 
     def _by_bisection(self, verdict: Verification) -> list[Remedy]:

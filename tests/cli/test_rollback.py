@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import onnx
@@ -58,6 +59,30 @@ def test_several_are_left_out_one_by_one(run: Run, wrong: Path) -> None:
     assert LEFT_OUT in r.stderr
     assert "warning: pass wrong-pass was left out" in r.stderr
     assert operators(wrong / "out.onnx") == ["Div", "Sin", "Mul", "Tanh", "Exp"]
+
+
+def test_faults_inside_and_outside_of_a_body(run: Run, tmp_path: Path) -> None:
+    """What the hint says to disable is what the next run takes."""
+    source = (
+        '<ir_version: 10, opset_import: ["" : 17]> g (bool p, float[N, 2] x) => (float[N, 2] y)'
+        "<float[2] a = {1, 2}, float[2] b = {-1, 2}> { c = Mul (x, b) d = Exp (c) e = Mul (d, a) f = Tanh (e)"
+        " [branch] y = If <then_branch = t () => (float[N, 2] q) { s = Sin (f) q = Mul (s, b) }, "
+        "else_branch = u () => (float[N, 2] r) { r = Mul (f, a) }> (p) }"
+    )
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    given = ("m.onnx", "out.onnx", *BROKEN, "--with", "wrong-rule")
+    r = run("optimize", *given)
+    assert r.returncode == 3, r.stderr
+    (hint,) = [line for line in r.stderr.splitlines() if line.startswith("hint: ")]
+    words = shlex.split(hint.replace("`", "'"))
+    without = words[words.index("--disable") + 1]
+    assert without == ('wrong_for_negative_factors@c,wrong_for_negative_factors@main / If "branch" / then_branch / q')
+    r = run("optimize", *given, "--disable", without)
+    assert (r.returncode, r.stderr) == (0, "")
+    model = onnx.load(tmp_path / "out.onnx")
+    assert [n.op_type for n in model.graph.node] == ["Mul", "Exp", "Div", "Tanh", "If"]
+    bodies = {a.name: [n.op_type for n in a.g.node] for a in model.graph.node[-1].attribute}
+    assert bodies == {"then_branch": ["Sin", "Mul"], "else_branch": ["Div"]}
 
 
 def test_build_systems_are_told(run: Run, wrong: Path) -> None:
