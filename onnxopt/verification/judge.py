@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.cases import sizes
-from onnxopt.verification.compare import differ, evidence
+from onnxopt.verification.compare import compare, differ, evidence
 from onnxopt.verification.feeding import feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
@@ -25,7 +25,7 @@ from onnxopt.verification.protocol import Answer, Request
 from onnxopt.verification.records import (
     DIFFERENT,
     JudgedCase,
-    MeasuredRecord,
+    OutputRecord,
     Pieces,
     Place,
     VerifyOptions,
@@ -55,8 +55,12 @@ class Judge:
 
     # -- the original ------------------------------------------------------------------------------------
 
-    def open(self, path: str, options: VerifyOptions, labels: tuple[str, str]) -> None:
-        """Load the original. `labels`: how the two are called. Raises UsageError and Refused."""
+    def open(self, path: str, options: VerifyOptions, labels: tuple[str, str], figures: bool = False) -> None:
+        """Load the original. `labels`: how the two are called. `figures`: outputs are measured, not just compared.
+
+        Raises UsageError and Refused.
+        """
+        self.figures = figures
         self.paths = [path, ""]
         self.options = options
         self.labels = labels
@@ -197,8 +201,11 @@ class Judge:
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
-    def _measure(self, name: str, a: Any, b: Any, against: str = "") -> MeasuredRecord:
-        return measure(name, a, b, self.options, self.shaken.get(name, 0.0), against=against)
+    def _measure(self, name: str, a: Any, b: Any, against: str = "") -> OutputRecord:
+        noise = self.shaken.get(name, 0.0)
+        if self.figures:
+            return measure(name, a, b, self.options, noise, against=against)
+        return compare(name, a, b, self.options, noise)
 
     def optimized(self) -> str:
         """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty."""

@@ -78,7 +78,7 @@ class Verifier:
             return
         self._service = Service(self._start, self.options.timeout)
         self._limit()
-        self._post("open", str(self.original.absolute()), self.options, self.labels)
+        self._post("open", str(self.original.absolute()), self.options, self.labels, self.stepwise)
 
     def describe(self, original: ModelProto, *, override: bool = True) -> None:
         """Tell the worker what the original expects; it runs it then. `submit` does this if nobody did before.
@@ -190,7 +190,7 @@ class Verifier:
         return None
 
     def _open(self) -> None:
-        self._call("open", str(self.original.absolute()), self.options, self.labels)
+        self._call("open", str(self.original.absolute()), self.options, self.labels, self.stepwise)
         self._opened = self._call("plan", self._plan)
 
     def _revive(self, *, result: bool = True) -> None:
@@ -198,7 +198,7 @@ class Verifier:
         if self._service is None or not self._service.alive:
             self._service = Service(self._start, self.options.timeout)
             self._limit()
-        self._post("open", str(self.original.absolute()), self.options, self.labels)
+        self._post("open", str(self.original.absolute()), self.options, self.labels, self.stepwise)
         self._post("plan", self._plan)
         self._post_originals()
         self._answers = None
