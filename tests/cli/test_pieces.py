@@ -259,6 +259,15 @@ def test_a_place_inside_a_branch(write: Write, compare: Compare) -> None:
     assert found["places"][0]["scope"] == "main / If / then_branch"
 
 
+def test_branches_that_are_swapped_are_a_place_of_their_own(write: Write, compare: Compare) -> None:
+    write("a.onnx", BATCH, BRANCH)
+    swapped = BRANCH.replace("then_branch", "was").replace("else_branch", "then_branch").replace("was", "else_branch")
+    write("b.onnx", BATCH, swapped)
+    found = compare()
+    assert places(found) == [("z", ["If"], ["If"])]
+    assert found["places"][0]["scope"] == "main"
+
+
 def test_a_place_inside_a_loop(write: Write, compare: Compare) -> None:
     body = """<int64 n = {3}, bool go = {1}> { z = Loop (n, go, x) <body = b (int64 i, bool c, float[N, 4] u)
         => (bool d, float[N, 4] v) { d = Identity (c) s = Sin (u) v = Mul (s, u) }> y = Exp (z) }"""

@@ -95,6 +95,8 @@ class Look:
             inner = dict(walk_bodies(walk, i, walk.b.maker[value]))
             if len(inner) < 2 or any(w.outcome.unsettled and not w.outcome.faults for w in inner.values()):
                 return None
+            if all(w.outcome.faults for w in inner.values()):
+                continue  # so is the one that is taken, and the node is to blame
             scopes = {name: f"main / {_called(walk.b.nodes[walk.b.maker[value]])} / {name}" for name in inner}
             places += [
                 p for n, w in inner.items() for f in w.outcome.faults for p in self._places(w, f, cases, scopes[n])
@@ -102,14 +104,15 @@ class Look:
         return places
 
     def _places(self, walk: Walk, fault: Fault, cases: list[str], scope: str) -> list[Place]:
-        """Of a fault: inside a body, where that shows it."""
+        """Of a fault: inside a body, where that shows it. Where both branches are wrong the node is, which has them."""
         i, j = walk.a.maker[walk.pairs.of[fault.value]], walk.b.maker[fault.value]
         node = walk.b.nodes[j]
-        for name, inner in walk_bodies(walk, i, j) if bodies(node) else ():
-            if inner.outcome.faults:
-                path = f"{scope} / {_called(node)} / {name}"
-                return [p for f in inner.outcome.faults for p in self._places(inner, f, cases, path)]
-        return [_place(walk, fault, cases[fault.case], scope)]
+        inner = dict(walk_bodies(walk, i, j)) if bodies(node) else {}
+        wrong = [name for name, w in inner.items() if w.outcome.faults]
+        if len(wrong) != 1:
+            return [_place(walk, fault, cases[fault.case], scope)]
+        path, found = f"{scope} / {_called(node)} / {wrong[0]}", inner[wrong[0]]
+        return [p for f in found.outcome.faults for p in self._places(found, f, cases, path)]
 
     def _complete(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """With the defaults of initializers that a caller may override, which are fed like any input."""
