@@ -2,7 +2,7 @@
 
 from onnxopt.bisect.finding import Finding, describe
 from onnxopt.bisect.search import bisect, guilty
-from onnxopt.bisect.suspects import explain, suspects
+from onnxopt.bisect.suspects import explain, goes_wrong, suspects
 from onnxopt.bisect.trials import Trials
 
-__all__ = ["Finding", "Trials", "bisect", "describe", "explain", "guilty", "suspects"]
+__all__ = ["Finding", "Trials", "bisect", "describe", "explain", "goes_wrong", "guilty", "suspects"]

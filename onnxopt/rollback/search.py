@@ -16,6 +16,7 @@ from onnxopt.verification import Verification, VerifyOptions
 if TYPE_CHECKING:
     from onnxopt.bisect import Trials
     from onnxopt.pipeline.instruments import Entry
+    from onnxopt.verification.records import Place
 
 # As often matches of a rule are blamed before it is not trusted with any; to bisect a whole run takes many results.
 _AT_PLACES: Final = 2
@@ -24,13 +25,13 @@ _BY_BISECTION: Final = 1
 
 @dataclass
 class Remedy:
-    """Something to leave out: rewrite so and so of a run with `options`; None where it is not that fine. `proven`: that
-    run goes wrong with it, and not before."""
+    """Something to leave out: rewrite so and so of a run with `options`; None where it is not that fine. `place`: where
+    it is suspected; None: a bisection has shown that it is guilty."""
 
     record: RolledBack
     options: OptimizeOptions
     rewrite: int | None
-    proven: bool = False
+    place: Place | None = None
 
     @property
     def name(self) -> str:
@@ -106,7 +107,7 @@ class Search:
                     continue
                 if entry is not None:
                     message = f"`{place.value}` {place.record.note}"
-                    found.append(Remedy(_record(entry, message), options, entry.fuel))
+                    found.append(Remedy(_record(entry, message), options, entry.fuel, place))
         return found
 
     def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
@@ -124,20 +125,20 @@ class Search:
         return journal.entries
 
     def _by_bisection(self, verdict: Verification) -> list[Remedy]:
-        """What a bisection of the whole run finds; who was suspected at places and did not help is put back."""
-        from onnxopt.bisect import bisect
+        """What a bisection of the whole run finds; who is suspected at a place that is wrong still is put back."""
+        from onnxopt.bisect import bisect, goes_wrong
 
-        guesses = [r for r in self.left_out if not r.proven]
-        self.left_out = [r for r in self.left_out if r.proven]
-        options, known = self.options, None if guesses else verdict
+        before = self.left_out
+        self.left_out = [r for r in before if r.place is None or not goes_wrong(verdict, r.place)]
+        options, known = self.options, verdict if self.left_out == before else None
         try:
             found = bisect(self.source, options, self.verify_options, self._tell, known=known, smallest=False)
         except OnnxOptError:  # it cannot be found: the difference itself is what there is to say
-            self.left_out += guesses
+            self.left_out = before
             return []
         value = found.site.value if found.site is not None else ""
         record = RolledBack(found.pass_text, found.rule, found.scope, found.match, found.message, value)
-        return [Remedy(record, options, found.rewrite, proven=True)]
+        return [Remedy(record, options, found.rewrite)]
 
     def _tell(self, line: str) -> None:
         self.progress(f"bisecting: {line.strip()}")

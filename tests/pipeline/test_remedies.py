@@ -11,9 +11,12 @@ from onnx import parser
 
 from onnxopt import OptimizeOptions, Report
 from onnxopt.api import DifferentResult
+from onnxopt.bisect import suspects
+from onnxopt.pipeline.instruments import Entry
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import optimize_or_roll_back
 from onnxopt.verification import Verification, Verifier, VerifyOptions
+from onnxopt.verification.records import Place
 from tests.samples import ROOT
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
@@ -153,6 +156,17 @@ def test_a_suspect_that_was_not_guilty_is_put_back(tmp_path: Path, monkeypatch: 
     )
     assert operators == ["Relu", "Mul", "Exp"]
     assert left_out(report) == ["wrong_for_negative_factors@c"]
+
+
+def test_who_helped_stays_left_out_while_others_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(place: Place, entries: list[Entry]) -> list[Entry]:
+        return [e for e in suspects(place, entries) if e.pass_name != "wrong-at"]
+
+    monkeypatch.setattr("onnxopt.bisect.search.suspects", hidden)
+    body = "a = Mul (x, w) b = Exp (a) c = Mul (b, r) d = Neg (c) e = Abs (d) y = Relu (e)"
+    report, operators = optimize(tmp_path, body, pipeline="wrong-rule,wrong-at")
+    assert operators == ["Mul", "Exp", "Div", "Neg", "Abs", "Relu"]
+    assert left_out(report) == ["wrong_for_negative_factors@a", "wrong-at@e"]
 
 
 def test_strict_says_what_happened_at_the_place(tmp_path: Path, verified: list[str]) -> None:
