@@ -55,7 +55,7 @@ class Look:
 
         `untaken`: values of the first that decide branches which no case takes; these are compared all the same.
         """
-        feeds = [self._complete(case.feeds) for case in cases]
+        feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
         walk = Walk(self.a, self.b, feeds, types, memory=self.options.memory, seed=self.options.seed)
         found = walk.run()
@@ -114,17 +114,24 @@ class Look:
         path, found = f"{scope} / {_called(node)} / {wrong[0]}", inner[wrong[0]]
         return [p for f in found.outcome.faults for p in self._places(found, f, cases, path)]
 
-    def _complete(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """With the defaults of initializers that a caller may override, which are fed like any input."""
-        program = self.a.program
-        missing = [n for n in program.given if n not in feeds and n in program.constants]
-        return dict(feeds) | {name: program.constant(name) for name in missing}
+    def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Feeds of all cases, with the defaults that some of them override. Raises ValueError where these differ."""
+        fed = {name for known in feeds for name in known}
+        self.a, self.b = (r.inside(Program(r.program.skeleton, fed=fed)) for r in (self.a, self.b))
+        found = [dict(known) for known in feeds]
+        for name in (n for n in fed if n in self.a.program.constants):
+            default = self.a.program.constant(name)
+            if name in self.b.program.constants and difference(default, self.b.program.constant(name)).relative:
+                raise ValueError(f"the default of `{name}` is another")
+            for known in found:
+                known.setdefault(name, default)
+        return found
 
     def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, float]:
         """For each output the largest change, of its range, that the last bits of inputs and weights make."""
+        feeds = self._complete([case.feeds for case, _ in cases])
         program = self.a.program
         nodes = program.cone(outputs, ())
-        feeds = [self._complete(case.feeds) for case, _ in cases]
         types = {name: type_of(value) for name, value in feeds[0].items()}
         found = {name: Difference() for name in outputs}
         for k in range(_SEEDS):

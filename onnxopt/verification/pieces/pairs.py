@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxopt.verification.pieces.program import Program
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 
 class Pairs:
@@ -28,6 +31,8 @@ class Pairs:
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
         self._equal: dict[str, bool] = {}
+        self._versions: list[dict[str, int]] | None = None
+        self._functions: list[dict[tuple[str, str], bytes]] = []
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:
@@ -44,6 +49,8 @@ class Pairs:
         """Do both make it by the same node, of values of the same names and equal constants?"""
         if self.of[value] != value:
             return False
+        if not self._means_the_same(self.b.nodes[self.b.maker[value]]):
+            return False
         j, i = self.a.maker[value], self.b.maker[value]
         x, y = self.a.nodes[j], self.b.nodes[i]
         if x.op_type != y.op_type or x.domain != y.domain or x.input[:] != y.input[:] or x.output[:] != y.output[:]:
@@ -51,6 +58,22 @@ class Pairs:
         if self.a.reads[j] != self.b.reads[i] or _attributes(x) != _attributes(y):
             return False
         return all(self._is_equal(name) for name in self.b.reads[i])
+
+    def _means_the_same(self, node: NodeProto) -> bool:
+        """Have its operators, those in its bodies too, the same version in both, or the same function?"""
+        models = [p.skeleton.proto for p in (self.a, self.b)]
+        if self._versions is None:
+            self._versions = [{o.domain: o.version for o in m.opset_import} for m in models]
+            self._functions = [
+                {(f.domain, f.name): f.SerializeToString(deterministic=True) for f in m.functions} for m in models
+            ]
+        for n in _inside(node):
+            if self._versions[0].get(n.domain) != self._versions[1].get(n.domain):
+                return False
+            called = any((n.domain, n.op_type) in f for f in self._functions)
+            if called and self._functions[0] != self._functions[1]:
+                return False
+        return True
 
     def _is_equal(self, name: str) -> bool:
         """Is it a value of both, or the same constant in both?"""
@@ -74,6 +97,15 @@ class Pairs:
         if x.data_type == x.STRING:
             return list(x.string_data) == list(y.string_data)
         return bool(np.array_equal(_bytes(self.a, name), _bytes(self.b, name)))
+
+
+def _inside(node: NodeProto) -> Iterator[NodeProto]:
+    """The node, and those in its bodies."""
+    yield node
+    for a in node.attribute:
+        for body in (a.g,) if a.HasField("g") else a.graphs:
+            for inner in body.node:
+                yield from _inside(inner)
 
 
 def _attributes(node: Any) -> list[bytes]:

@@ -29,8 +29,14 @@ class Program:
     what it captures.
     """
 
-    def __init__(self, skeleton: Skeleton, graph: GraphProto | None = None, outer: Program | None = None) -> None:
-        """`graph`: a body of a node of `outer`."""
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        graph: GraphProto | None = None,
+        outer: Program | None = None,
+        fed: Collection[str] = (),
+    ) -> None:
+        """`graph`: a body of a node of `outer`. `fed`: inputs of the main graph that have a default, and are fed."""
         self.skeleton = skeleton
         self.is_body = outer is not None
         self.graph = skeleton.proto.graph if graph is None else graph
@@ -41,6 +47,8 @@ class Program:
             self.given |= {name for name in taken if not outer.is_constant(name)}
             self.constants = {name: t for name, t in outer.constants.items() if name in taken}
         self.constants |= {t.name: t for t in self.graph.initializer}
+        if outer is None:  # a default that nobody feeds is a constant
+            self.given = {name for name in self.given if name not in self.constants or name in fed}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
         nodes = list(self.graph.node)
         reads = [list(dict.fromkeys(_reads(n))) for n in nodes]
