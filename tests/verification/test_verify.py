@@ -258,3 +258,35 @@ def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
         for _ in range(2):
             verifier.submit(tmp_path / "a")
             assert "cannot load the original" in verifier.finish().message
+
+
+FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[N, 4] x) => (float[N, 4] y)
+    { p = Neg (x) q = f.twice (p) y = Sin (q) }
+    <domain: "f", opset_import: ["" : 17]> twice (u) => (w) { w = %s (u, u) }"""
+
+
+def test_a_call_is_the_same_only_with_the_same_function(tmp_path: Path) -> None:
+    v = judge(tmp_path, FUNCTION % "Add", FUNCTION % "Mul")
+    assert (v.status, [p.value for p in v.places]) == ("different", ["q"])
+
+
+def test_a_node_is_the_same_only_at_the_same_opset(tmp_path: Path) -> None:
+    """Softmax looks the same in opsets 12 and 13, and is another."""
+    texts = [
+        f'<ir_version: 8, opset_import: ["" : {n}]> g (float[N, 3, 4] x) => (float[N, 3, 4] y)'
+        "{ p = Neg (x) q = Softmax (p) y = Sin (q) }"
+        for n in (12, 13)
+    ]
+    v = judge(tmp_path, *texts)
+    assert (v.status, [p.value for p in v.places]) == ("different", ["q"])
+
+
+@pytest.mark.parametrize("ir", [3, 8])
+def test_a_default_that_changed_is_not_fed_to_both(ir: int, tmp_path: Path) -> None:
+    for name, k in (("a", 1.0), ("b", 1.5)):
+        text = f'<ir_version: {ir}, opset_import: ["" : 17]> g (float[N, 4] x, float[4] w) => (float[N, 4] y)'
+        proto = parser.parse_model(text + "{ p = Mul (x, w) q = Neg (p) y = Sin (q) }")
+        proto.graph.initializer.append(numpy_helper.from_array(np.full(4, k, np.float32), "w"))
+        (tmp_path / f"{name}.onnx").write_bytes(proto.SerializeToString())
+    v = verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert (v.status, [p.value for p in v.places]) == ("different", ["p"])
