@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -31,6 +32,10 @@ class Died(Exception):
         super().__init__(f"onnxruntime {gone} {state}")
         self.state = state
         self.late = gone.late
+
+    def is_about(self, label: str) -> bool:
+        """Was it busy with the one that is called so? A name of a value may hold the label too."""
+        return re.match(rf"(loading|running) (a piece of )?{re.escape(label)}\b", self.state) is not None
 
 
 class Service:

@@ -70,6 +70,8 @@ class Pairs:
         for n in _inside(node):
             if self._versions[0].get(n.domain) != self._versions[1].get(n.domain):
                 return False
+            if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
+                return False  # the same place in another folder is another
             called = any((n.domain, n.op_type) in f for f in self._functions)
             if called and self._functions[0] != self._functions[1]:
                 return False
