@@ -10,7 +10,7 @@ from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.run import reason
-from onnxopt.verification.service import Refused
+from onnxopt.worker.service import Refused
 
 
 def feed(

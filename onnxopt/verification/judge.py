@@ -32,7 +32,7 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.rounding import difference, is_float, last_bit
 from onnxopt.verification.run import OnnxRuntime, Reference, find_provider, open_original, reason
-from onnxopt.verification.service import Refused, Tell, serve
+from onnxopt.worker.service import Refused, Tell, serve
 from onnxopt.wire import count_nodes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from onnxopt.verification.feeding import feed
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.run import find_provider, reason
-from onnxopt.verification.service import Died, Refused, Service, Tell, serve
+from onnxopt.worker.service import Died, Refused, Service, Tell, serve
 
 LEVELS: Final = {
     "none": "ORT_DISABLE_ALL",

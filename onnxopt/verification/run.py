@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.verification.service import Refused
+from onnxopt.worker.service import Refused
 from onnxopt.wire import GRAPH, key, varint
 
 CPU: Final = "CPUExecutionProvider"

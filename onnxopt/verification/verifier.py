@@ -18,7 +18,7 @@ from onnxopt.verification.records import (
     Verification,
     VerifyOptions,
 )
-from onnxopt.verification.service import Died, Refused, Service
+from onnxopt.worker.service import Died, Refused, Service
 
 if TYPE_CHECKING:
     from onnx import ModelProto
