@@ -43,6 +43,7 @@ class Model:
         self.left_by: dict[Hashable, int] = {}  # the version at which each pass last left the model
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
+        self.values_fit = True  # may inference follow values? see analysis/types.py
         self.inferred_version = -1
 
     @property

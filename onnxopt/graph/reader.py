@@ -8,6 +8,7 @@ from pathlib import Path
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
+from onnxopt.graph.calls import refuse_explosion
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -22,9 +23,11 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     """The in-memory graph over `proto`, which it owns from now on.
 
     `freeze_initializers` treats initializers that are also graph inputs as constants: the caller promises that
-    nobody overrides them. Raises ModelError when a name is read that nothing defines, or is defined twice.
+    nobody overrides them. Raises ModelError when a name is read that nothing defines, or is defined twice, and for
+    functions that stand for more than anybody can follow.
     """
     model = Model(proto, path)
+    refuse_explosion(proto, model.name)
     model.freeze_initializers = freeze_initializers
     trainable = _trainable(proto)
     for function in proto.functions:

@@ -39,11 +39,13 @@ def _blame(source: str | Path | ModelProto, message: str, error: Exception) -> N
 
 
 def _objection(source: str | Path | ModelProto) -> str:
-    """Why onnx's checker, with shape inference, rejects a model; empty if it does not."""
-    from onnx import checker
+    """Why onnx's checker, with shape inference, rejects a model; empty if it does not, or does not come to an end."""
+    from onnxopt.worker.limits import Limits
+    from onnxopt.worker.room import Declined, Room
 
     try:
-        checker.check_model(source if isinstance(source, ModelProto) else str(source), full_check=True)
-    except Exception as e:
-        return next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
-    return ""
+        given = source.SerializeToString() if isinstance(source, ModelProto) else str(Path(source).absolute())
+        with Room(Limits()) as room:
+            return str(room.call("objection", given))
+    except (Declined, ValueError):  # ValueError: more than protobuf can write
+        return ""

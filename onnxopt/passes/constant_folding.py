@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,13 +50,15 @@ class ConstantFolding(GraphPass):
     max_operations: int = option(1 << 35, "all folds of a run may take this many multiplications")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        again = True
+        again = patient = True
         while again:  # what was folded may tell the size of what waits for it
             cone = _Cone(graph, self, ctx)
             cone.collect()
             if cone.nodes:
-                cone.evaluate()
-            again = bool(cone.nodes) and cone.replace() and cone.waiting
+                cone.evaluate(patient)
+            replaced = bool(cone.nodes) and cone.replace()
+            again = cone.waiting and (replaced or (patient and cone.patient))
+            patient = replaced
 
 
 @dataclass
@@ -83,9 +86,9 @@ class _Cone:
         self.spent: _Spent = ctx.memo.setdefault("constant-folding: spent", _Spent())
         self.work = 0  # bytes made so far, beyond those that go
         self.held = 0  # bytes made so far
-        self.paid: set[Node] = set()  # what was found to be affordable
         self.written_out: set[Value] = set()  # fills that a runtime gets as what they are
         self.waiting = False  # was anything left for when more is known?
+        self.patient = False  # was anything left only for that?
 
     def collect(self) -> None:
         for node in self.graph:
@@ -123,17 +126,22 @@ class _Cone:
             return tensor_bytes(*v.constant_type()) if stored else 0
         return self.freed[v.producer] if v.producer is not None else 0
 
-    def evaluate(self) -> None:
-        """By numpy kernels where exact ones exist; the rest in one session, or a second where the first tells sizes."""
-        pending = list(self.nodes)
-        for last in (False, False, True):
-            rest = [n for n in self._by_kernels(pending) if n in self.nodes and self._affordable(n)]
-            ready = rest if last else self._of_known_size(rest) or rest
-            if not ready:
-                return
+    def evaluate(self, patient: bool) -> None:
+        """By numpy kernels where exact ones exist; the rest in one session.
+
+        `patient`: what has no known size waits for the rest to be folded, and may have one then.
+        """
+        rest = [n for n in self._by_kernels(list(self.nodes)) if n in self.nodes and self._affordable(n)]
+        ready = self._of_known_size(rest)
+        if ready:
             self._run(ready)
-            done = set(ready)
-            pending = [n for n in rest if n not in done]
+            rest = [n for n in self._by_kernels([n for n in rest if n not in ready]) if n in self.nodes]
+        if not patient:
+            self._run(rest)
+            return
+        for node in rest:
+            self.waiting = self.patient = True
+            del self.nodes[node]
 
     def _by_kernels(self, nodes: list[Node]) -> list[Node]:
         """Evaluate those that have a kernel and known operands; the others."""
@@ -165,15 +173,17 @@ class _Cone:
                 self.arrays.update((v, r) for v, r in zip(node.outputs, results) if v is not None)
         return rest
 
-    def _of_known_size(self, rest: list[Node]) -> list[Node]:
+    def _of_known_size(self, rest: list[Node]) -> dict[Node, None]:
         """Those whose results have a size that is known before they are run, and that can be run at once."""
+        if not rest:
+            return {}
         from onnxopt.analysis.runtime import is_harmless
 
         waiting: set[Value] = set()
-        found: list[Node] = []
+        found: dict[Node, None] = {}
         for node in rest:
             if is_harmless(node) and not any(v in waiting for v in node.inputs if v is not None):
-                found.append(node)
+                found[node] = None
             else:
                 waiting.update(v for v in node.outputs if v is not None)
         return found
@@ -228,8 +238,6 @@ class _Cone:
         if self._is_cut_off(node):
             del self.nodes[node]
             return False
-        if node in self.paid:
-            return True
         for v in node.inputs:
             if v is None or v not in self.arrays:
                 continue
@@ -258,7 +266,6 @@ class _Cone:
                 self._give_up(node, "takes too many operations to compute", detail=f" ({found.operations:.1e})")
                 return False
             self.spent.operations += found.operations
-        self.paid.add(node)
         return True
 
     def _bytes(self, v: Value) -> int:
@@ -281,7 +288,9 @@ class _Cone:
             self.told.add((node, reason))
             self.ctx.decline(_RULE, reason, repr(node) + detail)
 
-    def _run(self, rest: list[Node]) -> None:
+    def _run(self, rest: Collection[Node]) -> None:
+        if not rest:
+            return
         inside = set(rest)
         wanted = [
             v
@@ -301,10 +310,12 @@ class _Cone:
 
         with Room(Limits(self.ctx[MEMORY], self.ctx[WORK]), self.spent.seconds) as room:
             most = max(self.options.max_work, *(self.freed[n] for n in rest))
-            self.arrays.update(run_cone(self.graph, rest, known, wanted, room, most, self._give_up))
+            self.arrays.update(run_cone(self.graph, list(rest), known, wanted, room, most, self._give_up))
             self.spent.seconds = room.spent
         for node in rest:
-            if node in self.nodes and any(v in wanted and v not in self.arrays for v in node.outputs if v is not None):
+            if self._is_cut_off(node):
+                self.nodes.pop(node, None)
+            elif node in self.nodes and any(v in wanted and v not in self.arrays for v in node.outputs if v is not None):
                 self._give_up(node, "cannot be run here")
 
     def replace(self) -> bool:
