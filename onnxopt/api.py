@@ -25,7 +25,7 @@ from onnxopt.pipeline import (
     parse_pipeline,
     pipeline_text,
 )
-from onnxopt.pipeline.context import Trace
+from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.site import Site
 from onnxopt.verification import (
     DIFFERENT,
@@ -38,6 +38,7 @@ from onnxopt.verification import (
     VerifyOptions,
     verify,
 )
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -61,7 +62,8 @@ class OptimizeOptions:
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what
-    (these three for files only). `excluded`: single matches that made a result wrong.
+    (these three for files only). `excluded`: single matches that made a result wrong. `limits`: what native code may
+    take that runs on what the model says.
     """
 
     level: int = 2
@@ -79,6 +81,7 @@ class OptimizeOptions:
     target_opset: int | None = None
     provenance: bool = False
     excluded: tuple[Site, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
     def load(self, source: str | Path) -> Model:
         """The model in a file, as these options want it read. Raises ModelError and UsageError."""
@@ -87,6 +90,7 @@ class OptimizeOptions:
             freeze_initializers=self.freeze_initializers,
             inline_functions=self.inline_functions,
             target_opset=self.target_opset,
+            limits=self.limits,
         )
 
     def passes(self) -> Sequential:
@@ -104,13 +108,17 @@ class OptimizeOptions:
             required_pass=required,
             disabled_pass=[get_pass(name).info.name for name in whole if not is_rule(name)],
             disabled_rule=[name for name in whole if is_rule(name)],
-            config=self.config,
+            config=self._limits() | dict(self.config),
             target=self.target,
             instruments=instruments,
             trace=trace,
             max_rewrites=self.max_rewrites,
             excluded=[*self.sites(), *self.excluded],
         )
+
+    def _limits(self) -> dict[str, Any]:
+        chosen = {MEMORY: self.limits.memory, WORK: self.limits.work}
+        return {key.name: value for key, value in chosen.items() if value != key.default}
 
     def sites(self) -> list[Site]:
         """The single matches that `disable` names. Raises UsageError for a rule that does not exist."""

@@ -28,14 +28,16 @@ GiveUp = Callable[[Node, str], None]
 _HERE: Final = 1 << 30  # operations: about a second
 _DEATHS: Final = 4  # of one cone, before the rest of it is left alone
 # Whatever their operands hold, onnxruntime's kernels of these return or raise.
-_HARMLESS: Final = frozenset(
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BatchNormalization Cast Ceil Clip Concat Cos Cosh Elu Equal Erf Exp "
-    "Expand Floor Gather Gelu Gemm Greater GreaterOrEqual HardSigmoid Identity IsInf IsNaN LayerNormalization "
-    "LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max Mean Min Mul Neg Not Or PRelu Pow Reciprocal ReduceL1 "
-    "ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Reshape Resize Round Shape Sigmoid Sign "
-    "Sin Sinh Slice Softmax Softplus Softsign Sqrt Squeeze Sub Sum Tan Tanh Tile Transpose Trilu Unsqueeze Where Xor "
-    "Div".split()
-)
+_HARMLESS: Final = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "Cast", "Ceil",
+    "Clip", "Concat", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "Floor", "Gather", "Gelu",
+    "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "IsInf", "IsNaN", "LayerNormalization",
+    "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min", "Mul", "Neg", "Not",
+    "Or", "PRelu", "Pow", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
+    "ReduceSumSquare", "Relu", "Reshape", "Resize", "Round", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Slice",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Trilu",
+    "Unsqueeze", "Where", "Xor",
+))  # fmt: skip
 _OF_FLOATS: Final = frozenset({"Div", "Pow"})  # of integers they divide by zero
 
 

@@ -141,7 +141,7 @@ def _are_few(skeleton: ModelProto) -> bool:
         if len(i.type.tensor_type.shape.dim) == 1
     }
     lengths |= {t.name: t.dims[0] for t in skeleton.graph.initializer if len(t.dims) == 1}
-    return sum(lengths.get(name, 0) for node in skeleton.graph.node for name in node.input) < _MANY
+    return int(sum(lengths.get(name, 0) for node in skeleton.graph.node for name in node.input)) < _MANY
 
 
 def _skeleton(model: Model) -> ModelProto:

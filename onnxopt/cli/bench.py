@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import dim_option, input_option
+from onnxopt.cli.options import dim_option, input_option, limit_option
 from onnxopt.errors import UsageError
 
 
@@ -44,6 +44,7 @@ from onnxopt.errors import UsageError
     show_default=True,
     help="Seconds that each load and each run may take.",
 )
+@limit_option
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def bench(
     a: Path,
@@ -58,6 +59,7 @@ def bench(
     inputs: dict[str, str],
     seed: int,
     timeout: float,
+    limit: int,
     form: str,
 ) -> None:
     """Measure how long a run of model A takes in onnxruntime, or which of A and B is faster.
@@ -86,6 +88,7 @@ def bench(
         inputs=inputs,
         seed=seed,
         timeout=timeout,
+        limit=limit,
     )
     with Progress() as progress:
         progress.phase("loading")

@@ -159,7 +159,7 @@ def optimize(
     if plain and len(models) == 2 and jobs > 1 and _is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
-    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory)
+    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"])
     single = _Single(report_file, reproducer, zero_weights, strict, verbose, max_rewrites)
     telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
     if plain and models[1] == "-":

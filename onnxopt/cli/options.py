@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from onnxopt.errors import UsageError
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnxopt.api import OptimizeOptions
@@ -135,7 +136,9 @@ def dim_option(default: str) -> Callable[[F], F]:
     )
 
 
-def _bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
+def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
+    if value is None:
+        return 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{value!r} is not a size; for example 500M or 2G")
@@ -150,6 +153,15 @@ memory_option = click.option(
     show_default=True,
     metavar="SIZE",
     help="What weights and values of both models may take: larger ones are compared in segments, never loaded whole.",
+)
+
+
+limit_option = click.option(
+    "--memory",
+    "limit",
+    callback=_bytes,
+    metavar="SIZE",
+    help="What a process that runs parts of the model, or all of it, may take. [default: half of the machine]",
 )
 
 
@@ -245,6 +257,15 @@ def pipeline_options(function: F) -> F:
             ),
             click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
             click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
+            limit_option,
+            click.option(
+                "--work",
+                type=click.FloatRange(0, min_open=True),
+                default=Limits.work,
+                show_default=True,
+                metavar="SECONDS",
+                help="What folding and converting in processes of their own may take; what is left then is left alone.",
+            ),
             click.option(
                 "--allow-domain",
                 "allow_domains",
@@ -281,6 +302,7 @@ def make_options(given: dict[str, Any], max_rewrites: int | None = None, provena
         inline_functions=given["inline_functions"],
         target_opset=given["target_opset"],
         provenance=provenance,
+        limits=Limits(given["limit"], given["work"]),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import dim_option, memory_option, names
+from onnxopt.cli.options import dim_option, limit_option, memory_option, names
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @dim_option("several sizes, one after the other")
 @click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
 @memory_option
+@limit_option
 @click.option("--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
 @click.option(
@@ -69,6 +70,7 @@ def verify(
     dims: dict[str, int],
     pieces: bool,
     memory: int,
+    limit: int,
     provider: str,
     seed: int,
     timeout: float,
@@ -105,6 +107,7 @@ def verify(
         dims=dims,
         pieces=pieces,
         memory=memory,
+        limit=limit,
     )
     with Progress(enabled=not quiet) as progress:
         progress.phase("comparing")

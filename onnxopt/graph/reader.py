@@ -8,12 +8,12 @@ from pathlib import Path
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
-from onnxopt.graph.calls import refuse_explosion
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs
+from onnxopt.worker.calls import refuse_explosion
 
 SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"

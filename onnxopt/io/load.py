@@ -53,7 +53,7 @@ def load(
 def _inlined(proto: ModelProto, path: Path) -> ModelProto:
     from onnx.inliner import inline_local_functions
 
-    from onnxopt.graph.calls import refuse_explosion
+    from onnxopt.worker.calls import refuse_explosion
 
     refuse_explosion(proto, path)
     _write_defaults(proto)

@@ -298,6 +298,7 @@ class _Cone:
             for v in n.outputs
             if v is not None and v.is_used and (v.is_output or any(u not in inside for u in v.users))
         ]
+        needed: set[Value | None] = set(wanted)
         # Only what is wanted and small enough to keep is worth a session.
         known: dict[Value, Array] = {}
         for node in rest:
@@ -315,7 +316,7 @@ class _Cone:
         for node in rest:
             if self._is_cut_off(node):
                 self.nodes.pop(node, None)
-            elif node in self.nodes and any(v in wanted and v not in self.arrays for v in node.outputs if v is not None):
+            elif node in self.nodes and not self.arrays.keys() >= needed.intersection(node.outputs):
                 self._give_up(node, "cannot be run here")
 
     def replace(self) -> bool:
@@ -403,4 +404,4 @@ class _Cone:
 def _is_fill(array: Array) -> bool:
     """Does it hold at most a quarter of what it says?"""
     distinct = math.prod(n for n, stride in zip(array.shape, array.strides) if stride)
-    return distinct * array.itemsize * 4 <= array.nbytes
+    return bool(4 * distinct * array.itemsize <= array.nbytes)

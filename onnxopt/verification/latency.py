@@ -16,6 +16,7 @@ from onnxopt.verification.feeding import feed
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.run import find_provider, reason
+from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Died, Refused, Service, Tell, serve
 
 LEVELS: Final = {
@@ -41,7 +42,8 @@ class BenchOptions:
     """`runs` of each file, or else as many as fit into `seconds`, after `warmup` of each.
 
     `threads`: within an operator; 0 lets the runtime choose. `level`: its graph optimizations, one of LEVELS.
-    `inputs`: .npy files by input name. `timeout`: seconds for each load and each run.
+    `inputs`: .npy files by input name. `timeout`: seconds for each load and each run. `limit`: bytes that the process
+    which runs them may take, as in VerifyOptions.
     """
 
     runs: int | None = None
@@ -54,6 +56,7 @@ class BenchOptions:
     inputs: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     timeout: float = 600.0
+    limit: int = 0
 
 
 @dataclass
@@ -111,7 +114,7 @@ def bench(
     options = options or BenchOptions()
     paths = [Path(file) for file in files]
     result = Bench(level=options.level, threads=options.threads)
-    with Service(_START, options.timeout) as service:
+    with Service(_START, options.timeout, 0 if options.provider else Limits(options.limit).bytes) as service:
         models = [read(path) for path in paths]
         for model in models[1:]:
             check_interface(models[0].proto, model.proto)

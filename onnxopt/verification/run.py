@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.worker.service import Refused
 from onnxopt.wire import GRAPH, key, varint
+from onnxopt.worker.service import Refused
 
 CPU: Final = "CPUExecutionProvider"
 
@@ -133,13 +133,25 @@ def open_original(
         return OnnxRuntime(model, stateful=stateful, provider=provider, folder=Path(path).absolute().parent), ""
     except Exception as e:
         why = reason(e)
+        if is_starved(e):  # a slower engine takes no less
+            raise Refused(f"the original cannot be loaded: {why}") from e
         try:
             return Reference(path), why
         except Exception as other:
             raise Refused(f"onnxruntime cannot load the original: {why}") from other
 
 
+def is_starved(error: BaseException) -> bool:
+    """Was it refused memory?"""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
+
+
+_STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
+
+
 def reason(error: BaseException) -> str:
     """The first line of a runtime's error, short enough for one line of ours."""
+    if is_starved(error):
+        return "it takes more memory than it may (--memory)"
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].removeprefix("[ONNXRuntimeError] : ")[:300]

@@ -45,9 +45,10 @@ class Native:
             )
             outputs = [name for name in node.output if name]
             one.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
-            for run in (lambda: run_session(one.SerializeToString(), outputs), lambda: _reference(one, outputs)):
+            for run in (run_session, _reference):
                 try:
-                    made |= {name: array for name, array in run().items() if array.nbytes <= most}
+                    found = run(one.SerializeToString(), outputs)
+                    made |= {name: array for name, array in found.items() if array.nbytes <= most}
                     break
                 except Exception:  # no kernel, or a genuine error at run time: the next, or leave the node
                     continue
@@ -98,11 +99,11 @@ def _typed(array: Array, kind: str) -> Array:
     return array.view(numpy_dtype(TensorProto.DataType.Value(name.upper())))
 
 
-def _reference(model: ModelProto, wanted: Sequence[str]) -> dict[str, Array]:
+def _reference(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
     from onnx.reference import ReferenceEvaluator
 
     with np.errstate(all="ignore"):
-        results: Any = ReferenceEvaluator(model).run(None, {})
+        results: Any = ReferenceEvaluator(data).run(None, {})
     return {name: np.asarray(r) for name, r in zip(wanted, results)}
 
 

@@ -41,8 +41,8 @@ class Died(Exception):
 
 
 class Service:
-    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death, and
-    takes at most `memory` bytes (0: whatever there is).
+    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death;
+    it takes at most `memory` bytes (0: whatever there is).
 
     Each state has `timeout` seconds, or all have until `deadline` on the monotonic clock, where that is set.
     """
