@@ -31,7 +31,7 @@ from onnxopt.verification.records import (
     VerifyOptions,
 )
 from onnxopt.verification.rounding import difference, is_float, last_bit
-from onnxopt.verification.run import OnnxRuntime, Reference, find_provider, is_starved, open_original, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, find_provider, open_original, reason
 from onnxopt.wire import count_nodes
 from onnxopt.worker.service import Refused, Tell, serve
 
@@ -158,7 +158,6 @@ class Judge:
         try:
             self.b: Any = self._open_result(path)
         except Exception as e:
-            self._excuse(e, b)
             return f"{b} cannot be loaded: {reason(e)}"
         if self.b.outputs != self.outputs:
             return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
@@ -187,7 +186,6 @@ class Judge:
         try:
             results = self.b.run(case.feeds)
         except Exception as e:
-            self._excuse(e, self.labels[1])
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
         compared = {o: self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)}
@@ -201,11 +199,6 @@ class Judge:
                 record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
                 record.outputs.append(self._measure(output, given, b, f"{self.labels[1]} and file"))
         return record
-
-    def _excuse(self, error: Exception, label: str) -> None:
-        """Raises Refused for what the limit of this process is to blame for."""
-        if is_starved(error):
-            raise Refused(f"{label}: {reason(error)}") from error
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
@@ -224,7 +217,7 @@ class Judge:
         self.tell(f"loading {b} with optimizations")
         error = self._optimized.exception()
         self._optimized = None
-        if error is None or is_starved(error):
+        if error is None:
             return ""
         self.tell(f"loading {a} with optimizations")
         with contextlib.suppress(Exception):  # the optimizer cannot take the original either
