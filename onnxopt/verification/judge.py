@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.look import Look
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
-_NODES: Final = 5000  # from so many on a model is run in segments: loading takes time that grows with their square
+_NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
 class Judge:
