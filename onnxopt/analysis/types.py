@@ -23,8 +23,8 @@ from onnxopt.worker.limits import IS_LIMITED, spare
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
 # Bytes that one inference may take beyond what it is given; for each node several times what it needs.
-_SPARE: Final = 1 << 29
-_SPARE_PER_NODE: Final = 1 << 13
+_SPARE: Final = 1 << 28
+_SPARE_PER_NODE: Final = 1 << 12
 _MANY: Final = 1 << 22  # elements of vectors
 _OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()
