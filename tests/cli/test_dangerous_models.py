@@ -137,6 +137,15 @@ def test_a_fold_is_bounded_by_its_work(name: str, run: Run, save: Save) -> None:
     assert "-> d" in found.stdout
 
 
+def test_a_composition_of_weights_is_bounded_by_its_work(run: Run, tmp_path: Path) -> None:
+    text = f"""{HEAD} g (float[n, 4000] x) => (float[n, 4000] y) <int64[2] s = {{4000, 4000}}>
+    {{ v = ConstantOfShape (s) a = MatMul (x, v) y = MatMul (a, v) }}"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx", "--no-verify", "-O3", "-v")
+    assert found.returncode == 0, found.stderr
+    assert "composing the weights takes too many multiplications" in found.stdout
+
+
 def test_what_takes_too_long_elsewhere_is_left_alone(run: Run, save: Save) -> None:
     model = save("<int64[2] s = {2500, 2500}> { c = ConstantOfShape (s) d = MatMul (c, c) k = ReduceSum (d) "
                  "y = Add (x, k) }")  # fmt: skip
