@@ -97,9 +97,9 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
         if memory:
             import resource
 
-            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-            limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)  # who set one keeps it
+            if soft == resource.RLIM_INFINITY or memory < soft:
+                resource.setrlimit(resource.RLIMIT_DATA, (memory, hard))
         memory = 0
     if sys.platform != "win32":
         if os.getppid() != parent:  # it ended while we started

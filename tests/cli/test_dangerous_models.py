@@ -128,6 +128,18 @@ def test_inference_without_a_limit_of_the_system(save: Save, monkeypatch: pytest
     assert types.shape(add.output) == ("n", 4)
 
 
+@pytest.mark.parametrize("squared", [True, False])
+def test_sizes_that_are_powers_of_sums_are_not_known(squared: bool, run: Run, tmp_path: Path) -> None:
+    """(a + b + c + d) to the power of so many has more terms than there is memory."""
+    powers = " ".join(f"m{i + 1} = Mul (m{i}, {f'm{i}' if squared else 'm0'})" for i in range(60))
+    text = f"""{HEAD} g (float[a, b, c, d] x) => (float[] y) <int64 i = {{0}}, int64 j = {{1}}, int64 k = {{2}}>
+    {{ s = Shape (x) si = Gather (s, i) sj = Gather (s, j) sk = Gather (s, k) t = Add (si, sj) m0 = Add (t, sk)
+    {powers} f = Cast <to = 1> (m60) y = Add (x, f) }}"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx", "--no-verify")
+    assert found.returncode == 0, found.stderr
+
+
 @pytest.mark.parametrize("name", WORKING)
 def test_a_fold_is_bounded_by_its_work(name: str, run: Run, save: Save) -> None:
     text, what = WORKING[name]
@@ -292,5 +304,31 @@ def test_a_busy_worker_does_not_outlive_its_parent(start: Callable[..., Started]
     started.process.wait()
     deadline = time.monotonic() + 10
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+THREAD = """
+import os, threading, time
+from onnxopt.worker.process import Worker
+started = []
+thread = threading.Thread(target=lambda: started.append(Worker("import time; time.sleep(600)")))
+thread.start()
+thread.join()
+time.sleep(2)  # the worker does not end with the thread that started it
+print(started[0]._process.poll(), started[0]._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_worker_of_another_thread_ends_with_the_process() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", THREAD], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    code, worker = parent.stdout.readline().split()
+    assert code == "None"
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(int(worker)) and psutil.Process(int(worker)).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
