@@ -295,6 +295,23 @@ def test_folding_is_ended_at_once(stop: signal.Signals, start: Callable[..., Sta
     assert not child.is_running()
 
 
+@pytest.mark.parametrize(
+    "command", [("optimize", "m.onnx", "out.onnx"), ("verify", "m.onnx", "m.onnx"), ("bench", "m.onnx")], ids=" ".join
+)
+def test_whatever_runs_a_model_is_ended_at_once(
+    command: tuple[str, ...], start: Callable[..., Started], tmp_path: Path
+) -> None:
+    onnx.save(parser.parse_model(LONG), tmp_path / "m.onnx")
+    started = start(*command)
+    child = started.until_busy()
+    began = time.monotonic()
+    os.kill(started.process.pid, signal.SIGTERM)
+    assert started.process.wait(SECONDS) == 130
+    assert time.monotonic() - began < 5
+    assert not child.is_running()
+    assert [p.name for p in tmp_path.iterdir() if p.name != ".ses"] == ["m.onnx"]
+
+
 def test_a_busy_worker_does_not_outlive_its_parent(start: Callable[..., Started], tmp_path: Path) -> None:
     """It computes, and does not look whether anybody waits for it."""
     onnx.save(parser.parse_model(LONG), tmp_path / "m.onnx")
