@@ -10,7 +10,7 @@ from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.run import reason
+from onnxopt.verification.run import is_starved, reason
 from onnxopt.worker.service import Refused
 
 _SECONDS: Final = 10.0
@@ -25,6 +25,7 @@ class Search:
         self.seconds = seconds
         self.most = most
         self.spent = 0.0
+        self.why = f" after {seconds:g} s"
 
     @property
     def ended(self) -> bool:
@@ -63,7 +64,7 @@ def feed(
             continue
         for mode in modes:
             if why and search.ended:
-                raise Refused(f"{label} does not take it: {why}; no others were tried after {search.seconds:g} s")
+                raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
             began = time.monotonic()
             try:
                 case = maker.fill(recipe, dims, mode)
@@ -74,6 +75,8 @@ def feed(
                 return case, run(case.feeds)
             except Exception as e:
                 why = reason(e)
+                if is_starved(e):  # other sizes are larger, and other cases as large
+                    search.spent, search.why = search.seconds + 1, ""
             search.spent += time.monotonic() - began
     if not why and large:
         raise Refused(f"{label} asks for inputs of {_gib(large)}, and {_gib(search.most)} are made (--verify-memory)")
