@@ -67,6 +67,14 @@ class Outcome:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True)
+class Done:
+    """What a worker answers. `last`: it ends now; others do what is left."""
+
+    outcome: Outcome
+    last: bool
+
+
 def worst_code(codes: Iterable[int]) -> int:
     """The exit code of all: 4 (a bug) before 2 (input, usage), 1 (a check failed), 3 (a rule was left out), 0."""
     return max(codes, key=lambda c: _SEVERITY.index(c) if c in _SEVERITY else len(_SEVERITY), default=0)
