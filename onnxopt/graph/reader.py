@@ -30,7 +30,9 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     for function in proto.functions:
         _index_function(model, function)
     model.graph = Graph(model, proto.graph, None, "main")
-    _Reader(model, trainable).read_graph(model.graph, proto.graph)
+    reader = _Reader(model, trainable)
+    reader.read_graph(model.graph, proto.graph)
+    reader.name_apart()
     for name in _annotated(proto):
         value = model.graph.initializers.get(name)
         if value is not None:
@@ -56,7 +58,9 @@ def _index_function(model: Model, function: FunctionProto) -> Graph:
     graph = Graph(model, function, None, label)
     graph.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
     model.functions[label] = graph
-    _Reader(model).read_function(graph, function)
+    reader = _Reader(model)
+    reader.read_function(graph, function)
+    reader.name_apart()
     return graph
 
 
@@ -94,6 +98,7 @@ class _Reader:
         self.model = model
         self.trainable = trainable or set()
         self.scopes: list[dict[str, Value]] = []
+        self.hiding: list[Value] = []  # values called as one of a scope around them
 
     def error(self, graph: Graph, message: str) -> ModelError:
         return ModelError(f"{self.model.name}: {graph.path}: {message}", _HINT)
@@ -104,7 +109,24 @@ class _Reader:
             raise self.error(graph, f"`{name}` is defined twice")
         value = table[name] = Value(name, graph)
         self.model.names.add(name)
+        if graph.owner is not None:
+            self.note_hiding(value)
         return value
+
+    def note_hiding(self, value: Value) -> None:
+        if any(value.name in table for table in self.scopes[:-1]):
+            self.hiding.append(value)
+
+    def name_apart(self) -> None:
+        """Give those that hide a value around them names of their own: nobody who makes a node read another value asks
+        what the name means where the node stands."""
+        for value in self.hiding:
+            old, graph = value.name, value.graph
+            value.rename(self.model.names.fresh(old))
+            if graph.initializers.get(old) is value:
+                graph.initializers = {v.name: v for v in graph.initializers.values()}
+                if value.tensor is not None:
+                    value.tensor.name = value.name
 
     def resolve(self, graph: Graph, name: str, reader: object) -> Value:
         for table in reversed(self.scopes):
@@ -191,6 +213,8 @@ class _Reader:
                 raise self.error(graph, f"`{name}` is defined twice")
             value = table[name] = Value(name, graph, node, i)
             names.add(name)
+            if graph.owner is not None:
+                self.note_hiding(value)
             node.outputs.append(value)
         return node
 

@@ -71,7 +71,10 @@ def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None)
         if names != list(proto.output):
             _set_strings(proto.output, names)
     else:
-        for info, value in zip(proto.output, graph.outputs):
+        for info, value in (
+            *zip(proto.output, graph.outputs),
+            *(zip(proto.input, graph.inputs) if graph.owner else ()),
+        ):
             if info.name != value.name:
                 info.name = value.name
         if graph.initializers_changed:
