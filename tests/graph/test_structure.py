@@ -96,7 +96,7 @@ def _output_of_a_body(m: ModelProto) -> None:
 def test_what_is_wrong_is_said_with_its_place(change: Callable[[ModelProto], None], message: str) -> None:
     proto = parsed()
     change(proto)
-    with pytest.raises(InvariantError, match="^model[.]onnx: ") as e:
+    with pytest.raises(InvariantError, match=r"^model\.onnx: ") as e:
         check_structure(proto, "model.onnx")
     assert message in e.value.message and e.value.exit_code == 4
 
