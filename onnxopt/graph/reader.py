@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.graph import Graph
@@ -16,6 +16,17 @@ from onnxopt.protos import body_graphs
 
 SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
+_NEWEST = (1 << 31) - 1  # what a version of operators may be at most: schemas are looked up by a C int
+_HELD = {  # what a Constant node holds, and in which form
+    "value": AttributeProto.TENSOR,
+    "sparse_value": AttributeProto.SPARSE_TENSOR,
+    "value_float": AttributeProto.FLOAT,
+    "value_floats": AttributeProto.FLOATS,
+    "value_int": AttributeProto.INT,
+    "value_ints": AttributeProto.INTS,
+    "value_string": AttributeProto.STRING,
+    "value_strings": AttributeProto.STRINGS,
+}
 
 
 def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initializers: bool = False) -> Model:
@@ -25,6 +36,7 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     nobody overrides them. Raises ModelError when a name is read that nothing defines, or is defined twice.
     """
     model = Model(proto, path)
+    _check_versions(model)
     model.freeze_initializers = freeze_initializers
     trainable = _trainable(proto)
     for function in proto.functions:
@@ -37,8 +49,20 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
         value = model.graph.initializers.get(name)
         if value is not None:
             value.output_count += 1  # pinned: something we do not model refers to it by name
+    headers = (text for scope in model.scopes() for text in (scope.proto.name, getattr(scope.proto, "domain", "")))
+    garbled = next((n for n in (*headers, *model.names) if not isinstance(n, str)), None)
+    if garbled is not None:
+        raise ModelError(f"{model.name}: the name {garbled!r} is not UTF-8", _HINT)
     model.version = 0
     return model
+
+
+def _check_versions(model: Model) -> None:
+    for imported in (model.proto.opset_import, *(f.opset_import for f in model.proto.functions)):
+        for o in imported:
+            if not 0 <= o.version <= _NEWEST:
+                domain = o.domain or "ai.onnx"
+                raise ModelError(f"{model.name}: there is no opset {o.version} of the domain {domain}", _HINT)
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:
@@ -205,6 +229,14 @@ class _Reader:
         """A node whose outputs are defined; its inputs may be defined by later nodes."""
         table, names = self.scopes[-1], self.model.names
         node = Node(proto, [], [])
+        # protobuf hands out as bytes what is not UTF-8.
+        if type(proto.name) is bytes or type(proto.op_type) is bytes or type(proto.domain) is bytes:
+            text = f"{proto.op_type!r}, {proto.name!r}, {proto.domain!r}"
+            raise self.error(graph, f"operator, name or domain of a node are not UTF-8: {text}")
+        if node.op == "Constant" and not any(
+            a.ref_attr_name or _HELD.get(a.name) == a.type != a.UNDEFINED for a in proto.attribute
+        ):
+            raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
         for i, name in enumerate(proto.output):
             if not name:
                 node.outputs.append(None)
