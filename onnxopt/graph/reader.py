@@ -49,10 +49,7 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
         value = model.graph.initializers.get(name)
         if value is not None:
             value.output_count += 1  # pinned: something we do not model refers to it by name
-    headers = (text for scope in model.scopes() for text in (scope.proto.name, getattr(scope.proto, "domain", "")))
-    garbled = next((n for n in (*headers, *model.names) if not isinstance(n, str)), None)
-    if garbled is not None:
-        raise ModelError(f"{model.name}: the name {garbled!r} is not UTF-8", _HINT)
+    _check_text(model)
     model.version = 0
     return model
 
@@ -63,6 +60,23 @@ def _check_versions(model: Model) -> None:
             if not 0 <= o.version <= _NEWEST:
                 domain = o.domain or "ai.onnx"
                 raise ModelError(f"{model.name}: there is no opset {o.version} of the domain {domain}", _HINT)
+
+
+def _check_text(model: Model) -> None:
+    """protobuf hands out as bytes what is not UTF-8. The names of nodes are nobody's but the file's."""
+    texts: list[object] = list(model.names)
+    for scope in model.scopes():
+        texts += [scope.proto.name, getattr(scope.proto, "domain", "")]
+        for nodes in scope.by_op.values():
+            proto = next(iter(nodes)).proto
+            texts += [proto.op_type, proto.domain]
+    garbled = next((text for text in texts if not isinstance(text, str)), None)
+    if garbled is not None:
+        raise ModelError(f"{model.name}: the name {garbled!r} is not UTF-8", _HINT)
+
+
+def _has_value(constant: NodeProto) -> bool:
+    return any(a.ref_attr_name or _HELD.get(a.name) == a.type != a.UNDEFINED for a in constant.attribute)
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:
@@ -229,13 +243,7 @@ class _Reader:
         """A node whose outputs are defined; its inputs may be defined by later nodes."""
         table, names = self.scopes[-1], self.model.names
         node = Node(proto, [], [])
-        # protobuf hands out as bytes what is not UTF-8.
-        if type(proto.name) is bytes or type(proto.op_type) is bytes or type(proto.domain) is bytes:
-            text = f"{proto.op_type!r}, {proto.name!r}, {proto.domain!r}"
-            raise self.error(graph, f"operator, name or domain of a node are not UTF-8: {text}")
-        if node.op == "Constant" and not any(
-            a.ref_attr_name or _HELD.get(a.name) == a.type != a.UNDEFINED for a in proto.attribute
-        ):
+        if node.op == "Constant" and not _has_value(proto):
             raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
         for i, name in enumerate(proto.output):
             if not name:

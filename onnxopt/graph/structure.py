@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import InvariantError
+from onnxopt.graph.schema import CONTROL_FLOW
 from onnxopt.protos import body_graphs, qualified
 
 Interface = tuple[dict[str, bytes], dict[str, bytes]]
-
-_WITH_BODIES = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
 
 
 def interface_of(proto: ModelProto) -> Interface:
@@ -49,25 +48,32 @@ def _check(
     name: str, path: str, scope: GraphProto | FunctionProto, defined: set[str], outer: tuple[set[str], ...]
 ) -> None:
     """`defined`: what the scope is given. `outer`: what is defined around it so far, innermost first."""
+    defined.add("")  # what is absent
     for node in scope.node:
         if not defined.issuperset(node.input):
             for read in node.input:
-                if read and read not in defined and not any(read in around for around in outer):
+                if read not in defined and not any(read in around for around in outer):
                     _fail(name, path, f"{_shown(node)} reads `{read}`, which nothing before it defines")
-        for attribute in node.attribute:
-            if attribute.type in _WITH_BODIES:
-                for key, body in body_graphs(node):
-                    inner = f"{path} / {_operator(node)} / {key}"
-                    _check(name, inner, body, _given(name, inner, body), (defined, *outer))
-                break
-        for made in node.output:
-            if made in defined:
-                _fail(name, path, f"`{made}` is defined twice, the second time by {_shown(node)}")
-            if made:
-                defined.add(made)
+        if node.op_type in CONTROL_FLOW or node.domain:
+            for key, body in body_graphs(node):
+                inner = f"{path} / {_operator(node)} / {key}"
+                _check(name, inner, body, _given(name, inner, body), (defined, *outer))
+        made = node.output
+        if not defined.isdisjoint(made) or (len(made) > 1 and len(set(made)) < len(made)):
+            _refuse_twice(name, path, node, defined)
+        defined.update(made)
+    defined.discard("")
     for result in _results(scope):
         if result not in defined and not any(result in around for around in outer):
             _fail(name, path, f"the output `{result}` is not defined")
+
+
+def _refuse_twice(name: str, path: str, node: NodeProto, defined: set[str]) -> None:
+    own: set[str] = set()
+    for made in node.output:
+        if made and (made in defined or made in own):
+            _fail(name, path, f"`{made}` is defined twice, the second time by {_shown(node)}")
+        own.add(made)
 
 
 def _given(name: str, path: str, graph: GraphProto) -> set[str]:

@@ -62,6 +62,10 @@ def _twice(m: ModelProto) -> None:
     m.graph.node[2].output[0] = "a"
 
 
+def _twice_by_one_node(m: ModelProto) -> None:
+    m.graph.node[0].output.append("a")
+
+
 def _initializer_twice(m: ModelProto) -> None:
     m.graph.initializer.append(m.graph.initializer[0])
 
@@ -87,6 +91,7 @@ def _output_of_a_body(m: ModelProto) -> None:
         (_reads_too_early, "main / If / else_branch: Clip -> e1 reads `y`"),
         (_order, "function l::f: Abs -> r reads `q`"),
         (_twice, "main: `a` is defined twice, the second time by Neg -> a"),
+        (_twice_by_one_node, "main: `a` is defined twice, the second time by Add -> a, a"),
         (_initializer_twice, "main: an initializer is there twice"),
         (_input_twice, "main: an input is there twice"),
         (_output, "main: the output `v` is not defined"),
