@@ -149,7 +149,7 @@ def test_it_takes_about_a_millisecond_for_a_thousand_nodes() -> None:
     proto = helper.make_model(helper.make_graph(nodes, "g", info[:2], info[2:]))
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         check_structure(proto)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.2  # 0.02 on an idle machine
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.4  # 0.02 to 0.05; machines that run tests are busy
