@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import OnnxOptError, UsageError, VerificationError
+from onnxopt.errors import InvariantError, OnnxOptError, UsageError, VerificationError
 from onnxopt.graph import operators, refuse_new_operators, specialise
 from onnxopt.io import Staged, blaming, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.levels import pipeline_for
@@ -295,17 +295,19 @@ def optimize_file(
             try:
                 pipeline = execute(passes, model, ctx)
                 refuse_new_operators(model, before, options.allow_domains)
+                phase("passes")
+                progress("writing")
+                changed = model.version > 0
+                if options.provenance:
+                    from onnxopt.io.provenance import write_provenance
+
+                    write_provenance(model, source, pipeline_text(passes.passes))
+                staged.write(model)
             except OnnxOptError as e:
+                if isinstance(e, InvariantError) and e.failed is None:
+                    ctx = _accuse(source, passes, ctx, e, options)
                 _keep(reproducer, source, passes, ctx, e, options, zero_weights)
                 raise
-            phase("passes")
-            progress("writing")
-            changed = model.version > 0
-            if options.provenance:
-                from onnxopt.io.provenance import write_provenance
-
-                write_provenance(model, source, pipeline_text(passes.passes))
-            staged.write(model)
             phase("write")
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
@@ -321,6 +323,28 @@ def optimize_file(
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _read_again(source: Path, options: OptimizeOptions) -> Model:
+    model = options.load(source)
+    if options.dims or options.shapes:
+        specialise(model, options.dims, options.shapes)
+    return model
+
+
+def _accuse(
+    source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
+) -> PassContext:
+    """Name in `error`, which the result as a whole ended in, the pass after which it is so: this run is repeated, and
+    looked at after each pass. Returns the context that does so."""
+    from onnxopt.pipeline.instruments import CheckEach
+
+    checking = replace(ctx, instruments=(CheckEach(),), trace=None)
+    try:
+        execute(passes, _read_again(source, options), checking)
+    except OnnxOptError as e:
+        error.message, error.failed = e.message, e.failed
+    return checking
 
 
 def _keep(
@@ -339,9 +363,7 @@ def _keep(
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 
-    model = options.load(source)
-    if options.dims or options.shapes:
-        specialise(model, options.dims, options.shapes)
+    model = _read_again(source, options)
     keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)
 
 

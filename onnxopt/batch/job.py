@@ -50,7 +50,8 @@ class Outcome:
 
     `status`: optimized, unchanged (the result is the input), current (the destination is the result already), cached
     (taken from the cache), would change (`check`), failed. `code`: what `onnxopt optimize` would exit with.
-    `report`: that of `api.Report`, None where there is none. `seconds`: of this run.
+    `report`: that of `api.Report`, None where there is none. `seconds`: of this run. `notes`: what is not about the
+    model, and is said once for all of them.
     """
 
     source: str
@@ -61,6 +62,7 @@ class Outcome:
     hint: str = ""
     report: dict[str, Any] | None = None
     seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

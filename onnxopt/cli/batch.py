@@ -110,6 +110,8 @@ def optimize_many(
         raise Interrupted(finished, len(jobs), executor) from None
     if shown:
         _conclude(outcomes, telling.verbose)
+    for note in dict.fromkeys(note for outcome in outcomes for note in outcome.notes):
+        click.echo(f"warning: {printable(note)}", err=True)
     for outcome in outcomes:
         if outcome.code and (outcome.message or outcome.hint) and telling.format == "text":
             click.echo(f"error: {printable(outcome.message or outcome.source)}", err=True)

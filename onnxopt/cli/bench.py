@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import dim_option, input_option
+from onnxopt.cli.options import blaming_files, dim_option, input_option
 from onnxopt.errors import UsageError
 
 
@@ -87,7 +87,7 @@ def bench(
         seed=seed,
         timeout=timeout,
     )
-    with Progress() as progress:
+    with Progress() as progress, blaming_files(a, *([b] if b else [])):
         progress.phase("loading")
         found = measure([a] if b is None else [a, b], options, progress.phase).to_dict()
     if form == "json":

@@ -42,10 +42,12 @@ def bisect(
     onnxopt bisect model.onnx --plugin my_passes.py --with my-pass -o small.onnx
     """
     from onnxopt.bisect import bisect as search
+    from onnxopt.io import blaming
     from onnxopt.verification import VerifyOptions
 
     options = make_options(given)
-    found = search(source, options, VerifyOptions(rtol, atol, seed), (lambda _: None) if quiet else click.echo)
+    with blaming(source):
+        found = search(source, options, VerifyOptions(rtol, atol, seed), (lambda _: None) if quiet else click.echo)
     place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
     number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""
     click.echo(f"{place}: run {found.pass_run} of the pipeline's passes{number}: {found.message}")

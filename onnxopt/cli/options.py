@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -402,6 +403,20 @@ def _finite(data: Any) -> Any:
 def write_text(path: Path, text: str) -> None:
     """Write a report. Raises WriteError."""
     write_bytes(path, text.encode())
+
+
+@contextmanager
+def blaming_files(*files: Path) -> Iterator[None]:
+    """`io.blaming` for commands that need nothing of it as long as all goes well."""
+    try:
+        yield
+    except Exception:
+        from onnxopt.io import blaming
+
+        with ExitStack() as stack:
+            for file in files:
+                stack.enter_context(blaming(file))
+            raise
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -59,26 +59,27 @@ def partition(
     onnxopt partition model.onnx --ops Conv,Relu --out-dir parts
     onnxopt partition model.onnx --ops Conv,Relu --fuse model.fused.onnx
     """
-    from onnxopt.io import load, refuse_overwriting_input
+    from onnxopt.io import blaming, load, refuse_overwriting_input
     from onnxopt.pipeline.partition import CapabilityPartitioner
     from onnxopt.pipeline.split import split
     from onnxopt.pipeline.support import OperatorSupport
     from onnxopt.verification.plan import make_plan
 
-    model = load(source)
-    _refuse_unknown(ops, model)
-    if fused is not None:
-        refuse_overwriting_input(source, fused, model.proto)
-    partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
-    proposed = partitioner.propose()
-    parts = split(model, proposed)
-    _print(parts)
-    if out_dir is not None or fused is not None:
-        plan = make_plan(model.proto)
-        if out_dir is not None:
-            _write_parts(source, plan, parts, out_dir)
+    with blaming(source):
+        model = load(source)
+        _refuse_unknown(ops, model)
         if fused is not None:
-            _write_fused(source, plan, model, proposed, fused)
+            refuse_overwriting_input(source, fused, model.proto)
+        partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
+        proposed = partitioner.propose()
+        parts = split(model, proposed)
+        _print(parts)
+        if out_dir is not None or fused is not None:
+            plan = make_plan(model.proto)
+            if out_dir is not None:
+                _write_parts(source, plan, parts, out_dir)
+            if fused is not None:
+                _write_fused(source, plan, model, proposed, fused)
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:

@@ -57,10 +57,10 @@ def report(
     for path in (source, result, *([record] if record is not None else [])):
         if os.path.realpath(path) == os.path.realpath(output):
             raise WriteError(f"{output} is one of the files to read", "write the page to another name")
-    from onnxopt.io.save import Staged
+    from onnxopt.io import Staged, blaming
     from onnxopt.report.progress import Progress
 
-    with Progress(enabled=not quiet) as progress, Staged(output) as staged:
+    with Progress(enabled=not quiet) as progress, Staged(output) as staged, blaming(source), blaming(result):
         from onnxopt.comparison import compare_files, judge, read_history, repeat
 
         options = make_options(given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import dim_option, memory_option, names
+from onnxopt.cli.options import blaming_files, dim_option, memory_option, names
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def verify(
         pieces=pieces,
         memory=memory,
     )
-    with Progress(enabled=not quiet) as progress:
+    with Progress(enabled=not quiet) as progress, blaming_files(a, b):
         progress.phase("comparing")
         found = compare_files(a, b, options)
     if form == "json":

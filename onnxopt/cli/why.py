@@ -65,8 +65,9 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
         lines = _everywhere(loaded, owner, rules, journal)
     else:
         lines = _at(loaded, owner, rules, journal, node)
-    for line in lines:
-        click.echo(line)
+    with blaming(model):  # rules are asked while the lines are made
+        for line in lines:
+            click.echo(line)
 
 
 def _find(name: str) -> tuple[Pass, list[Rule]]:
