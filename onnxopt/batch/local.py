@@ -6,7 +6,6 @@ import contextlib
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.staging import clear_staging
+from onnxopt.verification.process import child
 
+_START = "from onnxopt.batch.worker import main; main()"
 _PATIENCE = 3.0  # seconds for an interrupted process to clean up, before it is killed and we do
 
 
@@ -61,7 +62,7 @@ class _Workers:
             if self._stopped:
                 return Outcome(job.source, job.destination, message=f"{job.source}: interrupted")
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "onnxopt.batch.worker"],
+                child(_START),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for us: a second signal would cut its cleaning up short

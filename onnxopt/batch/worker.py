@@ -43,7 +43,3 @@ def _interrupt_at_end_of_stdin() -> None:
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     signal.pthread_kill(main_thread, signal.SIGINT)  # in that thread, to end a system call it waits in
-
-
-if __name__ == "__main__":
-    main()
