@@ -24,6 +24,7 @@ from onnxopt.cli.options import (
     write_text,
 )
 from onnxopt.cli.project import ProjectCommand
+from onnxopt.cli.say import say
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import UsageError, WriteError
 
@@ -317,16 +318,15 @@ class _Single:
 
 
 def _warn(rolled_back: list[Any]) -> int:
-    from onnxopt.report.names import printable
     from onnxopt.report.plain import left_out
 
     for r in rolled_back:
         for line in (f"warning: {left_out(asdict(r))}", *(f"  {r.scope}: {line}" for line in r.match)):
-            click.echo(printable(line), err=True)
+            say(line, err=True)
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
     disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
     more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
-    click.echo(f"hint: report it; {more}", err=True)
+    say(f"hint: report it; {more}", err=True)
     return 3
 
 
@@ -334,7 +334,7 @@ def _warn_of_unknown(options: OptimizeOptions, report: Report) -> None:
     """Of what --disable names, but the run did not meet."""
     for site in options.sites():
         if site not in report.pipeline.left_out:
-            click.echo(f"warning: --disable {site}: there was nothing to leave out", err=True)
+            say(f"warning: --disable {site}: there was nothing to leave out", err=True)
 
 
 def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
@@ -344,9 +344,10 @@ def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
 
         print_report(report, verbose)
         if report["source"] and report["destination"]:
-            click.secho(f"next: onnxopt report {report['source']} {report['destination']} -o report.html", dim=True)
+            places = shlex.join((report["source"], report["destination"]))
+            say(f"next: onnxopt report {places} -o report.html", dim=True)
     else:
         from onnxopt.report.plain import lines
 
         for line in lines(report, verbose):
-            click.echo(line, err=data_on_stdout)
+            say(line, err=data_on_stdout)
