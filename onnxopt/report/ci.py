@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from onnxopt.plaintext import cleaned
+from onnxopt.plaintext import cleaned, harmless
 from onnxopt.report.batch import said, told
 
 
@@ -32,7 +32,7 @@ def _in_repository(path: str) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return harmless(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
