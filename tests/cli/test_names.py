@@ -196,8 +196,8 @@ def test_what_builds_read(folder: Path) -> None:
             assert [part.partition("=")[0] for part in given.split(",")] == ["file", "title"]
             assert not re.search("%(?!25|0A|3A|2C)", row), row
     for file in (summary, folder / "j2.xml"):
-        refuse(file.read_text(), terminal=False, data=False)
-    assert "](" not in summary.read_text() and "<img" not in summary.read_text()
+        refuse(file.read_text().replace("##", ""), terminal=False, data=False)  # no log
+    assert not re.search(r"\]\(|<img", re.sub("`[^`]*`", "", summary.read_text()))
     assert len(ElementTree.parse(folder / "j2.xml").findall(".//testcase")) == 2
 
 
