@@ -77,7 +77,7 @@ def test_nothing_there_is_run(command: tuple[str, ...], run: Run, folder: Path) 
 
 
 def test_as_a_module_of_python_it_imports_nothing_from_there(folder: Path) -> None:
-    """But what Python itself imports before us, which docs/security.md says."""
+    """But what Python itself imports before us, which docs/ci.md says."""
     for file in folder.glob("*.py"):
         if file.stem in python_itself():
             file.unlink()
