@@ -253,6 +253,7 @@ def optimize_file(
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     strict: bool = False,
+    allow_unverified: bool = True,
     progress: Progress = lambda name: None,
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
@@ -262,10 +263,10 @@ def optimize_file(
     """Optimize one file into another. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
-    `strict` also when it is not shown to compute the same, with the Report as `error.report`. A model nothing was
-    changed in is copied, byte for byte. `verifier`: one that was started before, to have it load while this module was
-    imported. A pass that fails leaves in the folder `reproducer` what is needed to run it again, with `zero_weights`
-    without the weights.
+    `strict` also when it is not shown to compute the same, and without `allow_unverified` when nothing could be
+    compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`:
+    one that was started before, to have it load while this module was imported. A pass that fails leaves in the folder
+    `reproducer` what is needed to run it again, with `zero_weights` without the weights.
     """
     options = options or OptimizeOptions()
     source, destination = Path(source), Path(destination)
@@ -318,7 +319,9 @@ def optimize_file(
                 phase("verify")
             report.seconds = time.perf_counter() - start
             if (found := report.verification) is not None and (
-                found.status == DIFFERENT or (strict and found.status not in PROVEN)
+                found.status == DIFFERENT
+                or (strict and found.status not in PROVEN)
+                or (not allow_unverified and found.status == UNVERIFIED)
             ):
                 raise DifferentResult(report)
             staged.commit()
@@ -368,14 +371,17 @@ def _keep(
 
 
 class DifferentResult(VerificationError):
-    """The result differs from the original, or is not shown to compute the same where only that will do (`strict`);
-    `report` says where. Nothing was written."""
+    """The result differs from the original, or is not shown to compute the same where only that will do; `report`
+    says where. Nothing was written."""
 
     def __init__(self, report: Report) -> None:
         verification = report.verification
         assert verification is not None
         what, hint = _REFUSED[verification.status]
-        super().__init__(f"{report.source}: {what}: {verification.message}", verification.hint or hint)
+        hint = verification.hint or hint
+        if verification.status == UNVERIFIED:
+            hint = "; ".join(filter(None, [hint, "--allow-unverified, without --strict, writes it all the same"]))
+        super().__init__(f"{report.source}: {what}: {verification.message}", hint)
         if not self.hint.startswith(_NOTHING):
             self.hint = f"{_NOTHING}; {self.hint}"
         self.report = report
@@ -389,7 +395,7 @@ _REFUSED = {
         "--rtol says how much an output may differ, -O1 changes no bit",
     ),
     INCONCLUSIVE: ("verification is inconclusive, which --strict refuses", "give real data with --input"),
-    UNVERIFIED: ("the result is not verified, which --strict refuses", "--no-verify writes it all the same"),
+    UNVERIFIED: ("the result is not verified, which --strict and builds refuse", ""),
 }
 
 

@@ -31,6 +31,7 @@ class Job:
     options: OptimizeOptions = field(default_factory=OptimizeOptions)
     verify_options: VerifyOptions | None = field(default_factory=VerifyOptions)  # None: do not verify
     strict: bool = False
+    allow_unverified: bool = True
     check: bool = False
     backup: str = ""
     cache: str = ""

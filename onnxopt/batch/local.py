@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from onnxopt.batch.job import Done, Job, Outcome
 from onnxopt.batch.staging import clear_staging
+from onnxopt.verification.process import child
 
+_START = "from onnxopt.batch.worker import main; main()"
 _PATIENCE = 3.0  # seconds for an interrupted process to clean up, before it is killed and we do
 
 
@@ -91,7 +92,7 @@ class _Workers:
                 process = self._idle.pop()
             else:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "onnxopt.batch.worker"],
+                    child(_START),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for us: a second signal would cut its cleaning up short

@@ -84,6 +84,7 @@ def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments:
         job.options,
         verify_options=job.verify_options,
         strict=job.strict,
+        allow_unverified=job.allow_unverified,
         progress=progress,
         instruments=instruments,
         reproducer=job.reproducer or None,

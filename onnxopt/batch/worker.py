@@ -96,7 +96,3 @@ def _peak_memory() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-if __name__ == "__main__":
-    main()

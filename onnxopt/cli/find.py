@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from onnxopt.cli.options import json_text
+from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
 
@@ -58,8 +60,6 @@ def find(
         loaded = load(model)
         found = matcher.match(loaded)
         if form == "json":
-            import json
-
             records = [
                 {
                     "scope": m.anchor.graph.path if m.anchor.graph is not None else "",
@@ -76,15 +76,15 @@ def find(
                 }
                 for m in found
             ]
-            click.echo(json.dumps(records, indent=2))
+            say_all(json_text(records))
         else:
             if found:
                 infer(loaded)  # for the shapes that are shown
             for i, m in enumerate(found, 1):
                 scope = m.anchor.graph.path if m.anchor.graph is not None else ""
-                click.echo(f"{i}. {scope}: {', '.join(v.name for v in m.results)}")
+                say(f"{i}. {scope}: {', '.join(v.name for v in m.results)}")
                 for node in dict.fromkeys(reversed([n for n, _ in m.bindings.covered])):
-                    click.echo(f"   {node_text(node)}")
-            click.echo(f"{model}: {len(found):,} match{'es' if len(found) != 1 else ''}")
+                    say(f"   {node_text(node)}")
+            say(f"{model}: {len(found):,} match{'es' if len(found) != 1 else ''}")
     if not found:
         sys.exit(1)

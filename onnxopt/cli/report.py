@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
+from onnxopt.cli.say import say
 from onnxopt.errors import UsageError, WriteError
 
 
@@ -97,5 +98,5 @@ def _tell(output: Path, size: int, doubts: list[str]) -> None:
     from onnxopt.report.plain import size as shown
 
     for doubt in doubts:
-        click.echo(f"warning: {doubt}", err=True)
-    click.echo(f"{output}: {shown(size)}, open it in a browser")
+        say(f"warning: {doubt}", err=True)
+    say(f"{output}: {shown(size)}, open it in a browser")
