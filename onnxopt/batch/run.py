@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -57,12 +56,16 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             _refuse_external(source)
         cache = Cache(Path(job.cache)) if job.cache else None
         key = cache.key(source, job) if cache is not None else None
-        known = cache.get(key) if cache is not None and key is not None else None
-        if known is not None:
-            outcome.report = known.report | {"source": job.source, "destination": "" if job.check else job.destination}
-            outcome.code = known.code
-            _place(job, source, known.model, outcome, cached=True)
-            return
+        if cache is not None:
+            outcome.notes = cache.notes  # also those to come
+        if cache is not None and key is not None:
+            known = cache.get(key, Path(stack.enter_context(staging(job))))
+            if known is not None:
+                outcome.report = known.report | {"source": job.source}
+                outcome.report["destination"] = "" if job.check else job.destination
+                outcome.code = known.code
+                _place(job, source, known.model, outcome, cached=True)
+                return
         made = Path(stack.enter_context(staging(job))) / (Path(job.destination).name or "model.onnx")
         report = _optimized(job, source, made, progress, instruments)
         report.source, report.destination = job.source, "" if job.check else job.destination
@@ -81,6 +84,7 @@ def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments:
         job.options,
         verify_options=job.verify_options,
         strict=job.strict,
+        allow_unverified=job.allow_unverified,
         progress=progress,
         instruments=instruments,
         reproducer=job.reproducer or None,
@@ -122,11 +126,6 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, cached: bool) -
     try:
         if job.in_place and job.backup:
             keep_original(target, Path(f"{target}{job.backup}"))
-        if cached:
-            with staging(job) as folder:
-                shutil.copytree(made.parent, folder, dirs_exist_ok=True)
-                move_files(Path(folder) / made.name, target)
-        else:
-            move_files(made, target)
+        move_files(made, target)
     except OSError as e:
         raise WriteError(f"cannot write {target}: {e.strerror or e}", "the original is as it was") from None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
+from onnxopt.ort import onnxruntime
 from onnxopt.protos import Array, array_to_tensor, numpy_dtype
 from onnxopt.worker.service import Refused, Tell, serve
 
@@ -79,8 +80,7 @@ class Native:
 
 def run_session(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
     """The `wanted` values of a model without inputs, by onnxruntime with optimizations off."""
-    import onnxruntime as rt
-
+    rt = onnxruntime()
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_mem_reuse = False
@@ -112,4 +112,4 @@ def _first_line(error: Exception) -> str:
 
 
 def main() -> None:
-    serve(Native, early=())
+    serve(Native, early=False)

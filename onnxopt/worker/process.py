@@ -27,6 +27,14 @@ class Gone(Exception):
         self.late = late
 
 
+def child(start: str) -> list[str]:
+    """The command of a Python process that runs `start`: all that we start begin here.
+
+    -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
+    """
+    return [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(_HOME)!r}); {start}"]
+
+
 class Worker:
     """A Python process that runs `start`, and answers messages on its stdin by messages on its stdout.
 
@@ -34,11 +42,9 @@ class Worker:
     """
 
     def __init__(self, start: str, memory: int = 0) -> None:
-        program = f"import sys; sys.path.append({str(_HOME)!r}); {confinement(memory)}; {start}"
         self._memory = memory
         self._process = subprocess.Popen(
-            # -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
-            [sys.executable, "-P", "-c", program],
+            child(f"{confinement(memory)}; {start}"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -11,11 +11,11 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from onnxopt.ort import onnxruntime
 from onnxopt.worker.frames import receive, send
 from onnxopt.worker.process import Gone, Worker
 
@@ -107,15 +107,15 @@ class Service:
         self.close()
 
 
-def serve(make: Callable[[Tell], Any], early: Sequence[str] = ("onnxruntime",)) -> None:
-    """The worker's side: answer calls of the methods of one object until the parent is gone. `early`: modules to import
-    while the parent still reads the models."""
+def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
+    """The worker's side: answer calls of the methods of one object until the parent is gone. `early`: load
+    onnxruntime at once."""
     source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
-        for module in early:
-            with contextlib.suppress(ImportError):  # said when it is used
-                import_module(module)
+        if early:
+            with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
+                onnxruntime()
 
         def tell(state: str) -> None:
             send(target, ("state", state))
