@@ -38,7 +38,7 @@ ACTS: Final = {
     "no-verify": "switches verification off",
     "allow-unverified": "accepts what is not verified",
     **dict.fromkeys(("rtol", "atol"), "decides how wrong a result may be"),
-    **dict.fromkeys(("timeout", "verify-memory"), "decides what verification may take"),
+    **dict.fromkeys(("timeout", "verify-memory", "memory", "work"), "decides what a run may take"),
     "quiet": "hides warnings",
     "project-file": "names another such file",
 }

@@ -53,6 +53,8 @@ ACTING = {
     "atol": "1e9",
     "timeout": "1e-9",
     "verify-memory": '"1"',
+    "memory": '"64M"',
+    "work": "1e-9",
     "allow-unverified": "true",
     "quiet": "true",
     "pipeline": '"@/etc/passwd"',
