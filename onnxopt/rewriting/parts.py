@@ -91,7 +91,7 @@ def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, size
 
 def new_node(graph: Graph, proto: NodeProto, inputs: list[Value | None], like: Value, before: Node) -> Value:
     """Insert a node with one new output, of the element type of `like` and a name made from it; returns that."""
-    value = Value(graph.model.names.fresh(f"{like.name}_joined"), graph)
+    value = Value(graph.model.names.fresh(like.name, "_joined"), graph)
     value.dtype = types.dtype(like)
     node = Node(proto, inputs, [value])
     node.stale = True
@@ -121,7 +121,7 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
         if perm is None:
             parts.append(node.output)
             continue
-        part = Value(graph.model.names.fresh(f"{node.output.name}_part"), graph)
+        part = Value(graph.model.names.fresh(node.output.name, "_part"), graph)
         part.dtype = types.dtype(node.output)
         reorder = Node(make_node("Transpose", "", "", {"perm": list(perm)}), [part], [])
         reorder.stale = True

@@ -32,10 +32,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     for old, new in pairs:
         if new.producer is not None and id(new.producer) in created and id(new) not in taken:
             taken.add(id(new))
-            for user in list(new.users):  # a new node may read what another new node produces
-                for i, v in enumerate(user.inputs):
-                    if v is new:
-                        user.set_input(i, old)
+            new.redirect_readers(old)  # a new node may read what another new node produces
             _keep_type(old, new)
             graph.take_over(old, new.producer, new.index)
         else:
@@ -44,7 +41,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
         for v in node.outputs:
             if v is not None and v.name == "?":
                 base = next((old.name for old, _ in pairs), node.op)
-                v.name = graph.model.names.fresh(f"{base}_{node.op}")
+                v.name = graph.model.names.fresh(base, f"_{node.op}")
                 node.stale = True
                 for user in v.users:
                     user.stale = True
@@ -121,17 +118,11 @@ def _must_stay(old: Value, new: Value) -> bool:
 def _forward(m: Match, old: Value, new: Value) -> None:
     """Readers of `old` read `new`; a graph output goes to the producer of `new`, or keeps an Identity."""
     graph = m.graph
-    for user in list(old.users):
-        for i, v in enumerate(user.inputs):
-            if v is old:
-                user.set_input(i, new)
+    old.redirect_readers(new)
     if not old.is_output:
         return
     if not _must_stay(old, new):
-        for user in list(new.users):
-            for i, v in enumerate(user.inputs):
-                if v is new:
-                    user.set_input(i, old)
+        new.redirect_readers(old)
         producer = new.producer
         assert producer is not None
         _keep_type(old, new)
