@@ -13,7 +13,6 @@ from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.protos import qualified
-from onnxopt.rewriting import remove_dead
 
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
@@ -36,12 +35,11 @@ class DeadCode(ModelPass):
             node = graph.last
             while node is not None:  # against the order: readers go before what they read
                 previous = node.prev
-                if not node.used_outputs():
-                    ctx.count("dead_node", remove_dead(node))
-                    if node.graph is None:
-                        node = previous if previous is None or previous.graph is not None else graph.last
-                        continue
-                _drop_optional_outputs(node, graph, ctx)
+                if not node.used_outputs() and graph.is_pure(node):
+                    graph.remove(node)
+                    ctx.count("dead_node")
+                else:
+                    _drop_optional_outputs(node, graph, ctx)
                 node = previous
         for graph in model.open_scopes():
             _drop_initializers(graph, ctx)

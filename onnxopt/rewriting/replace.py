@@ -50,7 +50,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             graph.remove(root)
     if anchor.graph is None:
         for value in before:
-            if value.producer is not None:
+            if value.producer is not None and not value.is_used:
                 remove_dead(value.producer)
     for node in m.new_nodes:
         remove_dead(node)
@@ -148,5 +148,5 @@ def remove_dead(node: Node) -> int:
             reads += body.outputs
         n.graph.remove(n)
         removed += 1
-        stack += [v.producer for v in reads if v is not None and v.producer is not None]
+        stack += [v.producer for v in reads if v is not None and v.producer is not None and not v.is_used]
     return removed
