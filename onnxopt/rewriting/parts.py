@@ -5,6 +5,7 @@ f(part 0), f(part 1), … of Split(x)  =  the parts of Split(f(x))
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -243,7 +244,7 @@ def _transpose(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequ
     """The order that most parts want is given to all; a part that wants another is put in order afterwards."""
     reverse = list(range(len(shape)))[::-1]
     perms = [tuple(n.attr("perm") or reverse) for n in followers]
-    common = max(perms, key=perms.count)
+    common = Counter(perms).most_common(1)[0][0]  # of equally many, the first
     after = tuple(None if p == common else tuple(common.index(i) for i in p) for p in perms)
     joined = _joined(shape, axis, sizes) or ()
     return Plan(
