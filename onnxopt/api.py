@@ -423,14 +423,20 @@ def stats(
     from onnxopt.analysis.cost import model_stats, model_work
 
     with blaming(model):
-        counted = model_stats(load(model))
+        measured = load(model)
+        counted = model_stats(measured)
         if not work:
             return counted
-        measured, folded = (load(model, inline_functions=True) for _ in range(2))
-        for m in (measured, folded):
+
+        def loaded() -> Model:
+            again = load(model, inline_functions=True)
             if dims or shapes:
-                specialise(m, dims or {}, shapes or {})
-        settle_shapes(measured, folded)
+                specialise(again, dims or {}, shapes or {})
+            return again
+
+        if measured.functions or dims or shapes:
+            measured = loaded()
+        settle_shapes(measured, loaded)
         return replace(counted, work=model_work(measured, top))
 
 
@@ -438,13 +444,17 @@ def stats(
 _SHAPES = "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches)"
 
 
-def settle_shapes(model: Model, folded: Model) -> None:
-    """Give the values of `model` the types and shapes they have in `folded`, the same model, once its shape arithmetic
-    is constant: inference alone does not see through it. A value keeps its name, and what has the name its shape."""
+def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
+    """Give the values of `model` the types and shapes they have in a copy, which `again` makes, once its shape
+    arithmetic is constant: inference alone does not see through it. A value keeps its name, and what has the name its
+    shape."""
     from onnxopt.analysis import types
 
-    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
     types.update(model)
+    if all(types.static_shape(v) is not None for node in model.nodes() for v in node.outputs if v is not None):
+        return
+    folded = again()
+    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
     types.update(folded)
     known: dict[str, Value] = {}
     for scope in folded.scopes():

@@ -114,7 +114,7 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
     if not _proven(inner):
         from onnxopt.api import settle_shapes  # here, as the passes take longer to import than most parts to extract
 
-        settle_shapes(model, again())
+        settle_shapes(model, again)
         _sweep(model)
     return submodel(model.graph, found.nodes, "", found.inputs, found.outputs)
 

@@ -162,7 +162,7 @@ class Graph:
         for v in node.outputs:
             if v is not None and v.producer is node:
                 v.producer = None
-        node.inputs, node.outputs = [], []
+        node.inputs, node.outputs, node._places = [], [], None
 
     def move_after(self, node: Node, place: Node) -> None:
         """Put `node` right behind `place`; only the order changes."""

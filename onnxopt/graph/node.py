@@ -32,6 +32,7 @@ class Unknown:
 
 
 UNKNOWN: Final = Unknown()
+_FEW: Final = 16  # inputs that are looked through sooner than indexed
 
 
 class Node:
@@ -43,6 +44,7 @@ class Node:
 
     __slots__ = (
         "_attributes",
+        "_places",
         "bodies",
         "graph",
         "inputs",
@@ -65,6 +67,7 @@ class Node:
         self.next: Node | None = None
         self.stale = False  # the proto's input and output names no longer say what the lists say
         self._attributes: dict[str, AttributeProto] | None = None
+        self._places: dict[Value, set[int]] | None = None  # where a node of many inputs reads a value, once asked
 
     @property
     def name(self) -> str:
@@ -95,6 +98,17 @@ class Node:
 
     def input(self, index: int) -> Value | None:
         return self.inputs[index] if index < len(self.inputs) else None
+
+    def places(self, value: Value) -> list[int]:
+        """The inputs that read `value`. Of a Concat of thousands they are indexed: each may be asked for."""
+        if len(self.inputs) <= _FEW:
+            return [i for i, v in enumerate(self.inputs) if v is value]
+        if self._places is None:
+            self._places = {}
+            for i, v in enumerate(self.inputs):
+                if v is not None:
+                    self._places.setdefault(v, set()).add(i)
+        return sorted(self._places.get(value, ()))
 
     def used_outputs(self) -> list[int]:
         return [i for i, v in enumerate(self.outputs) if v is not None and v.is_used]
@@ -145,6 +159,11 @@ class Node:
         while len(self.inputs) <= index:
             self.inputs.append(None)
         self.inputs[index] = value
+        if self._places is not None:
+            if old is not None:
+                self._places[old].discard(index)
+            if value is not None:
+                self._places.setdefault(value, set()).add(index)
         while self.inputs and self.inputs[-1] is None:
             self.inputs.pop()
         self.stale = True

@@ -136,7 +136,7 @@ class _Region:
 
     def _new(self, value: Value) -> Value:
         """A value for the matrix that holds the rows of `value`, with its type and shape as facts."""
-        new = Value(self.graph.model.names.fresh(f"{value.name}_rows"), self.graph)
+        new = Value(self.graph.model.names.fresh(value.name, "_rows"), self.graph)
         rows = prod(d for d in self.lead if isinstance(d, int)) if all(isinstance(d, int) for d in self.lead) else None
         new.dtype, new.shape = types.dtype(value), (rows, _last(value))
         return new

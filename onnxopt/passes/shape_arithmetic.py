@@ -90,10 +90,7 @@ def _graph_of(node: Node) -> Graph:
 
 def _redirect(value: Value, other: Value) -> None:
     """Nodes read `other`; graph outputs keep their own."""
-    for user in list(value.users):
-        for i, v in enumerate(user.inputs):
-            if v is value:
-                user.set_input(i, other)
+    value.redirect_readers(other)
 
 
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
