@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from onnxopt.cli.options import (
     Recorder,
     Watch,
+    external_option,
     input_option,
     instrument_options,
     json_text,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
 )
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
+@external_option
 @pipeline_options
 @click.option(
     "--strict",
@@ -110,6 +112,7 @@ def optimize(
     junit: Path | None,
     form: str,
     provenance: bool,
+    external: str,
     strict: bool,
     no_verify: bool,
     inputs: dict[str, str],
@@ -160,7 +163,7 @@ def optimize(
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
     verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory)
-    single = _Single(report_file, reproducer, zero_weights, strict, verbose, max_rewrites)
+    single = _Single(report_file, reproducer, zero_weights, strict, verbose, max_rewrites, external)
     telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
     if plain and models[1] == "-":
         if form == "json":
@@ -185,7 +188,7 @@ def optimize(
     pairs = Places(models, out_dir, in_place, check).pairs()
     if len(pairs) > 1 and (many := [name for name in _ONE_ONLY if given[name]]):
         raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
-    options = make_options(given, max_rewrites, provenance)
+    options = make_options(given, max_rewrites, provenance, external)
     watch = Watch(Path(pairs[0][0]), given)
     made_of: dict[str, Any] = {"strict": strict, "check": check, "backup": backup, "cache": cache_dir or ""}
     made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or ""), "zero_weights": zero_weights}
@@ -231,6 +234,7 @@ class _Single:
     strict: bool
     verbose: int
     max_rewrites: int | None
+    external: str
 
     def run(
         self,
@@ -254,7 +258,7 @@ class _Single:
         from onnxopt.report.progress import Progress
         from onnxopt.rollback import optimize_or_roll_back
 
-        options, watch = make_options(given, self.max_rewrites, provenance), Watch(source, given)
+        options, watch = make_options(given, self.max_rewrites, provenance, self.external), Watch(source, given)
         if self.verbose or self.report_file is not None:
             from onnxopt.pipeline.instruments import Sizes
 

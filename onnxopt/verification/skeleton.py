@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, varint
+from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, map_file, varint
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -37,7 +37,7 @@ class Stored:
 
     def bytes(self) -> Any:
         """A view of them; nothing is read before it is used. Raises OSError, and ValueError for a file that ends."""
-        return np.memmap(self.file, np.uint8, "r", self.offset, (self.length,) if self.length else None)
+        return np.frombuffer(map_file(self.file), np.uint8, self.length or -1, self.offset)
 
 
 class Skeleton:
@@ -59,7 +59,7 @@ class Skeleton:
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse what is not weights; (offset, length) of these, by their index among the initializers."""
-        view: memoryview = np.memmap(self.path, np.uint8, "r").data
+        view = map_file(self.path)
         found: dict[int, tuple[int, int]] = {}
         parts: list[Any] = []
         for found_key, start, begin, end in fields(view, 0, len(view)):
