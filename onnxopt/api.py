@@ -62,8 +62,8 @@ class OptimizeOptions:
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
     model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
     `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
-    result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and the result is in their folder
-    (these four for files only). `excluded`: single matches that made a result wrong.
+    result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
+    the result (these four for files only). `excluded`: single matches that made a result wrong.
     """
 
     level: int = 2
