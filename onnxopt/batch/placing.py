@@ -20,10 +20,10 @@ def files_of(model: Path) -> Iterator[Path]:
 
 
 def same_files(model: Path, target: Path) -> bool:
-    """Is all of the result at its place already?"""
+    """Is all of the result at its place already? The model says first that it is not."""
     return all(
         place.is_file() and file_digest(place) == file_digest(file)
-        for file in files_of(model)
+        for file in reversed([*files_of(model)])
         for real in [Path(os.path.realpath(target))]
         for place in [real if file == model else real.parent / file.name]
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from onnxopt.batch.staging import clear_staging, fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.io import refuse_overwriting_input
+from onnxopt.io.copying import copy_file
 from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED
 
@@ -145,7 +145,7 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: Staging
             return
         with staging(job) as copies:
             for file in files_of(made):
-                shutil.copyfile(file, copies.path / file.name)
+                copy_file(file, copies.path / file.name)
             move_files(copies.path / made.name, target, copies)
     except OSError as e:
         raise WriteError(f"cannot write {target}: {e.strerror or e}", "the original is as it was") from None

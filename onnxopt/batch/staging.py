@@ -12,9 +12,7 @@ from onnxopt.batch.job import Job
 from onnxopt.batch.storage import is_url
 from onnxopt.errors import WriteError
 from onnxopt.io.locks import alone_in
-from onnxopt.io.staging import StagingFolder, clear
-
-_NAME = "onnxopt"
+from onnxopt.io.staging import MANY, StagingFolder, clear
 
 
 @contextmanager
@@ -23,7 +21,7 @@ def staging(job: Job) -> Iterator[StagingFolder]:
     place = _place(job)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        folder = StagingFolder(place, _NAME)
+        folder = StagingFolder(place, MANY, os.path.basename(os.path.realpath(job.destination)))
     except OSError as e:
         raise WriteError(
             f"cannot write {job.destination}: {e.strerror or e}", "name a folder that can be written"
@@ -37,7 +35,7 @@ def staging(job: Job) -> Iterator[StagingFolder]:
 @contextmanager
 def fetching() -> Iterator[Path]:
     """A folder for a model that is not a file here."""
-    folder = StagingFolder(Path(tempfile.gettempdir()), _NAME)
+    folder = StagingFolder(Path(tempfile.gettempdir()), MANY)
     try:
         yield folder.path
     finally:
@@ -48,7 +46,7 @@ def clear_staging(job: Job) -> None:
     """Remove what a process that was killed had staged for this job."""
     for place in {_place(job), Path(tempfile.gettempdir())}:
         with alone_in(place):
-            clear(place, _NAME)
+            clear(place, MANY)
 
 
 def _place(job: Job) -> Path:

@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io.copying import copy_range
 from onnxopt.io.external import ExternalData, all_tensors
-from onnxopt.io.splice import write_spliced
+from onnxopt.io.splice import Stored, write_spliced
 from onnxopt.protos import Array, is_external, tensor_bytes
 
 INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
@@ -48,7 +48,7 @@ class Layout:
     """A plan. `inside`: what is spliced into the file, by the initializer's index in the main graph."""
 
     home: Path  # the folder where the model will be read
-    inside: dict[int, Array] = field(default_factory=dict)
+    inside: dict[int, Array | Stored] = field(default_factory=dict)
     pieces: list[_Piece] = field(default_factory=list)
     references: list[tuple[TensorProto, str]] = field(default_factory=list)  # to data that stays where it is
     _size: int = 0
@@ -154,11 +154,14 @@ class Layout:
             for key, value in (("location", name), ("offset", str(piece.offset)), ("length", str(piece.length))):
                 piece.tensor.external_data.add(key=key, value=value)
 
-    def bring_in(self, tensor: TensorProto, data: memoryview, index: int | None) -> None:
-        """External data into the file: spliced where it is an initializer of the main graph, else through the proto."""
-        self._incoming.append((tensor, data if index is None else b""))
-        if index is not None:
-            self.inside[index] = np.frombuffer(data, np.uint8)
+    def bring_in(self, tensor: TensorProto, data: memoryview) -> None:
+        """External data into the file, through the proto."""
+        self._incoming.append((tensor, data))
+
+    def splice_in(self, tensor: TensorProto, index: int, data: Stored) -> None:
+        """External data of an initializer of the main graph into the file."""
+        self._incoming.append((tensor, b""))
+        self.inside[index] = data
 
     def _restore(self) -> None:
         """The model in memory goes on reading where it read."""
@@ -205,7 +208,10 @@ def plan(proto: ModelProto, new: Mapping[int, Array], data: ExternalData, home: 
         if is_external(tensor):
             path, start, length = data.source_of(tensor)
             if external == INLINE:
-                layout.bring_in(tensor, data.bytes_of(tensor)[:length], at)
+                if at is None:
+                    layout.bring_in(tensor, data.bytes_of(tensor)[:length])
+                else:
+                    layout.splice_in(tensor, at, Stored(path, start, length))
             elif external == REUSE:
                 layout.refer(tensor, path)
             else:

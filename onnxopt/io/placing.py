@@ -41,11 +41,15 @@ def put_in_place(model: Path, data: Sequence[Path], target: Path, intend: Callab
         old = [name for name in _ours(target) if name not in names]
         old = sorted({*old} - _read_by(model)) if old else []  # the new one may refer to what the old one had
         intend(target.name, [*names, *old])
-        for file in data:
-            os.replace(file, target.parent / file.name)
-        if target.exists():
-            shutil.copymode(target, model)
-        os.replace(model, target)
+        for file in [*data, model] if target.exists() else []:
+            shutil.copymode(target, file)
+        try:
+            for file in data:
+                os.replace(file, target.parent / file.name)
+            os.replace(model, target)
+        except BaseException:
+            remove_unread(target, [*names, *old])
+            raise
         for name in old:
             _remove(target.parent / name)
 

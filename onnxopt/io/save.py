@@ -119,6 +119,7 @@ class Staged:
                 with open(self._made, "rb") as f, open(self.asked, "wb") as g:
                     shutil.copyfileobj(f, g)
             else:
+                self._folder.let_go()
                 put_in_place(self._made, self._data, self.destination, self._folder.intend)
 
     def __enter__(self) -> Staged:

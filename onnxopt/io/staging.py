@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import IO, Final
 from onnxopt.io.locks import alone_in, is_owned, own
 from onnxopt.io.placing import listed, remove_unread
 
+MANY: Final = "onnxopt"  # the name under which results of many models are staged
 _OWNER: Final = "onnxopt.owner"  # held while the process lives; what it is about to put beside the destination
 _FOLDER = re.compile(r"[a-z0-9_]{8}\.tmp")
 _FILE = re.compile(r"[a-z0-9_]{8}\.onnx\.tmp")
@@ -26,11 +28,13 @@ class StagingFolder:
     holds, and the data files that were put in place for a model that never followed.
     """
 
-    def __init__(self, parent: Path, name: str) -> None:
+    def __init__(self, parent: Path, name: str, *others: str) -> None:
+        """`others`: names of which leftovers are cleared too."""
         self._parent, self._prefix = parent, f".{name}."
         self._model: tuple[Path, IO[bytes]] | None = None
         with alone_in(parent):
-            clear(parent, name)
+            for known in {name, *others, MANY}:
+                clear(parent, known)
             self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
             self._owner = own(self.path / _OWNER)
 
@@ -51,6 +55,11 @@ class StagingFolder:
         """Write down the data files of a model beside this folder that are about to come or go."""
         self._owner.write("".join(f"{name}\n" for name in (model, *names)).encode("utf-8", "surrogateescape"))
         self._owner.flush()
+
+    def let_go(self) -> None:
+        """Of the hidden file, which is about to be renamed: where a file that is open cannot be."""
+        if self._model is not None and sys.platform == "win32":
+            self._model[1].close()
 
     def remove(self) -> None:
         """All that is left of it."""

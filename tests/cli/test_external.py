@@ -417,3 +417,35 @@ def test_a_living_writer_keeps_its_files(tmp_path: Path) -> None:
         slow.commit()
     assert total(out) == 1
     assert sorted(is_data_of("out.onnx", p.name) for p in tmp_path.glob("*out.onnx*")) == [False, True]
+
+
+def test_interrupted_between_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxopt.io import load, save
+
+    sources = [write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill) for fill in (1, 2)]
+    save(load(sources[0]), tmp_path / "out.onnx", "copy")
+    before = snapshot(tmp_path)
+    replace, left = os.replace, 2
+
+    def interrupted(source: str, target: str) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(load(sources[1]), tmp_path / "out.onnx", "copy")
+    assert snapshot(tmp_path) == before
+
+
+def test_nor_do_dumps_and_pages(run: Run, tmp_path: Path) -> None:
+    """What goes into the folder of the model is not what it reads, whatever that is called."""
+    model = write_model(tmp_path / "m.onnx", ["001-elim-identity.onnx", "page.html"])
+    dumped = run("optimize", model, "out.onnx", "--pipeline", "elim-identity", "--dump-dir", ".")
+    assert (dumped.returncode, "is a data file of the input" in dumped.stderr) == (2, True), dumped.stderr
+    page = run("report", model, model, "-o", "page.html")
+    assert (page.returncode, "is a data file of the input" in page.stderr) == (2, True)
+    assert total(model) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["001-elim-identity.onnx", "m.onnx", "page.html"]
