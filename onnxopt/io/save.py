@@ -41,7 +41,7 @@ class Staged:
         with _explained(destination):
             self._special = _is_special(destination)
             if not self._special:
-                refuse_special(self.destination)
+                refuse_special(destination)
             parent = Path(tempfile.gettempdir()) if self._special else self.destination.parent
             self._folder = StagingFolder(parent, self.destination.name)
         self._made = self._folder.path / self.destination.name

@@ -104,9 +104,11 @@ class Skeleton:
 def _external(tensor: TensorProto, folder: Path) -> Stored:
     entries = {e.key: e.value for e in tensor.external_data}
     location = Path(entries.get("location", ""))
-    if location.is_absolute() or ".." in location.parts:
+    file = (folder / location).resolve()
+    if location.is_absolute() or ".." in location.parts or not file.is_relative_to(folder.resolve()):
         raise ValueError(f"the data of `{tensor.name}` lies outside the model's folder: {location}")
-    file = folder / location
+    if file.exists() and not file.is_file():
+        raise ValueError(f"the data of `{tensor.name}` is in what is not a regular file: {location}")
     offset = int(entries.get("offset") or 0)
     return Stored(file, offset, int(entries.get("length") or 0))
 
