@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 # Where a place is: made by a rewrite; beside what one made, read by it or reading it; where none came near, which is
 # where quantization and most decisions are.
@@ -34,7 +34,8 @@ class Known:
 
 @dataclass
 class Place:
-    """A node: the `index`-th of the `scope`-th graph. `around`: the nodes whose bodies it is in, outermost first.
+    """A node: the `index`-th of the `scope`-th graph. `around`: the nodes whose bodies it is in, outermost first; in a
+    function, those that call it.
 
     `before`: values that nodes before it in its graph make.
     """
@@ -77,7 +78,9 @@ class Place:
         return found[1] if found else None
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        return next((helper.get_attribute_value(a) for a in self.node.attribute if a.name == name), default)
+        """Its value; the default, too, where the caller of a function gives it."""
+        found = (a for a in self.node.attribute if a.name == name and not a.ref_attr_name)
+        return next((helper.get_attribute_value(a) for a in found), default)
 
     # -- edits ---------------------------------------------------------------------------------------------
 
@@ -128,41 +131,69 @@ class Place:
         return Edit([helper.make_node("Identity", [self.input(i)], [self.node.output[0]], self.node.name)], what)
 
 
-def scopes(graph: GraphProto, around: tuple[NodeProto, ...] = ()) -> Iterator[tuple[GraphProto, tuple[NodeProto, ...]]]:
+Body = GraphProto | FunctionProto
+
+
+def scopes(body: Body, around: tuple[NodeProto, ...] = ()) -> Iterator[tuple[Body, tuple[NodeProto, ...]]]:
     """The graph and all bodies inside, always in the same order, each with the nodes that it is inside of."""
-    yield graph, around
-    for node in graph.node:
+    yield body, around
+    for node in body.node:
         for a in node.attribute:
-            for body in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
-                yield from scopes(body, (*around, node))
+            for inner in [a.g] if a.type == AttributeProto.GRAPH else a.graphs:
+                yield from scopes(inner, (*around, node))
+
+
+def _functions(model: ModelProto) -> Iterator[tuple[FunctionProto, tuple[NodeProto, ...]]]:
+    """Those that the graph, or a body in it, calls, each with its calls."""
+    calls: dict[tuple[str, str], list[NodeProto]] = {}
+    for graph, around in scopes(model.graph):
+        for node in graph.node:
+            calls.setdefault((node.domain, node.op_type), []).append(around[0] if around else node)
+    for function in model.functions:
+        if found := calls.get((function.domain, function.name)):
+            yield function, tuple(found)
+
+
+def _every(model: ModelProto) -> Iterator[tuple[Body, tuple[NodeProto, ...]]]:
+    yield from scopes(model.graph)
+    for function, calls in _functions(model):
+        yield from scopes(function, calls)
 
 
 def know(model: ModelProto, shapes: Mapping[str, tuple[str, tuple[int, ...]]] | None = None) -> Known:
-    """What a caller may override is no constant."""
+    """Of the main graph and its bodies. What a caller may override is no constant."""
+    return _know(model.graph, {i.name for i in model.graph.input}, shapes or {})
+
+
+def _know(body: Body, given: set[str], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> Known:
     makers: dict[str, NodeProto] = {}
     constants: dict[str, TensorProto] = {}
-    inputs = {i.name for i in model.graph.input}
-    for graph, _ in scopes(model.graph):
-        constants.update((t.name, t) for t in graph.initializer if t.name not in inputs)
+    for graph, _ in scopes(body):
+        if isinstance(graph, GraphProto):
+            constants.update((t.name, t) for t in graph.initializer if t.name not in given)
         for node in graph.node:
             makers.update((o, node) for o in node.output if o)
             if node.op_type == "Constant":
                 constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return Known(makers, constants, shapes or {})
+    return Known(makers, constants, shapes)
 
 
 def places(model: ModelProto, known: Known, original: Known, made: set[str]) -> list[Place]:
     """Every node but constants; `made` are the values whose producers rewrites made."""
-    found = []
     touched = made | {name for name in known.constants if name not in original.constants}
     touched |= {i for o in made if o in known.makers for i in known.makers[o].input if i}
-    for s, (graph, around) in enumerate(scopes(model.graph)):
+    found = []
+    here = known
+    for s, (graph, around) in enumerate(_every(model)):
+        if isinstance(graph, FunctionProto):  # its bodies follow it
+            here = _know(graph, set(), {})
         before: list[str] = []
         for i, node in enumerate(graph.node):
             if node.op_type != "Constant":
-                beside = not touched.isdisjoint(node.input) or not touched.isdisjoint(node.output)
-                where = WHERE[0 if not made.isdisjoint(node.output) else 1 if beside else 2]
-                found.append(Place(node, s, i, around, tuple(before), known, original, where))
+                beside = here is known and not touched.isdisjoint((*node.input, *node.output))
+                new = here is known and not made.isdisjoint(node.output)
+                where = WHERE[0 if new else 1 if beside else 2]
+                found.append(Place(node, s, i, around, tuple(before), here, original, where))
             before += [o for o in node.output if o]
     return found
 
@@ -171,9 +202,13 @@ def broken(model: ModelProto, place: Place, edit: Edit) -> ModelProto:
     """A copy of the model with the edit at its place."""
     copy = ModelProto()
     copy.CopyFrom(model)
-    graph = next(g for s, (g, _) in enumerate(scopes(copy.graph)) if s == place.scope)
+    graph = next(g for s, (g, _) in enumerate(_every(copy)) if s == place.scope)
     del graph.node[place.index]
     for node in reversed(edit.nodes):
         graph.node.insert(place.index, node)
-    graph.initializer.extend(edit.constants)
+    if isinstance(graph, GraphProto):
+        graph.initializer.extend(edit.constants)
+    else:
+        for t in edit.constants:
+            graph.node.insert(0, helper.make_node("Constant", [], [t.name], value=t))
     return copy

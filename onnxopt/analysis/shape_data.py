@@ -94,7 +94,7 @@ class ShapeData:
         self.dims[value] = named
         facts = tuple(d if isinstance(d, int) else d.name for d in named)
         if facts != value.shape and not value.constant:
-            value.shape = facts
+            types.learn(value, facts)
 
     def _like_inputs(self, node: Node) -> tuple[Size | None, ...] | None:
         shapes = [self.shape(v) for v in node.inputs if v is not None]

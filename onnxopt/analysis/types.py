@@ -3,6 +3,10 @@
 Facts live on the values (`Value.dtype`, `Value.shape`). Rewrites keep what a surviving value holds, so a fact
 never turns false; only new values lack facts. Inference therefore runs when a rule asks about a value without
 facts, and at most once between two calls of `refresh_allowed`, which keeps the cost linear.
+
+Facts grow: where an `Unsqueeze` or a `Shape` has become a constant, inference finds a number for what was a symbol. A
+value that is known better is looked at again, as one that changed is (`learn`), and where all is quiet inference has
+the last word (`settle`): so what is written is what a second run would make of it.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto, shape_infere
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.schema import is_known
-from onnxopt.graph.value import Shape, Value
+from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import write_bodies, write_names
 from onnxopt.protos import tensor_bytes, tensor_type
 
@@ -75,6 +79,33 @@ def update(model: Model) -> None:
         model.inferred_version = model.version
 
 
+def settle(model: Model) -> None:
+    """Infer a last time, where more may be known by now."""
+    if model.is_vague:
+        update(model)
+
+
+def learn(value: Value, dims: Shape) -> None:
+    """`dims` are true of `value`, and say at least as much as what is known. Where they say more, the model is
+    another for those who ask."""
+    known, value.shape = value.shape, dims
+    if known is not None and any(map(_says_more, dims, known)):
+        model = value.graph.model
+        model.learnt += 1
+        if model.watch is not None:
+            for user in value.users:
+                model.watch(user)
+
+
+def _says_more(new: Dim, known: Dim) -> bool:
+    """A number says more than a symbol, that of an input more than one that inference invented."""
+    return new != known and (known is None or isinstance(new, int) or (_is_invented(known) and not _is_invented(new)))
+
+
+def _is_invented(dim: Dim) -> bool:
+    return isinstance(dim, str) and "@" in dim
+
+
 def _infer_once(model: Model) -> None:
     if model.inference_allowed and model.inferred_version != model.version:
         model.inference_allowed = False
@@ -90,7 +121,7 @@ def infer(model: Model) -> None:
         _read_infos(model.graph, [*skeleton.graph.input], set())
         return
     own = {d.dim_param for i in skeleton.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
-    _read_graph(model.graph, inferred.graph, own, f"@{next(_runs)}")
+    _Facts(own, f"@{next(_runs)}").add(model, inferred.graph)
 
 
 def other_types(model: Model) -> dict[str, TypeProto]:
@@ -146,42 +177,65 @@ def _skeleton(model: Model) -> ModelProto:
     return skeleton
 
 
-def _read_graph(graph: Graph, proto: GraphProto, own: set[str], suffix: str) -> None:
-    symbols: dict[str, str] = {}
+class _Facts:
+    """What one run of inference found, beside what was known before.
 
-    def name(symbol: str) -> str:
-        # Inference invents names anew in every run: the same name of two runs means nothing.
-        if symbol in own:
-            return symbol
-        return symbols.setdefault(symbol, symbol + suffix)
+    Both are true, so the dims that they give to one axis are the same size, whatever they call it: `same` maps a symbol
+    to one that says more, a number at best. So do two symbols of earlier runs become one.
+    """
 
-    infos = [*proto.input, *proto.value_info, *proto.output]
-    by_name: dict[str, tuple[int, Shape | None]] = {}
-    for info in infos:
-        data_type, dims = tensor_type(info.type)
-        if data_type and (dims is not None or info.name not in by_name):
-            by_name[info.name] = data_type, dims
-    for value in [*graph.inputs, *(v for n in graph for v in n.outputs if v is not None)]:
-        found = by_name.get(value.name)
-        if found is None:
-            continue
-        data_type, dims = found
-        value.dtype = value.dtype or data_type
-        if dims is not None:
-            dims = tuple(name(d) if isinstance(d, str) else d for d in dims)
-            value.shape = dims if value.shape is None else _merge(value.shape, dims)
-    if graph.owners:
-        for node, copy in zip(graph, proto.node):
-            for a in copy.attribute:
-                if a.name in node.bodies:
-                    _read_graph(node.bodies[a.name], a.g, own, suffix)
+    def __init__(self, own: set[str], suffix: str) -> None:
+        self.own = own  # symbols of the inputs
+        self.suffix = suffix  # inference invents names anew in every run: the same name of two runs means nothing
+        self.found: list[tuple[Value, Shape]] = []
+        self.same: dict[str, int | str] = {}
 
+    def add(self, model: Model, proto: GraphProto) -> None:
+        self._read(model.graph, proto)
+        model.is_vague = any(d is None or _is_invented(d) for _, dims in self.found for d in dims)
+        for value, dims in self.found:
+            known = tuple(map(self._best, dims)) if self.same else dims
+            if known != value.shape:
+                learn(value, known)
 
-def _merge(known: Shape, new: Shape) -> Shape:
-    """Both are true: prefer numbers, then the symbols known before."""
-    if len(known) != len(new):
-        return known
-    return tuple(n if isinstance(n, int) or k is None else k for k, n in zip(known, new))
+    def _read(self, graph: Graph, proto: GraphProto) -> None:
+        by_name: dict[str, tuple[int, Shape | None]] = {}
+        for info in (*proto.input, *proto.value_info, *proto.output):
+            data_type, dims = tensor_type(info.type)
+            if data_type and (dims is not None or info.name not in by_name):
+                by_name[info.name] = data_type, dims
+        for value in (*graph.inputs, *(v for n in graph for v in n.outputs if v is not None)):
+            data_type, dims = by_name.get(value.name, (0, None))
+            value.dtype = value.dtype or data_type
+            if dims is not None:
+                dims = tuple(d if not isinstance(d, str) or d in self.own else d + self.suffix for d in dims)
+            if dims is None or (value.shape is not None and len(value.shape) != len(dims)):
+                dims = value.shape
+            elif value.shape is not None:
+                dims = tuple(map(self._merged, value.shape, dims))
+            if dims is not None:
+                self.found.append((value, dims))
+        if graph.owners:
+            for node, copy in zip(graph, proto.node):
+                for a in copy.attribute:
+                    if a.name in node.bodies:
+                        self._read(node.bodies[a.name], a.g)
+
+    def _merged(self, known: Dim, new: Dim) -> Dim:
+        """Of two dims that are the same size, the one that says more: numbers, symbols of inputs, the older."""
+        a, b = self._best(known), self._best(new)
+        if a is None or b is None or a == b:
+            return b if a is None else a
+        if isinstance(a, int) or (isinstance(b, str) and (_is_invented(b) or not _is_invented(a))):
+            a, b = b, a  # b says more
+        if isinstance(a, str) and a not in self.own:
+            self.same[a] = b
+        return b
+
+    def _best(self, dim: Dim) -> Dim:
+        while isinstance(dim, str) and dim in self.same:
+            dim = self.same[dim]
+        return dim
 
 
 def _read_infos(graph: Graph, infos: list[ValueInfoProto], own: set[str]) -> None:

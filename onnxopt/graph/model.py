@@ -23,8 +23,9 @@ Decoder = Callable[["TensorProto"], Array]
 class Model:
     """The index over one ModelProto. What the index does not understand stays in the proto, untouched.
 
-    `version` counts mutations: a pass that leaves it unchanged did nothing. `watch`, when set, is called with
-    every node whose surroundings changed. `read_external` decodes tensors stored outside the file.
+    `version` counts mutations: a pass that leaves it unchanged did nothing; `learnt` how often a value came to be known
+    better. `watch`, when set, is called with every node whose surroundings changed. `read_external` decodes tensors
+    stored outside the file.
     """
 
     def __init__(self, proto: ModelProto, path: Path | None = None) -> None:
@@ -32,6 +33,7 @@ class Model:
         self.path = path  # the file it was read from
         self.names = Names()
         self.version = 0
+        self.learnt = 0
         self.watch: Callable[[Node], None] | None = None
         self.read_external: Decoder | None = None
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
@@ -40,15 +42,21 @@ class Model:
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
-        self.left_by: dict[Hashable, int] = {}  # the version at which each pass last left the model
+        self.left_by: dict[Hashable, tuple[int, int]] = {}  # the state in which each pass last left the model
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
         self.inferred_version = -1
+        self.is_vague = False  # has inference no name of the file's, and no number, for some dim?
 
     @property
     def name(self) -> str:
         """How error messages call it: the file, or the graph's name."""
         return str(self.path) if self.path is not None else self.proto.graph.name or "model"
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Changes exactly when passes may find something that they did not find before."""
+        return self.version, self.learnt
 
     def decode(self, tensor: TensorProto) -> Array:
         """The data of a tensor. Raises ModelError where it is none of its type and dims."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.graph import Shape, Value
@@ -157,7 +155,6 @@ def constant_on_the_right(m: Match, a: Value, b: Value) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class Canonicalize(RewritePass):
     """What only describes data becomes constant: types, static shapes, positions in sequences, inference switches.
 

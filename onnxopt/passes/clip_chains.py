@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.graph import Value
@@ -71,7 +69,6 @@ def relu_of_clip(m: Match, x: Value, a: Array | None, b: Array | None) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class ClipChains(RewritePass):
     """Clip(Clip(x, a, b), c, d) = Clip(x, a', b'); Relu is a Clip from zero.
 

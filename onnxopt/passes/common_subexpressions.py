@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping, Sequence
-from dataclasses import dataclass
 
 from onnxopt.analysis.contents import Contents
 from onnxopt.analysis.training import may_train
@@ -23,7 +22,6 @@ _KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @register
-@dataclass(frozen=True)
 class CommonSubexpressions(ModelPass):
     """f(x) and f(x) are one node, in the scope that holds both; a body reads what the scope around it computed before.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.analysis import linear
@@ -101,7 +99,6 @@ def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -
 
 
 @register
-@dataclass(frozen=True)
 class ConvAddFolding(RewritePass):
     """Conv(x; W, b) + z = Conv(x; W, b + z), and - / * likewise; ConvTranspose and Gemm too.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.analysis import linear
@@ -129,7 +127,6 @@ def fold_after_bn(m: Match, x: Value, scale: Array, shift: Array, mean: Array, v
 
 
 @register
-@dataclass(frozen=True)
 class ConvBnFolding(RewritePass):
     """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps).
 

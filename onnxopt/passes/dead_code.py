@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx
 
 from onnxopt.graph import Graph, Model
@@ -16,7 +14,6 @@ _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
 @register
-@dataclass(frozen=True)
 class DeadCode(ModelPass):
     """Nodes, initializers, optional outputs and functions that nothing reads are removed.
 

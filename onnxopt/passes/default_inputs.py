@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from onnxopt.graph import Graph, Value
@@ -15,7 +14,6 @@ _HANDING_ON: Final = frozenset(
 
 
 @register
-@dataclass(frozen=True)
 class DefaultInputs(GraphPass):
     """The initial state of a recurrent network is left out where it is zero, whatever its size.
 

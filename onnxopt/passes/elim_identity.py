@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import TensorProto
 
@@ -338,7 +336,6 @@ def squeeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class ElimIdentity(RewritePass):
     """Nodes that hand on their input unchanged are removed.
 

@@ -7,7 +7,6 @@ Gemm, and the Reshapes at the ends merge with those that attention has anyway.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -34,7 +33,6 @@ _REDUCE: Final = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", 
 
 
 @register
-@dataclass(frozen=True)
 class FlattenRows(GraphPass):
     """Regions of nodes that treat rows one by one work on matrices, where that leaves fewer nodes.
 

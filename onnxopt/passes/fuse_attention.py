@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -158,7 +157,6 @@ def guard(m: Match, opset: int, x: Value) -> None:
 
 
 @register
-@dataclass(frozen=True)
 class FuseAttention(RewritePass):
     """Softmax(q kᵀ z + mask) v = Attention; x cos + [-x₂, x₁] sin = RotaryEmbedding (both opset 23).
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS
@@ -41,7 +39,6 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class GemmFusion(RewritePass):
     """x W + b = Gemm(x, W, b); a Transpose of a matrix before a Gemm becomes its attribute.
 

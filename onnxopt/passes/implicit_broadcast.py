@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from onnxopt.graph import Shape, Value
@@ -75,7 +74,6 @@ def expand_in_where(m: Match, c: Value, x: Value, y: Value) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class ImplicitBroadcast(RewritePass):
     """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where.
 

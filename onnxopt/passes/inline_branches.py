@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onnxopt.analysis import types
 from onnxopt.graph import Graph
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -11,7 +9,6 @@ from onnxopt.rewriting.inline import forward_results, obstacle
 
 
 @register
-@dataclass(frozen=True)
 class InlineBranches(GraphPass):
     """If(true) then A else B = A, in the scope around it.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.analysis import types
@@ -15,7 +13,6 @@ from onnxopt.rewriting.inline import forward_results, obstacle
 
 
 @register
-@dataclass(frozen=True)
 class InlineLoops(GraphPass):
     """Loop(0, cond, v, body) = v; Loop(1, true, v, body) = body(0, true, v), in the scope around it.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.graph import Value
@@ -83,7 +81,6 @@ def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class MatMulScaleFolding(RewritePass):
     """(x z) W = x (z W), (x W) z = x (W z), (x z) (y u) = (x zu) y: of two scales one is left.
 

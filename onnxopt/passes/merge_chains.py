@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import TensorProto
 
@@ -293,7 +291,6 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class MergeChains(RewritePass):
     """Two steps that move data are one: Concat of Concat, of Split; Unsqueeze of Unsqueeze; Squeeze of Gather, Reshape,
     Concat; Slice of Slice, Gather of Gather; Unsqueeze, Reshape of Reduce; Cast of a Cast that loses nothing.

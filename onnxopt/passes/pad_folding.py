@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.graph import Value
@@ -75,7 +73,6 @@ def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
 
 
 @register
-@dataclass(frozen=True)
 class PadFolding(RewritePass):
     """Conv(Pad(x, p)) = Conv(x), pads larger by p; AveragePool that counts its padding, and MaxPool of -inf, likewise.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -140,7 +139,6 @@ def merge_batch_norm(
 
 
 @register
-@dataclass(frozen=True)
 class ParallelConvMerging(RewritePass):
     """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c); so are a BatchNormalization of x, and x itself.
 

@@ -6,7 +6,6 @@ The scale of attention is the usual one: exporters write it behind heads that we
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -39,7 +38,6 @@ class _Edit(NamedTuple):
 
 
 @register
-@dataclass(frozen=True)
 class ScalePropagation(GraphPass):
     """T(x W + b) z = T(x (z W) + z b): a constant factor goes into the weights behind what moves data.
 

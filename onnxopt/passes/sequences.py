@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.analysis import types
@@ -14,7 +12,6 @@ from onnxopt.protos import make_node
 
 
 @register
-@dataclass(frozen=True)
 class SplitSequences(GraphPass):
     """SequenceAt(SplitToSequence(x), i) = Split(x)[i].
 

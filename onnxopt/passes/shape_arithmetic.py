@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
@@ -22,7 +21,6 @@ Seen = MutableMapping[Hashable, Value]
 
 
 @register
-@dataclass(frozen=True)
 class ShapeArithmetic(ModelPass):
     """Integers computed from shapes are known as expressions of the symbols of the inputs.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxopt.graph import Value
@@ -107,7 +105,6 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class SimplifyArithmetic(RewritePass):
     """x * (1 / y) = x / y; factors, terms and divisors that are constant are one; Min of Max is Clip.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +76,6 @@ def _is_product(left: str, right: str, result: str) -> bool:
 
 
 @register
-@dataclass(frozen=True)
 class SimplifyEinsum(RewritePass):
     """Einsum(ij->ji) = Transpose, Einsum(ij->i) = ReduceSum, Einsum(bij,bjk->bik) = MatMul.
 

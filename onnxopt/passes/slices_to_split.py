@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +16,6 @@ Range = tuple[int, int]
 
 
 @register
-@dataclass(frozen=True)
 class SlicesToSplit(GraphPass):
     """x[:a], x[a:b], x[b:] = Split(x).
 

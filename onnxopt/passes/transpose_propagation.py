@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -41,7 +40,6 @@ _SHARED_BYTES: Final = 1 << 16  # a constant with other readers is copied in ano
 
 
 @register
-@dataclass(frozen=True)
 class TransposePropagation(GraphPass):
     """f(Transpose(x, p)) = Transpose(f'(x), p), f' the same with its axes renamed: Transposes meet, and cancel.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
+from onnxopt.lazy import lazy
 from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
 from onnxopt.pipeline.config import ConfigKey, config_keys, declare_config
 from onnxopt.pipeline.context import PassContext
@@ -69,18 +69,13 @@ __all__ = [
     "register",
 ]
 
-# What most runs do without is imported when it is asked for.
-_LAZY: Final = {
-    "interpreter": ("GraphInterpreter",),
-    "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
-    "manager": ("PassManager", "in_order"),
-    "partition": ("CapabilityPartitioner", "Partition"),
-    "support": ("OperatorSupport", "any_chain", "chain"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _LAZY.items():
-        if name in names:
-            return getattr(import_module(f"onnxopt.pipeline.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(
+    __name__,
+    {
+        "interpreter": ("GraphInterpreter",),
+        "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
+        "manager": ("PassManager", "in_order"),
+        "partition": ("CapabilityPartitioner", "Partition"),
+        "support": ("OperatorSupport", "any_chain", "chain"),
+    },
+)

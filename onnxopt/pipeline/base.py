@@ -49,7 +49,7 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class Pass:
-    """One transformation of a model. Subclasses are frozen dataclasses; their fields are their options.
+    """One transformation of a model. A subclass that has options is a frozen dataclass; its fields are the options.
 
     `str(p)` is its text form. Calling it runs it, whatever its level, in the current PassContext.
     """
@@ -97,12 +97,10 @@ class Pass:
         return text(self)
 
 
-@dataclass(frozen=True)
 class ModelPass(Pass):
     """Sees the whole model."""
 
 
-@dataclass(frozen=True)
 class GraphPass(Pass):
     """Runs once for every scope: bodies before the graph around them, functions, main. Not for those marked
     `onnxopt.skip` in their metadata."""
@@ -120,7 +118,6 @@ class GraphPass(Pass):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class RewritePass(Pass):
     """A set of rules, driven to their fixed point over all scopes."""
 
@@ -138,7 +135,6 @@ class RewritePass(Pass):
         return driver.records
 
 
-@dataclass(frozen=True)
 class DebugPass(Pass):
     """Looks and tells; a change to the model is an error, measured by its version (Paddle Lite's debug passes)."""
 

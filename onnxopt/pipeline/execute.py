@@ -63,14 +63,14 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
     else:
         _run_leaf(p, model, ctx)
     if ctx.fuel.left != 0:
-        model.left_by[_key(p, ctx)] = model.version
+        model.left_by[_key(p, ctx)] = model.state
     if ctx.trace is not None:
         ctx.trace(model, p.info, False)
 
 
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
     """Is the model as `p`, with these options and settings, left it?"""
-    return model.left_by.get(_key(ctx.configured(p), ctx)) == model.version
+    return model.left_by.get(_key(ctx.configured(p), ctx)) == model.state
 
 
 def remaining(p: Pass, ctx: PassContext) -> list[Pass]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -23,8 +24,11 @@ _MODULES: list[str] = []  # files and modules that users named
 
 
 def register(cls: type[P]) -> type[P]:
-    """Class decorator: make a pass known by its name. Raises ValueError if the name is taken."""
+    """Class decorator: make a pass known by its name. Raises ValueError if the name is taken, TypeError for options
+    that are no fields yet."""
     name = cls.info.name
+    if loose := [k for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)]:
+        raise TypeError(f"pass {name}: {loose[0]} is an option, but the class no @dataclass(frozen=True)")
     known = _PASSES.get(name)
     if known is not None and known is not cls:
         raise ValueError(f"a pass named {name!r} exists already: {known.__module__}")

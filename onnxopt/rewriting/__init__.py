@@ -1,12 +1,19 @@
 """The rewriting engine: patterns, the matcher, rules, the builder, the driver."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxopt.lazy import lazy
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
 from onnxopt.rewriting.guards import ends_formula, quantized
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.rewriting.rule import Declined, Rule, rewrite
-from onnxopt.rewriting.subgraph import Replaced, SubgraphMatch, SubgraphMatcher, replace_pattern
+
+if TYPE_CHECKING:
+    from onnxopt.rewriting.subgraph import Replaced, SubgraphMatch, SubgraphMatcher, replace_pattern
 
 __all__ = [
     "Call",
@@ -34,3 +41,5 @@ __all__ = [
     "text",
     "var",
 ]
+
+__getattr__ = lazy(__name__, {"subgraph": ("Replaced", "SubgraphMatch", "SubgraphMatcher", "replace_pattern")})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
@@ -11,7 +11,6 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import match
-from onnxopt.rewriting.pattern import Call
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule
 
@@ -68,7 +67,7 @@ class Driver:
         rewrite; one that is declined at the last moment is seen only before. `leaves_out(anchor, rule)`: why a match
         is left out, empty if it is not.
         """
-        self.by_anchor: dict[str, list[tuple[Rule, Sequence[Call]]]] = {}
+        self.by_anchor: dict[str, list[Rule]] = {}
         self.depth = 1
         self.records: dict[str, RuleRecord] = {}
         self.fuel = fuel or Fuel()
@@ -79,8 +78,7 @@ class Driver:
             self.depth = max(self.depth, rule.depth)
             self.records[rule.name] = RuleRecord()
             for anchor in sorted(rule.anchors):
-                patterns = [p for p in rule.patterns if anchor in p.ops]
-                self.by_anchor.setdefault(anchor, []).append((rule, patterns))
+                self.by_anchor.setdefault(anchor, []).append(rule)
         self._queue: deque[Node] = deque()
         self._queued: set[Node] = set()
         self._touched: list[Node] = []
@@ -143,9 +141,9 @@ class Driver:
             level = following
 
     def _visit(self, node: Node) -> bool:
-        for rule, patterns in self.by_anchor[node.op]:
+        for rule in self.by_anchor[node.op]:
             reason = None
-            for pattern in patterns:
+            for pattern in rule.by_anchor[node.op]:
                 bindings = match(pattern, node)
                 if bindings is None:
                     continue

@@ -2,15 +2,17 @@
 
     op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), const("z"))
 
-Variants (both operand orders of commutative operators, `either`) are expanded once, when a rule is defined, so
+Variants (both operand orders of commutative operators, `either`) are expanded once, when a rule is first tried, so
 that the matcher never backtracks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
+from operator import is_
 from typing import Any, Final
 
 from onnxopt.protos import Array
@@ -138,11 +140,31 @@ def falsy(value: Any) -> bool:
 
 
 def variants(pattern: Call) -> list[Call]:
-    """All plain patterns (no Either, fixed operand order) that `pattern` stands for, in order, without repeats."""
-    found = list(dict.fromkeys(_expand(pattern)))
-    if len(found) > _MAX_VARIANTS:
-        raise ValueError(f"the pattern has {len(found)} variants, more than {_MAX_VARIANTS}")
-    return [p for p in found if isinstance(p, Call)]
+    """All plain patterns (no Either, fixed operand order) that `pattern` stands for, in order, without repeats.
+
+    Raises ValueError where these are too many.
+    """
+    check_variants(pattern)
+    return [p for p in dict.fromkeys(_expand(pattern)) if isinstance(p, Call)]
+
+
+def check_variants(pattern: Pattern) -> None:
+    """Raises ValueError for a pattern that stands for too many plain ones."""
+    if (count := _count(pattern)) > _MAX_VARIANTS:
+        raise ValueError(f"the pattern has {count} variants, more than {_MAX_VARIANTS}")
+
+
+def _count(pattern: Pattern) -> int:
+    """How many plain patterns it is expanded to, repeats included."""
+    if isinstance(pattern, Either):
+        return sum(_count(p) for p in pattern.choices)
+    if isinstance(pattern, Call):
+        return math.prod(_count(p) for p in pattern.inputs) * (2 if _commutes(pattern) else 1)
+    return 1
+
+
+def _commutes(call: Call) -> bool:
+    return len(call.inputs) == 2 and not call.variadic and all(o in COMMUTATIVE for o in call.ops)
 
 
 def _expand(pattern: Pattern) -> Iterator[Pattern]:
@@ -151,8 +173,8 @@ def _expand(pattern: Pattern) -> Iterator[Pattern]:
             yield from _expand(choice)
     elif isinstance(pattern, Call):
         for inputs in product(*(list(_expand(p)) for p in pattern.inputs)):
-            yield replace(pattern, inputs=inputs)
-            if len(inputs) == 2 and not pattern.variadic and all(o in COMMUTATIVE for o in pattern.ops):
+            yield pattern if all(map(is_, inputs, pattern.inputs)) else replace(pattern, inputs=inputs)
+            if _commutes(pattern):
                 yield replace(pattern, inputs=inputs[::-1])
     else:
         yield pattern
@@ -205,6 +227,7 @@ __all__ = [
     "Literal",
     "Pattern",
     "Var",
+    "check_variants",
     "const",
     "depth",
     "either",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.rewriting.pattern import Call, Either, Pattern, depth, names, variants
+from onnxopt.rewriting.pattern import Call, Either, Pattern, check_variants, depth, names, variants
 
 if TYPE_CHECKING:
     from onnxopt.rewriting.match import Match
@@ -19,14 +19,34 @@ class Declined(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """`patterns` are tried in order; `apply(m, **bound)` returns the value(s) that replace the anchor's outputs."""
+    """`apply(m, **bound)` returns the value(s) that replace the outputs of the anchor, where `source` matches."""
 
     name: str
-    patterns: tuple[Call, ...]
     source: Pattern
     apply: Callable[..., Any]
-    anchors: frozenset[str]
-    depth: int
+
+    @cached_property
+    def roots(self) -> tuple[Call, ...]:
+        """The calls that a match may start with."""
+        return tuple(c for c in _choices(self.source) if isinstance(c, Call))
+
+    @cached_property
+    def anchors(self) -> frozenset[str]:
+        """Operators of the node that a match starts with."""
+        return frozenset(o for c in self.roots for o in c.ops)
+
+    @cached_property
+    def depth(self) -> int:
+        return depth(self.source)
+
+    @cached_property
+    def patterns(self) -> tuple[Call, ...]:
+        """What `source` stands for, tried in order. Expanded on first use: no model needs all rules."""
+        return tuple(v for c in self.roots for v in variants(c))
+
+    @cached_property
+    def by_anchor(self) -> dict[str, tuple[Call, ...]]:
+        return {a: tuple(p for p in self.patterns if a in p.ops) for a in self.anchors}
 
     @property
     def equation(self) -> str:
@@ -46,26 +66,21 @@ def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
-        roots = pattern.choices if isinstance(pattern, Either) else (pattern,)
-        calls = [r for r in roots if isinstance(r, Call)]
-        if len(calls) != len(roots):
+        if not all(isinstance(c, Call) for c in _choices(pattern)):
             raise TypeError(f"{function.__name__}: a pattern starts with an operator")
-        expected = set(names(pattern))
-        parameters = set(list(inspect.signature(function).parameters)[1:])
+        check_variants(pattern)
+        expected, code = set(names(pattern)), function.__code__
+        parameters = set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
         if parameters != expected:
             raise TypeError(
                 f"{function.__name__}: parameters {sorted(parameters)} are not the pattern's names {sorted(expected)}"
             )
         if not function.__doc__:
             raise TypeError(f"{function.__name__}: a rule states its equation in its docstring")
-        plain = tuple(v for c in calls for v in variants(c))
-        return Rule(
-            function.__name__,
-            plain,
-            pattern,
-            function,
-            frozenset(o for p in plain for o in p.ops),
-            depth(pattern),
-        )
+        return Rule(function.__name__, pattern, function)
 
     return decorate
+
+
+def _choices(pattern: Pattern) -> tuple[Pattern, ...]:
+    return pattern.choices if isinstance(pattern, Either) else (pattern,)

@@ -1,5 +1,10 @@
 """The judge: compares two files, and shares no code with what rewrites them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxopt.lazy import lazy
 from onnxopt.verification.records import (
     AGREES,
     DIFFERENT,
@@ -18,7 +23,9 @@ from onnxopt.verification.records import (
     Verification,
     VerifyOptions,
 )
-from onnxopt.verification.verifier import Verifier, verify
+
+if TYPE_CHECKING:
+    from onnxopt.verification.verifier import Verifier, verify
 
 __all__ = [
     "AGREES",
@@ -40,3 +47,5 @@ __all__ = [
     "VerifyOptions",
     "verify",
 ]
+
+__getattr__ = lazy(__name__, {"verifier": ("Verifier", "verify")})  # not for the worker

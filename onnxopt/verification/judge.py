@@ -9,8 +9,8 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.look import Look
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
-_NODES: Final = 5000  # from so many on a model is run in segments: loading takes time that grows with their square
+_NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
 class Judge:
@@ -51,7 +51,7 @@ class Judge:
         self.base: dict[str, int] | None = None
         self.shaken: dict[str, float] = {}  # by output
         self._look: Look | None = None
-        self._optimized: Future[Any] | None = None
+        self._optimized: _Loading | None = None
 
     # -- the original ------------------------------------------------------------------------------------
 
@@ -169,12 +169,11 @@ class Judge:
         return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
 
     def _load_optimized(self, path: str) -> None:
-        """As it will be deployed: while other things are done, for the runtime lets go of the lock."""
+        """As it will be deployed."""
         self._optimized = None
         if isinstance(self.engine, OnnxRuntime) and not self.streamed:
-            with_optimizations = ThreadPoolExecutor(1)
-            self._optimized = with_optimizations.submit(OnnxRuntime, path, True, provider=self.provider)
-            with_optimizations.shutdown(wait=False)
+            self._optimized = _Loading(path, self.provider)
+            self._optimized.start()
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
         """Run the result on a case that the original took, and compare. `expected`: outputs that are given, by name."""
@@ -213,8 +212,8 @@ class Judge:
             return ""
         a, b = self.labels
         self.tell(f"loading {b} with optimizations")
-        error = self._optimized.exception()
-        self._optimized = None
+        self._optimized.join()
+        error, self._optimized = self._optimized.error, None
         if error is None:
             return ""
         self.tell(f"loading {a} with optimizations")
@@ -272,6 +271,22 @@ class Judge:
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
         return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
+
+
+class _Loading(Thread):
+    """Loads a model with optimizations while other things are done: the runtime lets go of the lock."""
+
+    def __init__(self, path: str, provider: str) -> None:
+        super().__init__(daemon=True)
+        self.path = path
+        self.provider = provider
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            OnnxRuntime(self.path, optimize=True, provider=self.provider)
+        except Exception as e:
+            self.error = e
 
 
 def _may_be_large(path: Path, memory: int) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.verification.decisions import conditions, decides, operator_names
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -18,14 +20,6 @@ if TYPE_CHECKING:
 RANDOM: Final = frozenset((
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
 ))  # fmt: skip
-# Operators whose results jump where their input crosses a threshold, or two of them tie.
-_DECIDING: Final = frozenset((
-    "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-    "Round", "Floor", "Ceil", "Sign", "NonZero", "Mod", "QuantizeLinear", "DynamicQuantizeLinear", "Hardmax",
-    "Unique", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "LinearClassifier",
-    "SVMClassifier",
-))  # fmt: skip
-_SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
@@ -116,14 +110,14 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     if proto.ir_version >= 4:  # before, every initializer is listed as input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or numpy_helper.to_array)(t) for t in listed if t.data_location == t.DEFAULT}
-    ops = _operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
+    ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
-    plan.decides = _decides(proto)
+    plan.decides = decides(proto)
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:
-        plan.conditions = _conditions(graph)
+        plan.conditions = conditions(graph)
     return plan
 
 
@@ -186,65 +180,6 @@ def _trains(proto: ModelProto) -> bool:
     return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
 
 
-def _decides(proto: ModelProto) -> bool:
-    """Does something float that the inputs change get decided upon?
-
-    What becomes of sizes does not count: it is integers, or the same in every result.
-    """
-    from onnx import TensorProto
-
-    graph = proto.graph
-    floats = {
-        i.name for i in graph.input if i.type.tensor_type.elem_type in _FLOATS or i.type.HasField("sequence_type")
-    }
-    floats |= {t.name for t in graph.initializer if t.data_type in _FLOATS}
-    changing = {i.name for i in graph.input}
-    called = {f.name: _operator_names(f.node) for f in proto.functions}
-    decides = False
-    for node in graph.node:
-        reads = [*node.input, *(n for a in node.attribute for n in _captured(a.g))] if node.attribute else node.input
-        is_float = any(r in floats for r in reads)
-        changes = node.op_type not in _SIZES_ONLY and any(r in changing for r in reads)
-        if node.op_type == "Cast":
-            target = next((a.i for a in node.attribute if a.name == "to"), TensorProto.FLOAT)
-            decides |= changes and is_float and target not in _FLOATS
-            is_float = target in _FLOATS
-        elif node.op_type == "Constant":
-            is_float = any(
-                a.t.data_type in _FLOATS or a.name in ("value_float", "value_floats") for a in node.attribute
-            )
-        elif node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
-            decides |= changes and is_float
-            is_float = node.op_type not in _GIVE_OTHERS
-        elif changes and is_float and any(a.HasField("g") or a.graphs for a in node.attribute):
-            decides |= bool(_DECIDING & _operator_names([node]))
-        for output in node.output:
-            if is_float and node.op_type not in _SIZES_ONLY:
-                floats.add(output)
-            if changes:
-                changing.add(output)
-    return decides
-
-
-_FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
-# Operators that decide upon floats and give out something else.
-_GIVE_OTHERS: Final = frozenset((
-    "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",
-    "IsNaN", "IsInf",
-))  # fmt: skip
-
-
-def _operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
-    """Of these nodes, and in their bodies."""
-    found: set[str] = set()
-    for node in nodes:
-        found.add(node.op_type)
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                found |= _operator_names(body.node)
-    return frozenset(found)
-
-
 def _bytes(tensor: TensorProto) -> int:
     """About how many an initializer takes."""
     return int(math.prod(tensor.dims)) * _WIDTH.get(tensor.data_type, 4)
@@ -268,31 +203,3 @@ _WIDTH: Final = {
     21: 1,
     22: 1,
 }
-
-
-def _depending_on_inputs(graph: GraphProto) -> set[str]:
-    """Values that feeds can change; a condition that is constant takes one branch by right."""
-    found = {i.name for i in graph.input}
-    for node in graph.node:
-        reads = {*node.input, *(n for a in node.attribute for n in _captured(a.g))}
-        if not found.isdisjoint(reads):
-            found.update(node.output)
-    return found
-
-
-def _captured(body: GraphProto) -> set[str]:
-    """Every name that a body reads, its own included: an estimate from above."""
-    found: set[str] = {o.name for o in body.output}
-    for node in body.node:
-        found.update(node.input)
-        for a in node.attribute:
-            found |= _captured(a.g)
-    return found
-
-
-def _conditions(graph: GraphProto) -> list[str]:
-    """Values that decide an If of the main graph and are no outputs."""
-    outputs = {o.name for o in graph.output}
-    produced = {o for n in graph.node for o in n.output}
-    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    return sorted((deciding - outputs) & produced & _depending_on_inputs(graph))

@@ -265,3 +265,14 @@ def test_names_are_unique() -> None:
     with pytest.raises(UsageError) as e:
         get_pass("tuoch")
     assert e.value.hint == "did you mean touch?"
+
+
+def test_an_option_needs_a_dataclass() -> None:
+    class Loose(ModelPass):
+        """Has an option that nobody can set."""
+
+        info = PassInfo("loose")
+        much: int = option(1, "how much")
+
+    with pytest.raises(TypeError, match="much is an option, but the class no @dataclass"):
+        register(Loose)

@@ -1,0 +1,139 @@
+"""What a model decides upon: operators whose results jump, and conditions that choose a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+# Operators whose results jump where their input crosses a threshold, or two of them tie.
+_DECIDING: Final = frozenset((
+    "TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    "Round", "Floor", "Ceil", "Sign", "NonZero", "Mod", "QuantizeLinear", "DynamicQuantizeLinear", "Hardmax",
+    "Unique", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "LinearClassifier",
+    "SVMClassifier",
+))  # fmt: skip
+_SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
+_WITH_BODIES: Final = frozenset((
+    "If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
+))  # fmt: skip
+_FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
+# Operators that decide upon floats and give out something else.
+_GIVE_OTHERS: Final = frozenset((
+    "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",
+    "IsNaN", "IsInf",
+))  # fmt: skip
+
+
+def decides(proto: ModelProto) -> bool:
+    """Does something float that the inputs change get decided upon?
+
+    What becomes of sizes does not count: it is integers, or the same in every result.
+    """
+    from onnx import TensorProto
+
+    graph = proto.graph
+    called = {f.name: operator_names(f.node) for f in proto.functions}
+    deciding = [n for n in graph.node if _may_decide(n, called)]
+    if not deciding:
+        return False
+    floats = {
+        i.name for i in graph.input if i.type.tensor_type.elem_type in _FLOATS or i.type.HasField("sequence_type")
+    }
+    floats |= {t.name for t in graph.initializer if t.data_type in _FLOATS}
+    changing = {i.name for i in graph.input}
+    for node in _leading_to(deciding, graph):
+        reads = _reads(node)
+        is_float = any(r in floats for r in reads)
+        changes = node.op_type not in _SIZES_ONLY and any(r in changing for r in reads)
+        if node.op_type == "Cast":
+            target = next((a.i for a in node.attribute if a.name == "to"), TensorProto.FLOAT)
+            if changes and is_float and target not in _FLOATS:
+                return True
+            is_float = target in _FLOATS
+        elif node.op_type == "Constant":
+            is_float = any(
+                a.t.data_type in _FLOATS or a.name in ("value_float", "value_floats") for a in node.attribute
+            )
+        elif node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
+            if changes and is_float:
+                return True
+            is_float = node.op_type not in _GIVE_OTHERS
+        elif changes and is_float and node.op_type in _WITH_BODIES and _DECIDING & operator_names([node]):
+            return True
+        for output in node.output:
+            if is_float and node.op_type not in _SIZES_ONLY:
+                floats.add(output)
+            if changes:
+                changing.add(output)
+    return False
+
+
+def _may_decide(node: NodeProto, called: Mapping[str, frozenset[str]]) -> bool:
+    if node.op_type == "Cast":
+        return any(a.name == "to" and a.i not in _FLOATS for a in node.attribute)
+    if node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
+        return True
+    return node.op_type in _WITH_BODIES and bool(_DECIDING & operator_names([node]))
+
+
+def _leading_to(nodes: Sequence[NodeProto], graph: GraphProto) -> Iterator[NodeProto]:
+    """These nodes and those that make what they read, in the graph's order; what becomes of a size leads nowhere."""
+    every = list(graph.node)
+    made = {o: i for i, n in enumerate(every) for o in n.output}
+    stack = [made[o] for n in nodes for o in n.output if o]
+    found = set(stack)
+    while stack:
+        node = every[stack.pop()]
+        if node.op_type not in _SIZES_ONLY:
+            new = {made[r] for r in _reads(node) if r in made} - found
+            found |= new
+            stack += new
+    return (every[i] for i in sorted(found))
+
+
+def _reads(node: NodeProto) -> Sequence[str]:
+    if node.op_type not in _WITH_BODIES:
+        return list(node.input)
+    return [*node.input, *(n for a in node.attribute for n in _captured(a.g))]
+
+
+def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
+    """Of these nodes, and in their bodies."""
+    found: set[str] = set()
+    for node in nodes:
+        found.add(node.op_type)
+        for a in node.attribute:
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                found |= operator_names(body.node)
+    return frozenset(found)
+
+
+def _depending_on_inputs(graph: GraphProto) -> set[str]:
+    """Values that feeds can change; a condition that is constant takes one branch by right."""
+    found = {i.name for i in graph.input}
+    for node in graph.node:
+        reads = {*node.input, *(n for a in node.attribute for n in _captured(a.g))}
+        if not found.isdisjoint(reads):
+            found.update(node.output)
+    return found
+
+
+def _captured(body: GraphProto) -> set[str]:
+    """Every name that a body reads, its own included: an estimate from above."""
+    found: set[str] = {o.name for o in body.output}
+    for node in body.node:
+        found.update(node.input)
+        for a in node.attribute:
+            found |= _captured(a.g)
+    return found
+
+
+def conditions(graph: GraphProto) -> list[str]:
+    """Values that decide an If of the main graph and are no outputs."""
+    outputs = {o.name for o in graph.output}
+    produced = {o for n in graph.node for o in n.output}
+    deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
+    return sorted((deciding - outputs) & produced & _depending_on_inputs(graph))

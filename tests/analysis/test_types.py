@@ -1,0 +1,58 @@
+"""Facts only grow, and whoever asked too early is asked again."""
+
+from __future__ import annotations
+
+from onnxopt import Fixpoint, get_pass
+from onnxopt.analysis import types
+from onnxopt.graph import Model, Value, read_model
+from tests.samples import build_text
+
+SAME = """
+<ir_version: 8, opset_import: ["" : 17, "lab" : 1]>
+g (float[N, 3] x) => (float[N, 3] a, float[N, 3] b, float[K] c) { a = Relu (x) b = Neg (x) c = lab.Keep (x) }
+"""
+
+# How long `flat` is comes of arithmetic that only constant folding does.
+LATE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 4] x, float[24] w) => (int64[2] y)
+<float[2] factors = {1.5, 4.0}>
+{
+  twice = Add (factors, factors)
+  target = Cast <to = 7> (twice)
+  rows = Reshape (w, target)
+  y = Shape (rows)
+}
+"""
+
+
+def value(model: Model, name: str) -> Value:
+    return next(v for n in model.graph for v in n.outputs if v is not None and v.name == name)
+
+
+def test_two_symbols_of_one_size_become_one() -> None:
+    model = read_model(build_text(SAME))
+    a, b, c = (value(model, name) for name in "abc")
+    a.shape, b.shape, c.shape = ("s@0", 3), ("t@0", 3), ("t@0",)
+    types.infer(model)
+    assert (a.shape, b.shape, c.shape) == (("N", 3), ("N", 3), ("N",))
+    assert (model.version, model.learnt) == (0, 3)
+
+
+def test_what_is_known_no_better_is_no_news() -> None:
+    model = read_model(build_text(SAME))
+    types.infer(model)
+    before = model.state
+    types.infer(model)
+    assert model.state == before
+
+
+def test_a_pass_that_asked_too_early_is_asked_again() -> None:
+    model = read_model(build_text(LATE))
+    types.infer(model)
+    Fixpoint(tuple(get_pass(name)() for name in ("canonicalize", "constant-folding")))(model)
+    (node,) = model.nodes()  # an output is made by a node
+    assert node.op == "Identity"
+    constant = node.inputs[0]
+    assert constant is not None
+    assert constant.array.tolist() == [3, 8]
