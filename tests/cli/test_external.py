@@ -449,3 +449,25 @@ def test_nor_do_dumps_and_pages(run: Run, tmp_path: Path) -> None:
     assert (page.returncode, "is a data file of the input" in page.stderr) == (2, True)
     assert total(model) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["001-elim-identity.onnx", "m.onnx", "page.html"]
+
+
+def test_what_a_killed_build_left_is_cleared(run: Run, samples: Path, tmp_path: Path) -> None:
+    """Of whatever kind of run, by whatever kind; but nothing that is not known to be ours, or that somebody holds."""
+    import fcntl
+
+    build = tmp_path / "build"
+    for name in (".onnxopt.abcdefgh.tmp", ".residual_block.onnx.abcdefgh.tmp", ".onnxopt.held0000.tmp"):
+        (build / name / "half").mkdir(parents=True)
+        (build / name / "onnxopt.owner").touch()
+    for name in (".onnxopt.12345678.tmp", ".other.onnx.abcdefgh.tmp", "onnxopt.abcdefgh.tmp"):
+        (build / name).mkdir()
+    (build / ".other.onnx.abcdefgh.tmp" / "onnxopt.owner").touch()
+    kept = {".onnxopt.held0000.tmp", ".onnxopt.12345678.tmp", ".other.onnx.abcdefgh.tmp", "onnxopt.abcdefgh.tmp"}
+    with open(build / ".onnxopt.held0000.tmp" / "onnxopt.owner") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run("optimize", samples / "residual_block.onnx", "--out-dir", "build").returncode == 0
+        assert {p.name for p in build.iterdir()} == kept | {"residual_block.onnx"}
+    (build / ".residual_block.onnx.abcdefgh.tmp").mkdir()
+    (build / ".residual_block.onnx.abcdefgh.tmp" / "onnxopt.owner").touch()
+    assert run("optimize", samples / "residual_block.onnx", "build/residual_block.onnx").returncode == 0
+    assert {p.name for p in build.iterdir()} == (kept - {".onnxopt.held0000.tmp"}) | {"residual_block.onnx"}
