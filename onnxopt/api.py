@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import OnnxOptError, UsageError, VerificationError
+from onnxopt.errors import InvariantError, OnnxOptError, UsageError, VerificationError
 from onnxopt.graph import operators, refuse_new_operators, specialise
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.levels import pipeline_for
@@ -256,6 +256,7 @@ def optimize_file(
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     strict: bool = False,
+    allow_unverified: bool = True,
     progress: Progress = lambda name: None,
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
@@ -266,10 +267,11 @@ def optimize_file(
     """Optimize one file into another. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
-    `strict` also when it is not shown to compute the same, with the Report as `error.report`. A model nothing was
-    changed in is copied, byte for byte. `verifier`: one that was started before, to have it load while this module was
-    imported. A pass that fails leaves in the folder `reproducer` what is needed to run it again, with `zero_weights`
-    without the weights. `home`: the folder that the caller brings the destination to, where references have to hold.
+    `strict` also when it is not shown to compute the same, and without `allow_unverified` when nothing could be
+    compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`:
+    one that was started before, to have it load while this module was imported. A pass that fails leaves in the folder
+    `reproducer` what is needed to run it again, with `zero_weights` without the weights. `home`: the folder that the
+    caller brings the destination to, where references have to hold.
     """
     options = options or OptimizeOptions()
     check_choice(options.external)
@@ -300,17 +302,19 @@ def optimize_file(
             try:
                 pipeline = execute(passes, model, ctx)
                 refuse_new_operators(model, before, options.allow_domains)
+                phase("passes")
+                progress("writing")
+                changed = model.version > 0
+                if options.provenance:
+                    from onnxopt.io.provenance import write_provenance
+
+                    write_provenance(model, source, pipeline_text(passes.passes))
+                staged.write(model, options.external)
             except OnnxOptError as e:
+                if isinstance(e, InvariantError) and e.failed is None:
+                    ctx = _accuse(source, passes, ctx, e, options)
                 _keep(reproducer, source, passes, ctx, e, options, zero_weights)
                 raise
-            phase("passes")
-            progress("writing")
-            changed = model.version > 0
-            if options.provenance:
-                from onnxopt.io.provenance import write_provenance
-
-                write_provenance(model, source, pipeline_text(passes.passes))
-            staged.write(model, options.external)
             phase("write")
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
@@ -321,11 +325,35 @@ def optimize_file(
                 phase("verify")
             report.seconds = time.perf_counter() - start
             if (found := report.verification) is not None and (
-                found.status == DIFFERENT or (strict and found.status not in PROVEN)
+                found.status == DIFFERENT
+                or (strict and found.status not in PROVEN)
+                or (not allow_unverified and found.status == UNVERIFIED)
             ):
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _read_again(source: Path, options: OptimizeOptions) -> Model:
+    model = options.load(source)
+    if options.dims or options.shapes:
+        specialise(model, options.dims, options.shapes)
+    return model
+
+
+def _accuse(
+    source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
+) -> PassContext:
+    """Name in `error`, which the result as a whole ended in, the pass after which it is so: this run is repeated, and
+    looked at after each pass. Returns the context that does so."""
+    from onnxopt.pipeline.instruments import CheckEach
+
+    checking = replace(ctx, instruments=(CheckEach(),), trace=None)
+    try:
+        execute(passes, _read_again(source, options), checking)
+    except OnnxOptError as e:
+        error.message, error.failed = e.message, e.failed
+    return checking
 
 
 def _keep(
@@ -344,21 +372,22 @@ def _keep(
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 
-    model = options.load(source)
-    if options.dims or options.shapes:
-        specialise(model, options.dims, options.shapes)
+    model = _read_again(source, options)
     keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)
 
 
 class DifferentResult(VerificationError):
-    """The result differs from the original, or is not shown to compute the same where only that will do (`strict`);
-    `report` says where. Nothing was written."""
+    """The result differs from the original, or is not shown to compute the same where only that will do; `report`
+    says where. Nothing was written."""
 
     def __init__(self, report: Report) -> None:
         verification = report.verification
         assert verification is not None
         what, hint = _REFUSED[verification.status]
-        super().__init__(f"{report.source}: {what}: {verification.message}", verification.hint or hint)
+        hint = verification.hint or hint
+        if verification.status == UNVERIFIED:
+            hint = "; ".join(filter(None, [hint, "--allow-unverified, without --strict, writes it all the same"]))
+        super().__init__(f"{report.source}: {what}: {verification.message}", hint)
         if not self.hint.startswith(_NOTHING):
             self.hint = f"{_NOTHING}; {self.hint}"
         self.report = report
@@ -372,7 +401,7 @@ _REFUSED = {
         "--rtol says how much an output may differ, -O1 changes no bit",
     ),
     INCONCLUSIVE: ("verification is inconclusive, which --strict refuses", "give real data with --input"),
-    UNVERIFIED: ("the result is not verified, which --strict refuses", "--no-verify writes it all the same"),
+    UNVERIFIED: ("the result is not verified, which --strict and builds refuse", ""),
 }
 
 

@@ -209,6 +209,8 @@ def _flatten(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _squeeze(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, axes = inputs[0], _axes(node, inputs, 13, opset)
     assert x is not None
+    if axes is not None and not axes:
+        return None  # the standard says nothing goes, runtimes that all ones do
     return [np.squeeze(x) if axes is None else np.squeeze(x, tuple(axes))]
 
 
@@ -244,7 +246,7 @@ def _slice(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x = inputs[0]
     assert x is not None
     if opset >= 10:
-        given = [None if i is None else [int(v) for v in i] for i in (*inputs[1:], None, None, None)][:4]
+        given = [None if i is None else [int(v) for v in i.reshape(-1)] for i in (*inputs[1:], None, None, None)][:4]
         starts, ends, axes, steps = given
     else:
         starts, ends, axes, steps = node.attr("starts"), node.attr("ends"), node.attr("axes"), None

@@ -16,6 +16,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
+from onnxopt.ort import onnxruntime
 from onnxopt.protos import Array, array_to_tensor, numpy_dtype
 
 Arrays = dict[Value, Array]
@@ -71,8 +72,7 @@ def _model(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wa
 def _run_onnxruntime(
     graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]
 ) -> Arrays:
-    import onnxruntime as rt
-
+    rt = onnxruntime()
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_mem_reuse = False

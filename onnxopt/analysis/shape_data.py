@@ -179,7 +179,7 @@ def _unsqueeze(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
 
 def _squeeze(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     x, axes = s.shape(n.input(0)), _axes(s, n)
-    if x is None or axes is None:
+    if x is None or not axes:  # without axes the sizes decide
         return None
     at = {_axis(a, len(x)) for a in axes}
     return tuple(d for i, d in enumerate(x) if i not in at)
@@ -268,7 +268,7 @@ def _reshape(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     if target is None:
         return None
     result: list[Size | None] = []
-    for i, t in enumerate(target.tolist()):
+    for i, t in enumerate(target.reshape(-1).tolist()):
         if t == 0 and not n.attr("allowzero", 0):
             t = x[i] if x is not None and i < len(x) else None
         result.append(t)
@@ -287,14 +287,14 @@ def product(sizes: Any) -> Size:
 
 def _expand(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     x, target = s.shape(n.input(0)), s.content(n.input(1))
-    if x is None or target is None or None in target.tolist():
+    if x is None or target is None or None in target.reshape(-1).tolist():
         return None
-    return broadcast([x, tuple(target.tolist())])
+    return broadcast([x, tuple(target.reshape(-1).tolist())])
 
 
 def _filled(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     target = s.content(n.input(0))
-    return None if target is None else tuple(target.tolist())
+    return None if target is None else tuple(target.reshape(-1).tolist())
 
 
 def _range(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:

@@ -20,7 +20,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.graph.writer import write_bodies, write_names
+from onnxopt.graph.writer import node_protos
 from onnxopt.protos import tensor_bytes, tensor_type
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
@@ -163,12 +163,10 @@ def _skeleton(model: Model) -> ModelProto:
         else:
             target.initializer.add(name=value.name, data_type=data_type, dims=dims)
     opaque: set[str] = set()
-    write_bodies(graph)
     for node in graph:
-        write_names(node)
         if not is_known(node.op, graph.opset(node.domain)):
             opaque.update(v.name for v in node.outputs if v is not None)
-    target.node.extend(node.proto for node in graph)
+    target.node.extend(node_protos(graph, graph))
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
         target.value_info.extend(i for i in proto.graph.value_info if i.name in opaque)

@@ -16,7 +16,6 @@ from onnxopt.batch.staging import clear_staging, fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.io import refuse_overwriting_input
-from onnxopt.io.copying import copy_file
 from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED
 
@@ -65,12 +64,17 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         cached = bool(job.cache) and job.options.external != "reuse"  # what refers to other files is nothing to keep
         cache = Cache(Path(job.cache)) if cached else None
         key = cache.key(source, job) if cache is not None else None
-        known = cache.get(key) if cache is not None and key is not None else None
-        if known is not None:
-            outcome.report = known.report | {"source": job.source, "destination": "" if job.check else job.destination}
-            outcome.code = known.code
-            _place(job, source, known.model, outcome)
-            return
+        if cache is not None:
+            outcome.notes = cache.notes  # also those to come
+        if cache is not None and key is not None:
+            shelf = stack.enter_context(staging(job))
+            known = cache.get(key, shelf.path)
+            if known is not None:
+                outcome.report = known.report | {"source": job.source}
+                outcome.report["destination"] = "" if job.check else job.destination
+                outcome.code = known.code
+                _place(job, source, known.model, outcome, shelf, cached=True)
+                return
         folder = stack.enter_context(staging(job))
         made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
         report = _optimized(job, source, made, progress, instruments)
@@ -78,7 +82,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
         if cache is not None and key is not None and _lasts(report):
             cache.put(key, made, outcome.report, outcome.code)
-        _place(job, source, made, outcome, folder)
+        _place(job, source, made, outcome, folder, cached=False)
 
 
 def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments: Sequence[Instrument]) -> Report:
@@ -90,6 +94,7 @@ def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments:
         job.options,
         verify_options=job.verify_options,
         strict=job.strict,
+        allow_unverified=job.allow_unverified,
         progress=progress,
         instruments=instruments,
         reproducer=job.reproducer or None,
@@ -118,9 +123,8 @@ def _refuse_external(source: Path) -> None:
         raise ModelError(f"{source} has external data, which is not replaced in place", "use OUT or --out-dir")
 
 
-def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: StagingFolder | None = None) -> None:
-    """Bring the result to its destination, if it is not there already. `folder`: where it was staged; None for one that
-    comes from the cache. Raises WriteError."""
+def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: StagingFolder, cached: bool) -> None:
+    """Bring the result, which is in `folder`, to its destination, if it is not there already. Raises WriteError."""
     if file_digest(made) == file_digest(source):
         outcome.status = "unchanged"
         if job.check or job.in_place:
@@ -129,7 +133,7 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: Staging
         outcome.status, outcome.code = "would change", 1
         return
     else:
-        outcome.status = "cached" if folder is None else "optimized"
+        outcome.status = "cached" if cached else "optimized"
     if is_url(job.destination):
         store(made, list(files_of(made)), job.destination)
         return
@@ -140,12 +144,6 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: Staging
     try:
         if job.in_place and job.backup:
             keep_original(target, Path(f"{target}{job.backup}"))
-        if folder is not None:
-            move_files(made, target, folder)
-            return
-        with staging(job) as copies:
-            for file in files_of(made):
-                copy_file(file, copies.path / file.name)
-            move_files(copies.path / made.name, target, copies)
+        move_files(made, target, folder)
     except OSError as e:
         raise WriteError(f"cannot write {target}: {e.strerror or e}", "the original is as it was") from None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import dim_option, input_option
+from onnxopt.cli.options import blaming_files, dim_option, input_option, json_text
+from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
 
@@ -87,17 +87,17 @@ def bench(
         seed=seed,
         timeout=timeout,
     )
-    with Progress() as progress:
+    with Progress() as progress, blaming_files(a, *([b] if b else [])):
         progress.phase("loading")
         found = measure([a] if b is None else [a, b], options, progress.phase).to_dict()
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        say_all(json_text(found))
     elif found["failure"]:
-        click.echo(f"✗ not measured: {found['failure']}")
+        say(f"✗ not measured: {found['failure']}")
     elif sys.stdout.isatty():
         latency.print_latencies(found)
     else:
         for line in latency.lines(found):
-            click.echo(line)
+            say(line)
     if found["failure"]:
         sys.exit(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from onnxopt.cli.options import external_option, known_values, names
+from onnxopt.cli.say import say
 from onnxopt.errors import few
 
 
@@ -56,17 +57,17 @@ def extract(
     external = {"copy": "copy", "reference": "reuse"}[data] if data is not None else external
     done = extract_file(model, destination, inputs, outputs, external=external)
     if done.unneeded:
-        click.echo(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
+        say(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
     if done.left_out:
-        click.echo(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
+        say(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
     if quiet:
         return
     counts = f"{done.nodes:,} of {done.nodes_before:,} nodes, {_count(done.inputs, 'input')}"
     where = f", data in {', '.join(done.data)}" if done.data else ""
-    click.echo(f"{destination}: {counts}, {_count(done.outputs, 'output')}, {size(done.bytes)}{where}")
+    say(f"{destination}: {counts}, {_count(done.outputs, 'output')}, {size(done.bytes)}{where}")
     for kind, types in (("input", done.inputs), ("output", done.outputs)):
         for name, type_text in types.items():
-            click.echo(f"  {kind:6}  {name}: {type_text}")
+            say(f"  {kind:6}  {name}: {type_text}")
 
 
 def _few(values: list[str]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from onnxopt.cli.say import say
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +72,9 @@ def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         return []  # the command itself will say so
     stored = {tensor.name for tensor in graph.initializer}
     free = [i.name for i in graph.input if i.name not in stored]
-    return _completed((*free, *(name for node in graph.node for name in node.output if name)), incomplete)
+    known = (*free, *(name for node in graph.node for name in node.output))
+    # Shells put names on the command line as they are: not those that mean something there.
+    return _completed((name for name in known if re.fullmatch(r"[\w./:@+=][\w./:@+=-]*", name)), incomplete)
 
 
 def _completed(known: Iterable[str], incomplete: str) -> list[str]:
@@ -372,7 +376,7 @@ class Watch:
         """Print the times to stderr and write the journal."""
         if self._timing is not None:
             for line in self._timing.lines():
-                click.echo(line, err=True)
+                say(line, err=True)
         if self._journal is not None and self._file is not None:
             import json
 
@@ -400,7 +404,8 @@ def json_text(data: Any) -> str:
     """JSON that every reader takes: infinity and NaN are null."""
     import json
 
-    return json.dumps(_finite(data), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_finite(data), indent=2, allow_nan=False)
+    return text.replace("##", "#\\u0023") + "\n"  # only strings have it, and builds read commands that begin so
 
 
 def _finite(data: Any) -> Any:
@@ -414,6 +419,20 @@ def _finite(data: Any) -> Any:
 def write_text(path: Path, text: str) -> None:
     """Write a report. Raises WriteError."""
     write_bytes(path, text.encode())
+
+
+@contextmanager
+def blaming_files(*files: Path) -> Iterator[None]:
+    """`io.blaming` for commands that need nothing of it as long as all goes well."""
+    try:
+        yield
+    except Exception:
+        from onnxopt.io import blaming
+
+        with ExitStack() as stack:
+            for file in files:
+                stack.enter_context(blaming(file))
+            raise
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
+from onnxopt.graph.structure import Interface, interface_of
 from onnxopt.protos import Array, is_external, tensor_to_array
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Model:
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
         self.graph: Graph
+        self.interface: Interface = interface_of(proto)  # what no pass may change
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
@@ -97,7 +99,6 @@ class Model:
                     graph.outputs[i] = new
                     old.output_count -= 1
                     new.output_count += 1
-                    graph.outputs_changed = True
                     self.version += 1
 
 

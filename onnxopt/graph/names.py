@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class Names:
     """Counts how often each name is defined (sibling bodies may define the same one) and makes fresh ones."""
@@ -16,6 +18,9 @@ class Names:
     def __contains__(self, name: str) -> bool:
         """Was it ever defined?"""
         return name in self._count
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._count)
 
     def fresh(self, hint: str) -> str:
         """`hint` itself if free, else `hint_1`, `hint_2`, …; amortised constant time."""

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from onnxopt.graph.schema import attribute_default
-from onnxopt.protos import Array, attribute_value, make_attribute, qualified, tensor_to_array
+from onnxopt.protos import Array, attribute_value, body_graphs, make_attribute, qualified, tensor_to_array
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -121,6 +121,21 @@ class Node:
         self._attributes = None
         if self.graph is not None:
             self.graph.touch(self)
+
+    def adopt(self, proto: NodeProto) -> None:
+        """Be backed by `proto`, a copy of what backs the node now. The only way to change it: what stands in the node's
+        bodies, at every depth, is backed by the copy too, or its names would be written into what nobody reads."""
+        self.proto, self._attributes = proto, None
+        for key, message in body_graphs(proto) if self.bodies else ():
+            body = self.bodies[key]
+            body.proto = message
+            if not body.nodes_changed:  # else they are put into it when it is written
+                for node, copy in zip(body, message.node):
+                    node.adopt(copy)
+            for tensor in message.initializer:
+                value = body.initializers.get(tensor.name)
+                if value is not None and value.tensor is not None:
+                    value.tensor = tensor
 
     def set_input(self, index: int, value: Value | None) -> None:
         """Make input `index` read `value`; trailing absent inputs are dropped."""

@@ -23,6 +23,7 @@ from onnxopt.pipeline.instruments import CheckEach, Instrument, VerifyEach
 from onnxopt.pipeline.registry import load_module, loaded_modules
 from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
+from onnxopt.plaintext import line
 from onnxopt.protos import is_external
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def write_reproducer(
         _write_json(folder / "settings.json", settings)
         _write_json(folder / "environment.json", environment())
         (folder / "pipeline.txt").write_text(text + "\n")
-        (folder / "error.txt").write_text(f"{error.message}\n")
+        (folder / "error.txt").write_text(f"{line(error.message, whole=True)}\n", encoding="utf-8")
     except OSError as e:
         raise WriteError(f"cannot write {folder}: {e.strerror or e}", "name another folder for --reproducer") from None
     error.hint = f"`onnxopt reproduce {folder}` runs it again; attach the folder to a report"

@@ -44,10 +44,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
         for v in node.outputs:
             if v is not None and v.name == "?":
                 base = next((old.name for old, _ in pairs), node.op)
-                v.name = graph.model.names.fresh(f"{base}_{node.op}")
-                node.stale = True
-                for user in v.users:
-                    user.stale = True
+                v.rename(graph.model.names.fresh(f"{base}_{node.op}"))
     for root in m.bindings.roots or (anchor,):
         if root.graph is not None and not any(v is not None and v.is_used for v in root.outputs):
             graph.remove(root)
@@ -62,7 +59,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
         if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
             copy = NodeProto()
             copy.CopyFrom(lender.proto)
-            lender.proto, lender._attributes = copy, None
+            lender.adopt(copy)
 
 
 def _name_apart(m: Match) -> None:
@@ -74,7 +71,7 @@ def _name_apart(m: Match) -> None:
                 proto = NodeProto()
                 proto.CopyFrom(node.proto)
                 proto.name = ""
-                node.proto, node._attributes = proto, None
+                node.adopt(proto)
             names.add(node.name)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.api import DifferentResult, OptimizeOptions, Report, optimize_file
 from onnxopt.rollback.search import Search
-from onnxopt.verification import Verifier, VerifyOptions
+from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
@@ -24,6 +24,7 @@ def optimize_or_roll_back(
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     strict: bool = False,
+    allow_unverified: bool = True,
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
     again: Sequence[Instrument] = (),
@@ -44,6 +45,7 @@ def optimize_or_roll_back(
             verify_options=verify_options,
             verifier=verifier,
             strict=strict,
+            allow_unverified=allow_unverified,
             progress=progress,
             instruments=instruments,
             reproducer=reproducer,
@@ -54,12 +56,15 @@ def optimize_or_roll_back(
         if strict:
             Search(source, options, verify_options, progress).explain(e)
             raise
+        if _unverified(e):
+            raise
         return roll_back(
             e,
             source,
             destination,
             options,
             verify_options=verify_options,
+            allow_unverified=allow_unverified,
             progress=progress,
             instruments=again,
             reproducer=reproducer,
@@ -74,6 +79,7 @@ def roll_back(
     options: OptimizeOptions | None = None,
     *,
     verify_options: VerifyOptions | None = None,
+    allow_unverified: bool = True,
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
     reproducer: str | Path | None = None,
@@ -97,12 +103,15 @@ def roll_back(
                 destination,
                 work.options,
                 verify_options=verify_options,
+                allow_unverified=allow_unverified,
                 progress=progress,
                 instruments=instruments,
                 home=home,
             )
         except DifferentResult as e:
             error = e
+            if _unverified(e):
+                break  # nothing more can be learnt
             continue
         report.rolled_back = [r.record for r in work.left_out]
         if reproducer is not None:
@@ -111,3 +120,8 @@ def roll_back(
     if reproducer is not None:
         work.keep(Path(reproducer), error)
     raise error
+
+
+def _unverified(error: DifferentResult) -> bool:
+    found = error.report.verification
+    return found is not None and found.status == UNVERIFIED

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.ort import onnxruntime
 from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims, read_array
 from onnxopt.verification.feeding import feed
@@ -210,8 +211,7 @@ class Runner:
 
         Raises UsageError, and Refused where a file cannot be loaded or run.
         """
-        import onnxruntime as rt
-
+        rt = onnxruntime()
         self.provider = find_provider(options.provider)
         self.paths, self.warmup = paths, options.warmup
         self.settings = rt.SessionOptions()
@@ -240,8 +240,7 @@ class Runner:
         self._warm_up()
 
     def _load(self) -> None:
-        import onnxruntime as rt
-
+        rt = onnxruntime()
         providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
         for i in self.order:
             self.tell(f"loading {_label(i)}")

@@ -26,13 +26,20 @@ class Gone(Exception):
         self.late = late
 
 
+def child(start: str) -> list[str]:
+    """The command of a Python process that runs `start`: all that we start begin here.
+
+    -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
+    """
+    return [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(_HOME)!r}); {start}"]
+
+
 class Worker:
     """A Python process that runs `start`, and answers messages on its stdin by messages on its stdout."""
 
     def __init__(self, start: str) -> None:
         self._process = subprocess.Popen(
-            # -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
-            [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(_HOME)!r}); {start}"],
+            child(start),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
+from onnxopt.ort import onnxruntime
 from onnxopt.verification.service import Refused
 from onnxopt.wire import GRAPH, key, varint
 
@@ -20,8 +21,7 @@ def find_provider(name: str) -> str:
 
     An empty name is the CPU's. Raises UsageError for one that this onnxruntime does not have.
     """
-    import onnxruntime as rt
-
+    rt = onnxruntime()
     if not name:
         return CPU
     available: dict[str, str] = {p.removesuffix("ExecutionProvider").lower(): p for p in rt.get_available_providers()}
@@ -66,8 +66,7 @@ class OnnxRuntime:
         `provider` is put before the CPU's. Of a serialized model, `weights` are the arrays of external initializers,
         and `folder` is where other external data lie.
         """
-        import onnxruntime as rt
-
+        rt = onnxruntime()
         options = rt.SessionOptions()
         if weights:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from onnxopt.ort import onnxruntime
 from onnxopt.verification.frames import receive, send
 from onnxopt.verification.process import Gone, Worker
 
@@ -109,7 +110,7 @@ def serve(make: Callable[[Tell], Any]) -> None:
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
         with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
-            import onnxruntime  # noqa: F401
+            onnxruntime()
 
         def tell(state: str) -> None:
             send(target, ("state", state))
