@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, VerificationError
 from onnxopt.graph import operators, refuse_new_operators, specialise
-from onnxopt.io import Staged, blaming, from_proto, load, refuse_overwriting_input, save
+from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import (
     Instrument,
@@ -61,9 +61,11 @@ class OptimizeOptions:
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
-    model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what
-    (these three for files only). `excluded`: single matches that made a result wrong. `limits`: what native code may
-    take that runs on what the model says.
+    model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
+    `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
+    result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
+    the result (these four for files only). `excluded`: single matches that made a result wrong. `limits`: what native
+    code may take that runs on what the model says.
     """
 
     level: int = 2
@@ -80,6 +82,7 @@ class OptimizeOptions:
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
+    external: str = "auto"
     excluded: tuple[Site, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -267,6 +270,7 @@ def optimize_file(
     trace: Trace | None = None,
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
+    home: Path | None = None,
 ) -> Report:
     """Optimize one file into another. The destination appears only when the result is verified.
 
@@ -274,9 +278,11 @@ def optimize_file(
     `strict` also when it is not shown to compute the same, and without `allow_unverified` when nothing could be
     compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`:
     one that was started before, to have it load while this module was imported. A pass that fails leaves in the folder
-    `reproducer` what is needed to run it again, with `zero_weights` without the weights.
+    `reproducer` what is needed to run it again, with `zero_weights` without the weights. `home`: the folder that the
+    caller brings the destination to, where references have to hold.
     """
     options = options or OptimizeOptions()
+    check_choice(options.external)
     source, destination = Path(source), Path(destination)
     passes, ctx = options.passes(), options.context((*instruments, _Tell(progress)), trace)
     phases: dict[str, float] = {}
@@ -298,7 +304,7 @@ def optimize_file(
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)
         refuse_overwriting_input(source, destination, model.proto)
-        with Staged(destination) as staged:
+        with Staged(destination, home) as staged:
             phase("load")
             before = operators(model)
             try:
@@ -311,7 +317,7 @@ def optimize_file(
                     from onnxopt.io.provenance import write_provenance
 
                     write_provenance(model, source, pipeline_text(passes.passes))
-                staged.write(model)
+                staged.write(model, options.external)
             except OnnxOptError as e:
                 if isinstance(e, InvariantError) and e.failed is None:
                     ctx = _accuse(source, passes, ctx, e, options)

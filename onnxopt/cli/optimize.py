@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from onnxopt.cli.options import (
     Recorder,
     Watch,
+    external_option,
     input_option,
     instrument_options,
     json_text,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
 )
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
+@external_option
 @pipeline_options
 @click.option(
     "--strict",
@@ -117,6 +119,7 @@ def optimize(
     junit: Path | None,
     form: str,
     provenance: bool,
+    external: str,
     strict: bool,
     allow_unverified: bool,
     no_verify: bool,
@@ -172,7 +175,7 @@ def optimize(
     verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"])
     telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
     allow_unverified |= not telling.to_machines
-    single = _Single(report_file, reproducer, zero_weights, strict, allow_unverified, verbose, max_rewrites)
+    single = _Single(report_file, reproducer, zero_weights, strict, allow_unverified, verbose, max_rewrites, external)
     if plain and models[1] == "-":
         if form == "json":
             raise UsageError(
@@ -196,7 +199,7 @@ def optimize(
     pairs = Places(models, out_dir, in_place, check).pairs()
     if len(pairs) > 1 and (many := [name for name in _ONE_ONLY if given[name]]):
         raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
-    options = make_options(given, max_rewrites, provenance)
+    options = make_options(given, max_rewrites, provenance, external)
     watch = Watch(Path(pairs[0][0]), given)
     made_of: dict[str, Any] = {
         "strict": strict,
@@ -249,6 +252,7 @@ class _Single:
     allow_unverified: bool
     verbose: int
     max_rewrites: int | None
+    external: str
 
     def run(
         self,
@@ -272,7 +276,7 @@ class _Single:
         from onnxopt.report.progress import Progress
         from onnxopt.rollback import optimize_or_roll_back
 
-        options, watch = make_options(given, self.max_rewrites, provenance), Watch(source, given)
+        options, watch = make_options(given, self.max_rewrites, provenance, self.external), Watch(source, given)
         if self.verbose or self.report_file is not None:
             from onnxopt.pipeline.instruments import Sizes
 

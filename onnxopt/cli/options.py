@@ -186,6 +186,15 @@ def input_option(purpose: str) -> Callable[[F], F]:
     return click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help=purpose)
 
 
+external_option = click.option(
+    "--external",
+    type=click.Choice(["auto", "inline", "copy", "reuse"]),
+    default="auto",
+    show_default=True,
+    help="Weights that lie beside the model: copy them into OUT.TOKEN.data, put them inline into OUT, or reuse them "
+    "where they are, in the folder of OUT or below. auto: copy, unless nothing changed and OUT is in that folder.",
+)
+
 plugin_option = click.option(
     "--plugin",
     "plugins",
@@ -282,7 +291,9 @@ def pipeline_options(function: F) -> F:
     )
 
 
-def make_options(given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False) -> OptimizeOptions:
+def make_options(
+    given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False, external: str = "auto"
+) -> OptimizeOptions:
     """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
     from onnxopt.api import OptimizeOptions
     from onnxopt.pipeline.text import literal
@@ -307,6 +318,7 @@ def make_options(given: dict[str, Any], max_rewrites: int | None = None, provena
         target_opset=given["target_opset"],
         provenance=provenance,
         limits=Limits(given["limit"], given["work"]),
+        external=external,
     )
 
 

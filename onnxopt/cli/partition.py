@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from onnxopt.verification.plan import Plan
 
 
+_INDEX = "partition.json"
+
+
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.strip().removeprefix("ai.onnx::") for text in value for name in text.split(",") if name.strip())
 
@@ -138,12 +141,15 @@ def _print_table(parts: Sequence[Part], summary: str) -> None:
 
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path) -> None:
     """Write and check the parts beside `folder`; they go into it when they are right."""
+    from onnxopt.io import refuse_overwriting_input
+    from onnxopt.io.placing import refuse_special
     from onnxopt.verification.composition import Step
 
     if folder.exists() and not folder.is_dir():
         raise WriteError(f"{folder} is a file", "name a folder")
-    if source.resolve().parent == folder.resolve() and source.name in {f"{p.name}.onnx" for p in parts}:
-        raise WriteError(f"{source} would be overwritten", "write to another folder, the original stays untouched")
+    for name in (*(f"{p.name}.onnx" for p in parts), _INDEX):
+        refuse_special(folder / name)
+        refuse_overwriting_input(source, folder / name)
     with _explained(folder), tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as t:
         steps, entries = [], []
         for part in parts:
@@ -161,7 +167,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path) 
                     "outputs": list(part.outputs),
                 }
             )
-        index = Path(t) / "partition.json"
+        index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
         _check(source, plan, steps, "the parts, run in order,")
         folder.mkdir(exist_ok=True)

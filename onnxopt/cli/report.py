@@ -58,9 +58,11 @@ def report(
     for path in (source, result, *([record] if record is not None else [])):
         if os.path.realpath(path) == os.path.realpath(output):
             raise WriteError(f"{output} is one of the files to read", "write the page to another name")
-    from onnxopt.io import Staged, blaming
+    from onnxopt.io import Staged, blaming, refuse_overwriting_input
     from onnxopt.report.progress import Progress
 
+    for model in (source, result):
+        refuse_overwriting_input(model, output)
     with Progress(enabled=not quiet) as progress, Staged(output) as staged, blaming(source), blaming(result):
         from onnxopt.comparison import compare_files, judge, read_history, repeat
 
@@ -74,7 +76,7 @@ def report(
             verdict = judge(source, result, options, history.entries if not found.doubts else ()).to_dict()
         progress.phase("writing")
         staged.write_bytes(_page(found.to_dict(verdict), not no_times).encode())
-        size = staged.path.stat().st_size
+        size = staged.bytes
         staged.commit()
     if not quiet:
         _tell(output, size, found.doubts)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import OnnxOptError, UsageError, WriteError
 from onnxopt.graph import Model
-from onnxopt.io import load, save
+from onnxopt.io import load, refuse_overwriting_input, save
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute, remaining
 from onnxopt.pipeline.instruments import CheckEach, Instrument, VerifyEach
@@ -112,6 +112,9 @@ def write_reproducer(
         "verify_each": verify or any(isinstance(i, VerifyEach) for i in ctx.instruments),
         "plugins": loaded_modules(),
     }
+    for name in ("model.onnx", "settings.json", "environment.json", "pipeline.txt", "error.txt"):
+        if model.path is not None:
+            refuse_overwriting_input(model.path, folder / name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save(model, folder / "model.onnx")

@@ -30,6 +30,7 @@ def optimize_or_roll_back(
     again: Sequence[Instrument] = (),
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
+    home: Path | None = None,
 ) -> Report:
     """`optimize_file`, and `roll_back` where the result differs, unless `strict`. `verify_options` None: not verified.
 
@@ -49,6 +50,7 @@ def optimize_or_roll_back(
             instruments=instruments,
             reproducer=reproducer,
             zero_weights=zero_weights,
+            home=home,
         )
     except DifferentResult as e:
         if strict:
@@ -66,6 +68,7 @@ def optimize_or_roll_back(
             progress=progress,
             instruments=again,
             reproducer=reproducer,
+            home=home,
         )
 
 
@@ -80,6 +83,7 @@ def roll_back(
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
     reproducer: str | Path | None = None,
+    home: Path | None = None,
 ) -> Report:
     """After `optimize_file` raised `error`: leave out what made the result wrong and optimize again, until it is
     verified. The report's `rolled_back` says what was left out.
@@ -102,6 +106,7 @@ def roll_back(
                 allow_unverified=allow_unverified,
                 progress=progress,
                 instruments=instruments,
+                home=home,
             )
         except DifferentResult as e:
             error = e
