@@ -22,7 +22,7 @@ CHOOSES: Final = frozenset(
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
         # of commands that read no such file
         *("runs", "seconds", "warmup", "threads", "provider", "cases", "pieces", "top", "no-work", "node", "ops"),
-        *("outputs", "data", "allow-single-node", "no-single-node"),
+        *("external", "outputs", "data", "allow-single-node", "no-single-node"),
         *("match-outputs", "overlapping", "ignore-literals", "exact", "single-use"),
     )
 )
