@@ -5,8 +5,8 @@ never turns false; only new values lack facts. Inference therefore runs when a r
 facts, and at most once between two calls of `refresh_allowed`, which keeps the cost linear.
 
 Facts grow: where an `Unsqueeze` or a `Shape` has become a constant, inference finds a number for what was a symbol. A
-value that is known better is looked at again, as one that changed is (`learn`), and where all is quiet inference has
-the last word (`settle`): so what is written is what a second run would make of it.
+value that is known better is looked at again, as one that changed is (`learn`), and a round of passes begins with all
+that inference knows (`settle`): so what is written is what a second run would make of it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def update(model: Model) -> None:
 
 
 def settle(model: Model) -> None:
-    """Infer a last time, where more may be known by now."""
+    """Infer again where more may be known by now."""
     if model.is_vague:
         update(model)
 
