@@ -100,7 +100,6 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     """Gather(x, 0, axis) = Squeeze(x, axis) where the axis has one element."""
     if index.ndim or int(index) not in (0, -1):
         m.skip()
-    m.require(m.opset >= 13, "Squeeze takes its axes as input from opset 13 on")
     dims, axis = m.shape(x), int(m.gather.attr("axis"))
     m.require(dims is not None and dims[axis] == 1, "the axis has more elements, or an unknown number")
     m.require(not x.constant, "a constant, which folds")

@@ -61,7 +61,6 @@ def reshape_there_and_back(m: Match, x: Value, inner: Value, target: Value) -> V
     """Reshape(Reshape(x, s), dims of x and ones) = Squeeze(x) or Unsqueeze(x), whatever computes the dims."""
     if target.constant:
         m.skip()  # that is a Reshape of a Reshape
-    m.require(m.opset >= 13, "Squeeze takes its axes as input from opset 13 on")
     dims, wanted = m.shape(x), m.shape(m.outer.output)
     m.require(dims is not None and wanted is not None, "a rank is unknown")
     assert dims is not None and wanted is not None

@@ -97,7 +97,6 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
     rank = m.rank(x)
     m.require(a.size == b.size == 1, "bounds for each element")
     m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "the rank is unknown, or would rise")
-    m.require(m.opset >= 11, "the bounds are attributes before opset 11")
     m.require(a.dtype == np.float32 or (a.dtype == np.float64 and m.opset >= 12), "runtimes clip few other types")
     m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
     result: Value = m.op.Clip(x, m.const(a.reshape(()), like=a), m.const(b.reshape(()), like=b))
