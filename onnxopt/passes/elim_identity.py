@@ -9,7 +9,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens
 
 
 def same_shape(m: Match, x: Value) -> None:
@@ -268,6 +268,23 @@ def add_zero(m: Match, x: Value) -> Value:
     return x
 
 
+@rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c"), name="node"))
+def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
+    """x * ones = x / ones = x - zeros = x + (-0, …) = x, where they do not widen x."""
+    if not c.constant or not any(d > 1 for d in c.constant_type()[1]):
+        m.skip()
+    if widens(m, x, c):
+        m.skip()
+    array = c.array
+    neutral = m.node.op in ("Div", "Mul")
+    if array.dtype.kind not in "iuf" or array.flat[0] != neutral or not (array == neutral).all():
+        m.skip()
+    signed = np.signbit(array) if array.dtype.kind == "f" else None
+    if signed is not None and m.node.op in ("Add", "Sub"):
+        m.require((signed == (m.node.op == "Add")).all(), "zeros of this sign turn others over")
+    return x
+
+
 @rewrite(op.And(var("x"), True))
 def and_true(m: Match, x: Value) -> Value:
     """x and true = x."""
@@ -341,7 +358,8 @@ class ElimIdentity(RewritePass):
 
     Applies when: type, shape and bits of the output are provably the input's.
     Keeps: the Identity between an input, initializer or outer value and a graph output.
-    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0; constants that raise the rank.
+    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0 (`simplify-arithmetic` does it); constants that raise
+    the rank.
     """
 
     info = PassInfo("elim-identity", opt_level=1)
@@ -368,6 +386,7 @@ class ElimIdentity(RewritePass):
         power_of_one,
         subtract_zero,
         add_zero,
+        neutral_tensor,
         and_true,
         or_false,
         idempotent,

@@ -14,6 +14,17 @@ def quantized(m: Match, x: Value) -> bool:
     return any(user.op == "QuantizeLinear" for v in m.anchor.outputs if v is not None for user in v.users)
 
 
+def widens(m: Match, x: Value, c: Value) -> bool:
+    """May broadcasting with the constant `c` give more dims, or larger ones, than `x` has?"""
+    dims = c.constant_type()[1]
+    if not dims:
+        return False
+    shape = m.shape(x)
+    if shape is None or len(shape) < len(dims):
+        return True
+    return any(d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
+
+
 def ends_formula(x: Value, factor: Array) -> bool:
     """Does `x` times `factor` end a normalization or a Gelu that is written out?
 
