@@ -11,6 +11,8 @@ from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens
 
+_SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
+
 
 def same_shape(m: Match, x: Value) -> None:
     """Decline unless input and output provably have the same shape (numbers, or equal symbols)."""
@@ -285,6 +287,25 @@ def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
     return x
 
 
+@rewrite(
+    op.QuantizeLinear(
+        op.DequantizeLinear(var("q"), const("scale"), const("zero").opt(), name="dequantize", shared=True),
+        const("scale"),
+        const("zero").opt(),
+        name="quantize",
+    )
+)
+def quantized_again(m: Match, q: Value, scale: Array, zero: Array | None) -> Value:
+    """Quantize(Dequantize(q, s, z), s, z) = q."""
+    kind = m.dtype(q)
+    m.require(kind in _SHORT and m.dtype(m.quantize.output) == kind, "not integers of one type, of at most 16 bits")
+    m.require(scale.dtype == np.float32, "the scale is not of single precision")
+    m.require((np.abs(scale) > 1e-30).all() and (np.abs(scale) < 1e30).all(), "products with the scale may be lost")
+    same = all(m.dequantize.attr(a) == m.quantize.attr(a) for a in ("axis", "block_size"))
+    m.require(same and not m.quantize.attr("precision", 0), "scaled otherwise")
+    return q
+
+
 @rewrite(op.And(var("x"), True))
 def and_true(m: Match, x: Value) -> Value:
     """x and true = x."""
@@ -387,6 +408,7 @@ class ElimIdentity(RewritePass):
         subtract_zero,
         add_zero,
         neutral_tensor,
+        quantized_again,
         and_true,
         or_false,
         idempotent,
