@@ -12,19 +12,23 @@ the last word (`settle`): so what is written is what a second run would make of 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Final
 
-from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto, shape_inference
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, shape_inference
+from onnx.defs import OpSchema
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
-from onnxopt.graph.schema import is_known
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import write_bodies, write_names
 from onnxopt.protos import tensor_bytes, tensor_type
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
+_DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 _OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()
 
@@ -166,8 +170,11 @@ def _skeleton(model: Model) -> ModelProto:
     write_bodies(graph)
     for node in graph:
         write_names(node)
-        if not is_known(node.op, graph.opset(node.domain)):
+        schema = find_schema(node.op, graph.opset(node.domain))
+        if schema is None:
             opaque.update(v.name for v in node.outputs if v is not None)
+        elif node.domain == "ai.onnx.ml":
+            target.value_info.extend(_declared(node, schema))
     target.node.extend(node.proto for node in graph)
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
@@ -175,6 +182,16 @@ def _skeleton(model: Model) -> ModelProto:
         target.output.extend(i for i in proto.graph.output if i.name in opaque)
     target.output.extend(ValueInfoProto(name=v.name) for v in graph.outputs if v.name not in opaque)
     return skeleton
+
+
+def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:
+    """Types of results that the schema names: for most operators of classical models there is no inference."""
+    for v, output in zip(node.outputs, schema.outputs):
+        kind = _DECLARED.get(output.type_str)
+        if v is not None and kind and not v.is_output:
+            info = ValueInfoProto(name=v.name)
+            info.type.tensor_type.elem_type = kind
+            yield info
 
 
 class _Facts:
