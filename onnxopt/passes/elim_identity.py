@@ -9,7 +9,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens, without_ones
 
 _SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
@@ -196,21 +196,12 @@ def squeeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
 
 @rewrite(one_of("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")(var("x"), ..., name="reduce"))
 def reduce_over_ones(m: Match, x: Value) -> Value:
-    """Reduce(x) = x, dims kept, when every reduced dim is 1."""
+    """Reduce(x) = x, or Squeeze(x), when every reduced dim is 1."""
     node = m.reduce
+    result, reduces = without_ones(m, node, x)
     sums = node.op in ("ReduceSum", "ReduceMean") and m.dtype(x) not in (TensorProto.INT32, TensorProto.INT64)
-    given = node.input(1)
-    m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.tolist() if given is not None else node.attr("axes")
-    if not axes:
-        m.require(given is not None or len(node.inputs) > 1 or m.opset >= 18, "reduces all axes")
-        m.require(node.attr("noop_with_empty_axes", 0) == 1, "reduces all axes")
-        return x
-    m.require(node.attr("keepdims", 1), "dims are dropped")
-    dims = m.shape(x)
-    m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
-    m.require(not sums, "a sum starts at +0 and turns -0 into it")
-    return x
+    m.require(not reduces or not sums, "a sum starts at +0 and turns -0 into it")
+    return result
 
 
 @rewrite(op.Resize(var("x"), ..., name="resize"))

@@ -7,7 +7,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var, widens
+from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var, widens, without_ones
 
 
 @rewrite(op.Mul(var("x"), either(op.Div(1, var("y")), op.Reciprocal(var("y")))))
@@ -75,6 +75,12 @@ def sum_with_zeros(m: Match, x: Value, zeros: Value) -> Value:
     return x
 
 
+@rewrite(one_of("ReduceMean", "ReduceSum")(var("x"), ..., name="reduce"))
+def sum_of_one(m: Match, x: Value) -> Value:
+    """ReduceSum(x) = ReduceMean(x) = x, or Squeeze(x), over dims of one, but for the sign of a zero."""
+    return without_ones(m, m.reduce, x)[0]
+
+
 @rewrite(op.Where(op.Not(var("c")), var("a"), var("b"), name="where"))
 def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
     """Where(not c, a, b) = Where(c, b, a)."""
@@ -129,6 +135,7 @@ class SimplifyArithmetic(RewritePass):
         factor_of_divided,
         divided_product,
         sum_with_zeros,
+        sum_of_one,
         choice_of_not,
         clip_of_max,
         clip_of_min,
