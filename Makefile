@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-judge bench-macs bench-onnxsim bench-peers clean
+.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-growth bench-judge bench-macs bench-onnxsim bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench: $(READY) ## time long chains, and start-up against load and save (MODEL=i
 	@$(BIN)/python benchmarks/chain.py --verify --nodes 2000 20000 --runs 2
 	@$(BIN)/python benchmarks/partition.py
 	@$(BIN)/python benchmarks/startup.py $(if $(MODEL),"$(MODEL)")
+
+bench-growth: $(READY) ## time and memory of thirteen families of models up to 500,000 nodes, beside onnxruntime
+	@$(BIN)/python benchmarks/growth.py
 
 bench-judge: $(READY) ## break results on purpose, and count what verification finds (MODEL=folder)
 	@$(BIN)/python benchmarks/judge.py --jobs $(JOBS) $(if $(MODEL),--models $(MODEL))

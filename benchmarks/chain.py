@@ -14,40 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from families import chain
 from pairs import onnxopt, run
 
-CHANNELS = 4
 UNIT = 4  # nodes in one repetition
-
-
-def _tensor(name: str, data: np.ndarray) -> TensorProto:
-    return TensorProto(name=name, data_type=TensorProto.FLOAT, dims=data.shape, raw_data=data.tobytes())
-
-
-def chain(nodes: int) -> onnx.ModelProto:
-    """Conv(1x1, 4 channels), BatchNormalization, Relu, Identity, repeated until there are `nodes` nodes."""
-    rng = np.random.default_rng(0)
-    graph = onnx.GraphProto(name="chain")
-    x = "x"
-    for i in range(nodes // UNIT):
-        w = rng.standard_normal((CHANNELS, CHANNELS, 1, 1), np.float32)
-        statistics = rng.uniform(0.5, 1.5, (4, CHANNELS)).astype(np.float32)
-        names = [f"{kind}{i}" for kind in ("scale", "shift", "mean", "var")]
-        graph.initializer.append(_tensor(f"w{i}", w))
-        graph.initializer.extend(_tensor(name, row) for name, row in zip(names, statistics))
-        y = "y" if i == nodes // UNIT - 1 else f"identity{i}"
-        graph.node.add(op_type="Conv", input=[x, f"w{i}"], output=[f"conv{i}"])
-        graph.node.add(op_type="BatchNormalization", input=[f"conv{i}", *names], output=[f"bn{i}"])
-        graph.node.add(op_type="Relu", input=[f"bn{i}"], output=[f"relu{i}"])
-        graph.node.add(op_type="Identity", input=[f"relu{i}"], output=[y])
-        x = y
-    shape = [1, CHANNELS, 2, 2]
-    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, shape))
-    graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, shape))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def best(nodes: int, folder: Path, runs: int, verify: bool) -> float:

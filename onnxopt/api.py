@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import OnnxOptError, UsageError, VerificationError
+from onnxopt.errors import InvariantError, OnnxOptError, UsageError, VerificationError
 from onnxopt.graph import operators, refuse_new_operators, specialise
-from onnxopt.io import Staged, blaming, from_proto, load, refuse_overwriting_input, save
+from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import (
     Instrument,
@@ -25,7 +25,7 @@ from onnxopt.pipeline import (
     parse_pipeline,
     pipeline_text,
 )
-from onnxopt.pipeline.context import Trace
+from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.site import Site
 from onnxopt.verification import (
     DIFFERENT,
@@ -38,6 +38,7 @@ from onnxopt.verification import (
     VerifyOptions,
     verify,
 )
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -60,8 +61,11 @@ class OptimizeOptions:
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
     `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
-    model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what
-    (these three for files only). `excluded`: single matches that made a result wrong.
+    model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
+    `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
+    result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
+    the result (these four for files only). `excluded`: single matches that made a result wrong. `limits`: what native
+    code may take that runs on what the model says.
     """
 
     level: int = 2
@@ -78,7 +82,9 @@ class OptimizeOptions:
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
+    external: str = "auto"
     excluded: tuple[Site, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
     def load(self, source: str | Path) -> Model:
         """The model in a file, as these options want it read. Raises ModelError and UsageError."""
@@ -87,6 +93,7 @@ class OptimizeOptions:
             freeze_initializers=self.freeze_initializers,
             inline_functions=self.inline_functions,
             target_opset=self.target_opset,
+            limits=self.limits,
         )
 
     def passes(self) -> Sequential:
@@ -104,13 +111,17 @@ class OptimizeOptions:
             required_pass=required,
             disabled_pass=[get_pass(name).info.name for name in whole if not is_rule(name)],
             disabled_rule=[name for name in whole if is_rule(name)],
-            config=self.config,
+            config=self._limits() | dict(self.config),
             target=self.target,
             instruments=instruments,
             trace=trace,
             max_rewrites=self.max_rewrites,
             excluded=[*self.sites(), *self.excluded],
         )
+
+    def _limits(self) -> dict[str, Any]:
+        chosen = {MEMORY: self.limits.memory, WORK: self.limits.work}
+        return {key.name: value for key, value in chosen.items() if value != key.default}
 
     def sites(self) -> list[Site]:
         """The single matches that `disable` names. Raises UsageError for a rule that does not exist."""
@@ -253,21 +264,25 @@ def optimize_file(
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     strict: bool = False,
+    allow_unverified: bool = True,
     progress: Progress = lambda name: None,
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
+    home: Path | None = None,
 ) -> Report:
     """Optimize one file into another. The destination appears only when the result is verified.
 
     Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
-    `strict` also when it is not shown to compute the same, with the Report as `error.report`. A model nothing was
-    changed in is copied, byte for byte. `verifier`: one that was started before, to have it load while this module was
-    imported. A pass that fails leaves in the folder `reproducer` what is needed to run it again, with `zero_weights`
-    without the weights.
+    `strict` also when it is not shown to compute the same, and without `allow_unverified` when nothing could be
+    compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`:
+    one that was started before, to have it load while this module was imported. A pass that fails leaves in the folder
+    `reproducer` what is needed to run it again, with `zero_weights` without the weights. `home`: the folder that the
+    caller brings the destination to, where references have to hold.
     """
     options = options or OptimizeOptions()
+    check_choice(options.external)
     source, destination = Path(source), Path(destination)
     passes, ctx = options.passes(), options.context((*instruments, _Tell(progress)), trace)
     phases: dict[str, float] = {}
@@ -289,23 +304,25 @@ def optimize_file(
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)
         refuse_overwriting_input(source, destination, model.proto)
-        with Staged(destination) as staged:
+        with Staged(destination, home) as staged:
             phase("load")
             before = operators(model)
             try:
                 pipeline = execute(passes, model, ctx)
                 refuse_new_operators(model, before, options.allow_domains)
+                phase("passes")
+                progress("writing")
+                changed = model.version > 0
+                if options.provenance:
+                    from onnxopt.io.provenance import write_provenance
+
+                    write_provenance(model, source, pipeline_text(passes.passes))
+                staged.write(model, options.external)
             except OnnxOptError as e:
+                if isinstance(e, InvariantError) and e.failed is None:
+                    ctx = _accuse(source, passes, ctx, e, options)
                 _keep(reproducer, source, passes, ctx, e, options, zero_weights)
                 raise
-            phase("passes")
-            progress("writing")
-            changed = model.version > 0
-            if options.provenance:
-                from onnxopt.io.provenance import write_provenance
-
-                write_provenance(model, source, pipeline_text(passes.passes))
-            staged.write(model)
             phase("write")
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
@@ -316,11 +333,35 @@ def optimize_file(
                 phase("verify")
             report.seconds = time.perf_counter() - start
             if (found := report.verification) is not None and (
-                found.status == DIFFERENT or (strict and found.status not in PROVEN)
+                found.status == DIFFERENT
+                or (strict and found.status not in PROVEN)
+                or (not allow_unverified and found.status == UNVERIFIED)
             ):
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _read_again(source: Path, options: OptimizeOptions) -> Model:
+    model = options.load(source)
+    if options.dims or options.shapes:
+        specialise(model, options.dims, options.shapes)
+    return model
+
+
+def _accuse(
+    source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
+) -> PassContext:
+    """Name in `error`, which the result as a whole ended in, the pass after which it is so: this run is repeated, and
+    looked at after each pass. Returns the context that does so."""
+    from onnxopt.pipeline.instruments import CheckEach
+
+    checking = replace(ctx, instruments=(CheckEach(),), trace=None)
+    try:
+        execute(passes, _read_again(source, options), checking)
+    except OnnxOptError as e:
+        error.message, error.failed = e.message, e.failed
+    return checking
 
 
 def _keep(
@@ -339,21 +380,22 @@ def _keep(
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 
-    model = options.load(source)
-    if options.dims or options.shapes:
-        specialise(model, options.dims, options.shapes)
+    model = _read_again(source, options)
     keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)
 
 
 class DifferentResult(VerificationError):
-    """The result differs from the original, or is not shown to compute the same where only that will do (`strict`);
-    `report` says where. Nothing was written."""
+    """The result differs from the original, or is not shown to compute the same where only that will do; `report`
+    says where. Nothing was written."""
 
     def __init__(self, report: Report) -> None:
         verification = report.verification
         assert verification is not None
         what, hint = _REFUSED[verification.status]
-        super().__init__(f"{report.source}: {what}: {verification.message}", verification.hint or hint)
+        hint = verification.hint or hint
+        if verification.status == UNVERIFIED:
+            hint = "; ".join(filter(None, [hint, "--allow-unverified, without --strict, writes it all the same"]))
+        super().__init__(f"{report.source}: {what}: {verification.message}", hint)
         if not self.hint.startswith(_NOTHING):
             self.hint = f"{_NOTHING}; {self.hint}"
         self.report = report
@@ -367,7 +409,7 @@ _REFUSED = {
         "--rtol says how much an output may differ, -O1 changes no bit",
     ),
     INCONCLUSIVE: ("verification is inconclusive, which --strict refuses", "give real data with --input"),
-    UNVERIFIED: ("the result is not verified, which --strict refuses", "--no-verify writes it all the same"),
+    UNVERIFIED: ("the result is not verified, which --strict and builds refuse", ""),
 }
 
 
@@ -387,14 +429,20 @@ def stats(
     from onnxopt.analysis.cost import model_stats, model_work
 
     with blaming(model):
-        counted = model_stats(load(model))
+        measured = load(model)
+        counted = model_stats(measured)
         if not work:
             return counted
-        measured, folded = (load(model, inline_functions=True) for _ in range(2))
-        for m in (measured, folded):
+
+        def loaded() -> Model:
+            again = load(model, inline_functions=True)
             if dims or shapes:
-                specialise(m, dims or {}, shapes or {})
-        settle_shapes(measured, folded)
+                specialise(again, dims or {}, shapes or {})
+            return again
+
+        if measured.functions or dims or shapes:
+            measured = loaded()
+        settle_shapes(measured, loaded)
         return replace(counted, work=model_work(measured, top))
 
 
@@ -402,13 +450,17 @@ def stats(
 _SHAPES = "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches)"
 
 
-def settle_shapes(model: Model, folded: Model) -> None:
-    """Give the values of `model` the types and shapes they have in `folded`, the same model, once its shape arithmetic
-    is constant: inference alone does not see through it. A value keeps its name, and what has the name its shape."""
+def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
+    """Give the values of `model` the types and shapes they have in a copy, which `again` makes, once its shape
+    arithmetic is constant: inference alone does not see through it. A value keeps its name, and what has the name its
+    shape."""
     from onnxopt.analysis import types
 
-    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
     types.update(model)
+    if all(types.static_shape(v) is not None for node in model.nodes() for v in node.outputs if v is not None):
+        return
+    folded = again()
+    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
     types.update(folded)
     known: dict[str, Value] = {}
     for scope in folded.scopes():

@@ -11,10 +11,8 @@ from onnxopt.analysis import types
 from onnxopt.analysis.cut import Cut, cut
 from onnxopt.analysis.shape_data import ShapeData
 from onnxopt.analysis.submodel import submodel
-from onnxopt.errors import UsageError
 from onnxopt.graph import Model, Value, read_model
-from onnxopt.io import Staged, blaming, from_proto, load, refuse_overwriting_input
-from onnxopt.io.external import data_of, refer_from
+from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input
 from onnxopt.protos import type_proto_text
 
 if TYPE_CHECKING:
@@ -66,16 +64,15 @@ def extract_file(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
     *,
-    data: str = "copy",
+    external: str = "auto",
 ) -> Extraction:
     """Write the part of a file that computes `outputs` from `inputs` (see `extract`) into another file.
 
-    External data that the part needs is copied (`data="copy"`) into a file beside it, or stays where it is
-    (`data="reference"`), if that is in the folder of the destination. Raises what `extract` does, and WriteError; the
-    destination is then as it was.
+    External data that the part needs is copied into a file beside it, or, by `external`: goes into the file (`inline`),
+    or stays where it is (`reuse`), if that is in the folder of the destination. Raises what `extract` does, and
+    WriteError; the destination is then as it was.
     """
-    if data not in ("copy", "reference"):
-        raise UsageError(f"data is {data!r}", "it is copied or referred to: copy or reference")
+    check_choice(external)
     source, destination = Path(source), Path(destination)
     with blaming(source):
         model = load(source)
@@ -84,13 +81,8 @@ def extract_file(
         part = read_model(_part(model, found, lambda: load(source)), source)  # its data is where that of the source is
     part.version += 1
     with Staged(destination) as staged:
-        if data == "reference":
-            files = refer_from(part.proto, data_of(part), staged.destination.parent)
-            staged.write_bytes(part.proto.SerializeToString())
-        else:
-            staged.write(part)
-            files = [file.name for file in staged.folder.iterdir() if file != staged.path]
-        size = sum(file.stat().st_size for file in staged.folder.iterdir())
+        staged.write(part, external)
+        files, size = staged.read, staged.bytes
         staged.commit()
     return Extraction(
         str(source),
@@ -114,7 +106,7 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
     if not _proven(inner):
         from onnxopt.api import settle_shapes  # here, as the passes take longer to import than most parts to extract
 
-        settle_shapes(model, again())
+        settle_shapes(model, again)
         _sweep(model)
     return submodel(model.graph, found.nodes, "", found.inputs, found.outputs)
 

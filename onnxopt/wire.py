@@ -1,4 +1,4 @@
-"""protobuf's wire format, as far as weights are kept out of parsers.
+"""protobuf's wire format, as far as weights are kept out of parsers; and files as memory, where weights stay in them.
 
 A message is a sequence of fields, each a key and its content; a nested message or bytes are a field with a length
 before it. See "Encoding" in protobuf's documentation.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -83,3 +85,36 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def map_file(path: str | Path) -> memoryview:
+    """The bytes of a file, read-only; nothing is read before it is used. The file is closed: a model may have thousands
+    of data files. Raises OSError."""
+    with open(path, "rb") as f:
+        size = os.fstat(f.fileno()).st_size
+        if not size:  # has no pages
+            return memoryview(b"")
+        if sys.platform == "win32":  # no limit there worth sparing
+            return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+        return _pages(f.fileno(), size)
+
+
+if sys.platform != "win32":
+
+    def _pages(descriptor: int, size: int) -> memoryview:
+        """As `mmap.mmap`, which keeps a copy of the descriptor open as long as the pages are in use."""
+        import ctypes
+        import weakref
+
+        library = ctypes.CDLL(None, use_errno=True)
+        library.mmap.restype = ctypes.c_void_p
+        library.mmap.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+        ]
+        library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        address = library.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address is None or address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        pages = (ctypes.c_ubyte * size).from_address(address)
+        weakref.finalize(pages, library.munmap, address, size).atexit = False  # who uses them may outlive us
+        return memoryview(pages).cast("B").toreadonly()

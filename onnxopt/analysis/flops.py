@@ -84,6 +84,12 @@ def _scope(graph: Graph, times: int) -> Iterator[NodeCost]:
             yield NodeCost(node, macs, flops, size.exact, times)
 
 
+def operations(node: Node) -> int:
+    """Multiply-accumulates, or the scalar operations of what has none, of one run of a node."""
+    size = _Size()
+    return _macs(node, size) or _flops(node, size)
+
+
 def _trips(node: Node) -> int:
     """How often the bodies run, as far as it is known."""
     if node.op == "Loop":

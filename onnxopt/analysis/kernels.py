@@ -107,6 +107,11 @@ def _reciprocal(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     return [np.divide(x.dtype.type(1), x)]
 
 
+def _overflows(a: Array, b: Array) -> bool:
+    """Is the quotient of two integers somewhere larger than any? Processors trap, runtimes die."""
+    return a.dtype.kind == "i" and bool((b == -1).any() and ((a == np.iinfo(a.dtype).min) & (b == -1)).any())
+
+
 @_kernel("Div")
 def _div(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     a, b = inputs
@@ -117,6 +122,8 @@ def _div(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         return [np.divide(a, b)]
     if not b.all():
         raise Invalid("division by zero")
+    if _overflows(a, b):
+        raise Invalid("the smallest integer divided by -1")
     quotient = np.floor_divide(a, b)  # ONNX truncates, numpy floors
     return [(quotient + ((np.remainder(a, b) != 0) & ((a < 0) != (b < 0)))).astype(a.dtype)]
 
@@ -127,6 +134,8 @@ def _mod(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     assert a is not None and b is not None
     if a.dtype.kind in "iu" and not b.all():
         raise Invalid("division by zero")
+    if _overflows(a, b):
+        raise Invalid("the smallest integer divided by -1")
     if a.dtype.kind not in "iu" or node.attr("fmod", 0):
         return None
     return [np.remainder(a, b)]
@@ -209,6 +218,8 @@ def _flatten(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _squeeze(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, axes = inputs[0], _axes(node, inputs, 13, opset)
     assert x is not None
+    if axes is not None and not axes:
+        return None  # the standard says nothing goes, runtimes that all ones do
     return [np.squeeze(x) if axes is None else np.squeeze(x, tuple(axes))]
 
 
@@ -244,7 +255,7 @@ def _slice(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x = inputs[0]
     assert x is not None
     if opset >= 10:
-        given = [None if i is None else [int(v) for v in i] for i in (*inputs[1:], None, None, None)][:4]
+        given = [None if i is None else [int(v) for v in i.reshape(-1)] for i in (*inputs[1:], None, None, None)][:4]
         starts, ends, axes, steps = given
     else:
         starts, ends, axes, steps = node.attr("starts"), node.attr("ends"), node.attr("axes"), None
@@ -275,15 +286,20 @@ def _constant_of_shape(node: Node, inputs: Inputs, opset: int) -> list[Array] | 
     return [np.broadcast_to(fill, tuple(int(d) for d in shape))]
 
 
+def range_bytes(operands: Sequence[Array]) -> int:
+    """What Range makes of (start, limit, delta); 0 where they are no integers."""
+    if len(operands) != 3 or any(x.size != 1 or x.dtype.kind not in "iu" for x in operands):
+        return 0
+    start, limit, delta = (int(x.item()) for x in operands)
+    return max(0, -((start - limit) // delta)) * operands[0].itemsize if delta else 0
+
+
 @_kernel("Range")
 def _range(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     given = [x for x in inputs if x is not None]
     start, limit, delta = (x.item() for x in given)  # runtimes take one element of any rank for a scalar
     if given[0].dtype.kind not in "iu" or delta == 0:
         return None  # a float range accumulates differently here and there
-    length = -((start - limit) // delta)
-    if length > 1 << 24:
-        return None
     return [np.arange(start, limit, delta, dtype=given[0].dtype)]
 
 

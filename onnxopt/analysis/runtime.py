@@ -1,57 +1,102 @@
 """Evaluate constant nodes with a real runtime: onnxruntime for the whole cone at once, optimizations off.
 
-Where it has no kernel (float16 on CPU, an opset it does not know), onnx's ReferenceEvaluator answers node by
-node; where that has none either, the node stays.
+Here, where nothing can go wrong: operators of which it is known, of known and small sizes. The rest in a process that
+may die (`worker.room`). Where onnxruntime has no kernel (float16 on CPU, an opset it does not know), onnx's
+ReferenceEvaluator answers node by node, there; where that has none either, the node stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-import numpy as np
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, ValueInfoProto
 
+from onnxopt.analysis import types
+from onnxopt.analysis.work import work
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
-from onnxopt.protos import Array, array_to_tensor, numpy_dtype
+from onnxopt.protos import FLOATS, Array, array_to_tensor
+from onnxopt.worker.native import run_session
+from onnxopt.worker.room import Declined, Room
 
 Arrays = dict[Value, Array]
+GiveUp = Callable[[Node, str], None]
+
+_HERE: Final = 1 << 30  # operations at once: about a second, in which no signal is heard
+_DEATHS: Final = 4  # of one cone, before the rest of it is left alone
+# Whatever their operands hold, onnxruntime's kernels of these return or raise.
+_HARMLESS: Final = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "Cast", "Ceil",
+    "Clip", "Concat", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "Floor", "Gather", "Gelu",
+    "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "IsInf", "IsNaN", "LayerNormalization",
+    "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min", "Mul", "Neg", "Not",
+    "Or", "PRelu", "Pow", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
+    "ReduceSumSquare", "Relu", "Reshape", "Resize", "Round", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Slice",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Trilu",
+    "Unsqueeze", "Where", "Xor",
+))  # fmt: skip
+_OF_FLOATS: Final = frozenset({"Div", "Pow"})  # of integers they divide by zero
 
 
-def run_cone(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]) -> Arrays:
-    """Arrays of the `wanted` outputs of `nodes` (in topological order), as far as they can be had.
-
-    One session for all; if that fails, one for each node, so that a node which raises takes only its own
-    consumers with it.
-    """
+def run_cone(
+    graph: Graph,
+    nodes: Sequence[Node],
+    known: Mapping[Value, Array],
+    wanted: Sequence[Value],
+    room: Room,
+    most: int,
+    give_up: GiveUp,
+) -> Arrays:
+    """Arrays of the `wanted` outputs of `nodes` (in topological order), as far as they can be had, of at most `most`
+    bytes each where their size was not known. `give_up` is told of nodes of which a runtime dies, or for which it takes
+    too long."""
     if not nodes:
         return {}
+    data = _model(graph, nodes, known, wanted).SerializeToString()
+    names = [v.name for v in wanted]
+    if all(map(is_harmless, nodes)) and sum(f.operations for n in nodes if (f := work(n))) <= _HERE:
+        try:
+            found = run_session(data, names)
+            return {v: found[v.name] for v in wanted if v.name in found}
+        except Exception:  # one of them has no kernel, or raises: find out which
+            pass
+    found = _run_elsewhere(room, data, nodes, names, most, give_up)
+    return {v: found[v.name] for v in wanted if v.name in found}
+
+
+def is_harmless(node: Node) -> bool:
+    """Can it be run in this process, whatever its operands hold? Its size is known then, and small."""
+    if node.op not in _HARMLESS or (node.op in _OF_FLOATS and types.dtype(node.output) not in FLOATS):
+        return False
+    found = work(node)
+    return found is not None and found.operations <= _HERE
+
+
+def _run_elsewhere(
+    room: Room, data: bytes, nodes: Sequence[Node], wanted: Sequence[str], most: int, give_up: GiveUp
+) -> dict[str, Array]:
+    """One session for all; if that fails, one for each node, without those that are deadly."""
     try:
-        return _run_onnxruntime(graph, nodes, known, wanted)
-    except Exception:  # one of them has no kernel, or raises: find out which
-        return _one_by_one(graph, nodes, known, wanted)
-
-
-def _one_by_one(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]) -> Arrays:
-    have: Arrays = {}
-    for node in nodes:
-        inputs: Arrays = {}
-        for v in node.inputs:
-            if v is not None and (found := have.get(v, known.get(v))) is not None:
-                inputs[v] = found
-        if any(v is not None and v not in inputs for v in node.inputs):
-            continue
-        outputs = [v for v in node.outputs if v is not None]
-        for run in (_run_onnxruntime, _run_reference):
-            try:
-                have.update(run(graph, [node], inputs, outputs))
+        return dict(room.call("evaluate", data, wanted, most))
+    except Exception:  # which of them it was is found out now
+        pass
+    deadly: set[int] = set()
+    while len(deadly) < _DEATHS:
+        try:
+            return dict(room.call("evaluate_each", data, wanted, most, deadly))
+        except Declined as e:
+            busy = int(e.state) if e.state.isdigit() else None
+            for node in nodes if busy is None else [nodes[busy]]:
+                give_up(node, f"the runtime {e}")
+            if busy is None:
                 break
-            except Exception:  # no kernel, or a genuine error at run time: the next, or leave the node
-                continue
-    return {v: have[v] for v in wanted if v in have}
+            deadly.add(busy)
+        except Exception:  # what came back cannot be read
+            break
+    return {}
 
 
 def _model(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]) -> ModelProto:
@@ -66,37 +111,3 @@ def _model(graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wa
     model.graph.node.extend(n.proto for n in nodes)
     model.graph.output.extend(ValueInfoProto(name=v.name) for v in wanted)
     return model
-
-
-def _run_onnxruntime(
-    graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]
-) -> Arrays:
-    import onnxruntime as rt
-
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.enable_mem_reuse = False
-    options.log_severity_level = 4
-    data = _model(graph, nodes, known, wanted).SerializeToString()
-    session = rt.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    results: list[Any] = session.run([v.name for v in wanted], {})
-    made = zip(wanted, session.get_outputs(), results)
-    return {v: _typed(np.asarray(r), o.type) for v, o, r in made if r is not None}
-
-
-def _typed(array: Array, kind: str) -> Array:
-    """onnxruntime hands out the bytes of the 8-bit floats, which numpy does not have, as uint8."""
-    if array.dtype != np.uint8 or kind == "tensor(uint8)":
-        return array
-    name = kind.removeprefix("tensor(").removesuffix(")")
-    return array.view(numpy_dtype(TensorProto.DataType.Value(name.upper())))
-
-
-def _run_reference(
-    graph: Graph, nodes: Sequence[Node], known: Mapping[Value, Array], wanted: Sequence[Value]
-) -> Arrays:
-    from onnx.reference import ReferenceEvaluator
-
-    with np.errstate(all="ignore"):
-        results: Any = ReferenceEvaluator(_model(graph, nodes, known, wanted)).run(None, {})
-    return {v: np.asarray(r) for v, r in zip(wanted, results)}

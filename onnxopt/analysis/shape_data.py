@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +17,16 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.symbolic import Expr, Size, differs, divide, is_nonnegative, symbol
+from onnxopt.analysis.symbolic import (
+    LARGEST,
+    Expr,
+    Size,
+    TooComplex,
+    differs,
+    divide,
+    is_nonnegative,
+    symbol,
+)
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -73,10 +83,18 @@ class ShapeData:
         if node.has_references or len(node.outputs) != 1 or node.outputs[0] is None:
             return
         value = node.outputs[0]
+        with suppress(TooComplex):
+            self._visit_shape(node, value)
+        with suppress(TooComplex):
+            self._visit_data(node, value)
+
+    def _visit_shape(self, node: Node, value: Value) -> None:
         rule = _SHAPES.get(node.op)
         dims = rule(self, node) if rule is not None else self._like_inputs(node) if node.op in _ELEMENTWISE else None
         if dims is not None:
             self._learn(value, dims)
+
+    def _visit_data(self, node: Node, value: Value) -> None:
         data = _DATA.get(node.op)
         if data is not None and (node.op == "Shape" or types.dtype(value) in _CARRIED):
             content = data(self, node)
@@ -179,7 +197,7 @@ def _unsqueeze(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
 
 def _squeeze(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     x, axes = s.shape(n.input(0)), _axes(s, n)
-    if x is None or axes is None:
+    if x is None or not axes:  # without axes the sizes decide
         return None
     at = {_axis(a, len(x)) for a in axes}
     return tuple(d for i, d in enumerate(x) if i not in at)
@@ -268,7 +286,7 @@ def _reshape(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     if target is None:
         return None
     result: list[Size | None] = []
-    for i, t in enumerate(target.tolist()):
+    for i, t in enumerate(target.reshape(-1).tolist()):
         if t == 0 and not n.attr("allowzero", 0):
             t = x[i] if x is not None and i < len(x) else None
         result.append(t)
@@ -287,14 +305,14 @@ def product(sizes: Any) -> Size:
 
 def _expand(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     x, target = s.shape(n.input(0)), s.content(n.input(1))
-    if x is None or target is None or None in target.tolist():
+    if x is None or target is None or None in target.reshape(-1).tolist():
         return None
-    return broadcast([x, tuple(target.tolist())])
+    return broadcast([x, tuple(target.reshape(-1).tolist())])
 
 
 def _filled(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
     target = s.content(n.input(0))
-    return None if target is None else tuple(target.tolist())
+    return None if target is None else tuple(target.reshape(-1).tolist())
 
 
 def _range(s: ShapeData, n: Node) -> tuple[Size | None, ...] | None:
@@ -368,7 +386,8 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[ShapeData, Nod
         x, y = np.broadcast_arrays(a, b)
         result = np.empty(x.shape, dtype=object)
         for i in np.ndindex(x.shape):
-            result[i] = None if x[i] is None or y[i] is None else function(x[i], y[i])
+            made = None if x[i] is None or y[i] is None else function(x[i], y[i])
+            result[i] = None if isinstance(made, int) and abs(made) >= LARGEST else made
         return result
 
     return apply

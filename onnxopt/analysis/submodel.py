@@ -13,8 +13,9 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.names import Names
 from onnxopt.graph.node import Node
+from onnxopt.graph.structure import check_structure
 from onnxopt.graph.value import Shape, Value
-from onnxopt.graph.writer import write_bodies, write_names
+from onnxopt.graph.writer import node_protos
 from onnxopt.protos import array_to_tensor, fields, qualified, tensor_type, tensor_value_info
 
 Boundary = tuple[list[Value], list[Value], list[Value]]
@@ -109,6 +110,7 @@ def submodel(
             target.input.append(border.info(value))
     at_border = {i.name for i in (*target.input, *target.output)}
     target.value_info.extend(border.declared_of((made | {v.name for v in stored}) - at_border))
+    check_structure(proto, model.name)
     return proto
 
 
@@ -142,11 +144,9 @@ def _import(proto: ModelProto, graph: Graph) -> None:
         proto.opset_import.extend(others)
 
 
-def _add_nodes(target: GraphProto, graph: Graph, nodes: Iterable[Node], given: set[Value]) -> None:
-    write_bodies(graph)
-    for node in nodes:
-        write_names(node)
-        target.node.append(node.proto)
+def _add_nodes(target: GraphProto, graph: Graph, nodes: Sequence[Node], given: set[Value]) -> None:
+    for node, proto in zip(nodes, node_protos(graph, nodes)):
+        target.node.append(proto)
         for i, v in enumerate(node.outputs):
             if v is not None and v in given:
                 target.node[-1].output[i] = graph.model.names.fresh(v.name)

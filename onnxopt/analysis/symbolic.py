@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
+
+_TERMS: Final = 128
+_DEGREE: Final = 32
+LARGEST: Final = 1 << 63  # no size is as large
+
+
+class TooComplex(ArithmeticError):
+    """Powers of sums have more terms than anybody can compare: such a size is better not known."""
+
 
 Monomial = tuple[str, ...]  # its symbols, sorted; () is the number one
 
@@ -33,6 +43,8 @@ class Expr:
         return -1 * self + other
 
     def __mul__(self, other: Size) -> Size:
+        if len(self.terms) * len(_terms(other)) > _TERMS**2:
+            raise TooComplex
         return _normal([(tuple(sorted((*m, *n))), a * b) for m, a in self.terms for n, b in _terms(other)])
 
     __rmul__ = __mul__
@@ -63,6 +75,8 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Size:
     for monomial, coefficient in terms:
         sums[monomial] += coefficient
     left = sorted((m, c) for m, c in sums.items() if c)
+    if len(left) > _TERMS or any(len(m) > _DEGREE or abs(c) >= LARGEST for m, c in left):
+        raise TooComplex
     if not left:
         return 0
     if len(left) == 1 and not left[0][0]:

@@ -23,12 +23,17 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.graph.writer import write_bodies, write_names
+from onnxopt.graph.writer import node_protos
 from onnxopt.protos import tensor_bytes, tensor_type
+from onnxopt.worker.limits import IS_LIMITED, spare
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
+# Bytes that one inference may take beyond what it is given; for each node several times what it needs.
+_SPARE: Final = 1 << 28
+_SPARE_PER_NODE: Final = 1 << 12
+_MANY: Final = 1 << 22  # elements of vectors
 _OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()
 
@@ -120,7 +125,7 @@ def _infer_once(model: Model) -> None:
 def infer(model: Model) -> None:
     """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts."""
     skeleton = _skeleton(model)
-    inferred = _inferred(skeleton)
+    inferred = _inferred(skeleton, model)
     if inferred is None:
         _read_infos(model.graph, [*skeleton.graph.input], set())
         return
@@ -132,18 +137,46 @@ def other_types(model: Model) -> dict[str, TypeProto]:
     """Types of the values of the main graph that are no tensors, by name: no facts of ours hold them."""
     known = model.analyses.get(_OTHER)
     if not isinstance(known, dict):
-        inferred = _inferred(_skeleton(model))
+        inferred = _inferred(_skeleton(model), model)
         infos = (*inferred.graph.value_info, *inferred.graph.output) if inferred is not None else ()
         known = {i.name: i.type for i in infos if i.type.WhichOneof("value") not in (None, "tensor_type")}
         model.analyses[_OTHER] = known
     return known
 
 
-def _inferred(skeleton: ModelProto) -> ModelProto | None:
-    try:
-        return shape_inference.infer_shapes(skeleton, data_prop=True)
-    except Exception:  # inference is an optional source of facts: a model it cannot read has none
-        return None
+def _inferred(skeleton: ModelProto, model: Model) -> ModelProto | None:
+    """With the values of shapes followed through the model; without, once they turned out to be too many.
+
+    onnx writes each element of a vector down on its way, whatever it is: a Range over a number from the file takes all
+    memory there is, if it is let.
+    """
+    room = _SPARE + _SPARE_PER_NODE * len(skeleton.graph.node)
+    for follow_values in (True, False) if model.values_fit else (False,):
+        try:
+            with spare(room):
+                if follow_values and not _are_few(skeleton):
+                    raise MemoryError
+                return shape_inference.infer_shapes(skeleton, data_prop=follow_values)
+        except MemoryError:
+            model.values_fit = False
+        except Exception:  # inference is an optional source of facts: a model it cannot read has none
+            return None
+    return None
+
+
+def _are_few(skeleton: ModelProto) -> bool:
+    """Where memory cannot be limited: are the vectors short that one sees without following values?"""
+    if IS_LIMITED:
+        return True
+    inferred = shape_inference.infer_shapes(skeleton)
+    lengths = {
+        i.name: i.type.tensor_type.shape.dim[0].dim_value
+        for infos in (inferred.graph.value_info, inferred.graph.input, inferred.graph.output)
+        for i in infos
+        if len(i.type.tensor_type.shape.dim) == 1
+    }
+    lengths |= {t.name: t.dims[0] for t in skeleton.graph.initializer if len(t.dims) == 1}
+    return int(sum(lengths.get(name, 0) for node in skeleton.graph.node for name in node.input)) < _MANY
 
 
 def _skeleton(model: Model) -> ModelProto:
@@ -167,15 +200,13 @@ def _skeleton(model: Model) -> ModelProto:
         else:
             target.initializer.add(name=value.name, data_type=data_type, dims=dims)
     opaque: set[str] = set()
-    write_bodies(graph)
     for node in graph:
-        write_names(node)
         schema = find_schema(node.op, graph.opset(node.domain))
         if schema is None:
             opaque.update(v.name for v in node.outputs if v is not None)
         elif node.domain == "ai.onnx.ml":
             target.value_info.extend(_declared(node, schema))
-    target.node.extend(node.proto for node in graph)
+    target.node.extend(node_protos(graph, graph))
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
         target.value_info.extend(i for i in proto.graph.value_info if i.name in opaque)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,6 +16,7 @@ from typing import Any
 
 from onnxopt.batch.job import Job
 from onnxopt.batch.placing import file_digest, files_of
+from onnxopt.batch.secret import cache_key, is_own
 
 
 @dataclass(frozen=True)
@@ -26,22 +29,35 @@ class Key:
 
 @dataclass(frozen=True)
 class Known:
-    """A result in the cache: the file of the model, alone or with its data, the report and exit code of its run."""
+    """A copy of a result: the file of the model, alone or with its data, the report and exit code of its run."""
 
     model: Path
     report: dict[str, Any]
     code: int
 
 
+class _Refused(Exception):
+    """An entry that is not what its maker put there, or not made by the user."""
+
+
 class Cache:
     """A folder with an entry for each (model, options, versions). Many processes may use it at once.
 
-    An entry is written beside its place and renamed into it, so that it is there whole or not at all; one that was
-    damaged since does not match its digests and counts for nothing.
+    An entry is written beside its place and renamed into it, so that it is there whole or not at all. It bears the
+    user's key: what others put there, what was damaged or changed since, counts for nothing, and `notes` say so.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.notes: list[str] = []
+        self._secret: bytes | None = None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not is_own(folder.stat()):
+                raise PermissionError("it belongs to another user")
+            self._secret = cache_key()
+        except OSError as e:
+            self.notes.append(f"the cache {folder} is not used: {e.strerror or e}")
 
     def key(self, source: Path, job: Job) -> Key:
         """From the bytes of model, data, inputs and plugins, options, versions. Raises ModelError for a bad model."""
@@ -68,25 +84,36 @@ class Cache:
         }
         return Key(hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest(), bool(beside))
 
-    def get(self, key: Key) -> Known | None:
-        """The entry, if it is there and whole."""
-        entry = self._entry(key)
+    def get(self, key: Key, into: Path) -> Known | None:
+        """The entry, if it is there and whole, its files copied `into` a folder."""
+        if self._secret is None:
+            return None
         try:
-            record = json.loads((entry / "record.json").read_text())
-            files = {name: entry / "files" / name for name in record["files"]}
-            if any(file_digest(files[name]) != digest for name, digest in record["files"].items()):
-                return None
-            return Known(files[record["model"]], dict(record["report"]), int(record["code"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            record = self._record(key)
+            for name, digest in record["files"].items():
+                stored, copy = self._inside(key, "files", name), into / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(stored, copy)
+                if file_digest(copy) != digest:  # of the copy, which nobody else can change
+                    raise _Refused
+            if record["model"] not in record["files"]:
+                raise _Refused
+            return Known(into / record["model"], dict(record["report"]), int(record["code"]))
+        except FileNotFoundError:
+            return None
+        except (_Refused, OSError, ValueError, KeyError, TypeError, AttributeError):
+            self._note_refused()
             return None
 
     def put(self, key: Key, model: Path, report: dict[str, Any], code: int) -> None:
         """Keep a result that has a folder to itself. A cache that cannot be written is no reason to fail."""
         entry, files = self._entry(key), list(files_of(model))
-        if len(files) > 1 and not key.named:
-            return  # it outgrew a single file: its data are called after it
+        if self._secret is None or (len(files) > 1 and not key.named):
+            return  # or it outgrew a single file: its data are called after it
         try:
-            entry.parent.mkdir(parents=True, exist_ok=True)
+            entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.path.realpath(entry.parent) != os.path.join(os.path.realpath(self.folder), entry.parent.name):
+                raise _Refused
             with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new.") as place:
                 new = Path(place) / "entry"
                 digests = {}
@@ -96,13 +123,50 @@ class Cache:
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, copy)
                     digests[name] = file_digest(copy)
-                record = {"model": model.name, "files": digests, "report": report, "code": code}
-                (new / "record.json").write_text(json.dumps(record))
-                if entry.exists() and self.get(key) is None:
-                    shutil.rmtree(entry, ignore_errors=True)
+                record = json.dumps({"model": model.name, "files": digests, "report": report, "code": code})
+                (new / "record").write_text(f"{self._mac(key, record)}\n{record}", encoding="utf-8")
+                if not self._holds(key):
+                    shutil.rmtree(entry, ignore_errors=True) if not entry.is_symlink() else entry.unlink()
                 os.replace(new, entry)
+        except _Refused:
+            self._note_refused()
         except OSError:
             return
+
+    def _holds(self, key: Key) -> bool:
+        """Is the entry there, as it was made?"""
+        try:
+            files = self._record(key)["files"]
+            return all(file_digest(self._inside(key, "files", name)) == digest for name, digest in files.items())
+        except (_Refused, OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
+
+    def _record(self, key: Key) -> dict[str, Any]:
+        """What the entry says of itself, in the user's own words. Raises FileNotFoundError where there is none."""
+        mac, _, text = self._inside(key, "record").read_text(encoding="utf-8").partition("\n")
+        if not hmac.compare_digest(mac.encode(), self._mac(key, text).encode()):
+            raise _Refused
+        return dict(json.loads(text))
+
+    def _inside(self, key: Key, *names: str) -> Path:
+        """A plain file of the entry, that no link leads to: nothing in an entry names what lies elsewhere."""
+        entry = self._entry(key)
+        if not entry.exists():
+            raise FileNotFoundError(entry)
+        parts = [part for name in names for part in name.split("/")]
+        if any(part in ("", ".", "..") or "\\" in part or ":" in part for part in parts):
+            raise _Refused
+        real = os.path.join(os.path.realpath(self.folder), *entry.parts[-2:], *parts)
+        if os.path.realpath(real) != real or not stat.S_ISREG(os.lstat(real).st_mode):
+            raise _Refused
+        return Path(real)
+
+    def _mac(self, key: Key, text: str) -> str:
+        assert self._secret is not None
+        return hmac.new(self._secret, f"{key.digest}\n{text}".encode(), "sha256").hexdigest()
+
+    def _note_refused(self) -> None:
+        self.notes.append(f"the cache {self.folder}: what is damaged, or was not made with your key, is made anew")
 
     def _entry(self, key: Key) -> Path:
         return self.folder / key.digest[:2] / key.digest

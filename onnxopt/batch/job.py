@@ -31,6 +31,7 @@ class Job:
     options: OptimizeOptions = field(default_factory=OptimizeOptions)
     verify_options: VerifyOptions | None = field(default_factory=VerifyOptions)  # None: do not verify
     strict: bool = False
+    allow_unverified: bool = True
     check: bool = False
     backup: str = ""
     cache: str = ""
@@ -50,7 +51,8 @@ class Outcome:
 
     `status`: optimized, unchanged (the result is the input), current (the destination is the result already), cached
     (taken from the cache), would change (`check`), failed. `code`: what `onnxopt optimize` would exit with.
-    `report`: that of `api.Report`, None where there is none. `seconds`: of this run.
+    `report`: that of `api.Report`, None where there is none. `seconds`: of this run. `notes`: what is not about the
+    model, and is said once for all of them.
     """
 
     source: str
@@ -61,10 +63,19 @@ class Outcome:
     hint: str = ""
     report: dict[str, Any] | None = None
     seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a worker answers. `last`: it ends now; others do what is left."""
+
+    outcome: Outcome
+    last: bool
 
 
 def worst_code(codes: Iterable[int]) -> int:

@@ -1,20 +1,22 @@
-"""Jobs on this machine, each in a process of its own: a crash on one model is that model's outcome."""
+"""Jobs on this machine, in processes that each do one after another: a crash on one model is that model's outcome."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from onnxopt.batch.job import Job, Outcome
+from onnxopt.batch.job import Done, Job, Outcome
 from onnxopt.batch.staging import clear_staging
+from onnxopt.worker.process import child
 
+_START = "from onnxopt.batch.worker import main; main()"
 _PATIENCE = 3.0  # seconds for an interrupted process to clean up, before it is killed and we do
 
 
@@ -29,7 +31,8 @@ def run_locally(
     workers = _Workers(phase)
     pool = ThreadPoolExecutor(max(1, processes))
     try:
-        futures: dict[Future[Outcome], int] = {pool.submit(workers.run, job): i for i, job in enumerate(jobs)}
+        largest_first = sorted(range(len(jobs)), key=lambda i: -_size(jobs[i].source))  # none is left alone at the end
+        futures: dict[Future[Outcome], int] = {pool.submit(workers.run, jobs[i]): i for i in largest_first}
         outcomes: dict[int, Outcome] = {}
         waiting = set(futures)
         while waiting:
@@ -43,53 +46,66 @@ def run_locally(
         raise
     finally:
         pool.shutdown(wait=True)
+        workers.stop()
     return [outcomes[i] for i in range(len(jobs))]
 
 
 class _Workers:
-    """The processes that run now."""
+    """The processes that there are, and what each does."""
 
     def __init__(self, phase: Callable[[str, str], None]) -> None:
         self._phase = phase
-        self._running: dict[subprocess.Popen[bytes], Job] = {}
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._busy: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
     def run(self, job: Job) -> Outcome:
-        """The outcome of a job in a new process, also of one that dies."""
-        with self._lock:
-            if self._stopped:
-                return Outcome(job.source, job.destination, message=f"{job.source}: interrupted")
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "onnxopt.batch.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for us: a second signal would cut its cleaning up short
-            )
-            self._running[process] = job
-        outcome: object = None
+        """The outcome of a job, also of one whose process dies."""
+        process = self._take()
+        if process is None:
+            return Outcome(job.source, job.destination, message=f"{job.source}: interrupted")
+        answer: object = None
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
             process.stdin.write(pickle.dumps(job))
             process.stdin.flush()
-            while isinstance(outcome := pickle.load(process.stdout), str):
-                self._phase(job.source, outcome)
-        code = process.wait()
+            while isinstance(answer := pickle.load(process.stdout), str):
+                self._phase(job.source, answer)
+        goes_on = isinstance(answer, Done) and not answer.last
         with self._lock:
-            del self._running[process]
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()
-        if isinstance(outcome, Outcome):
-            return outcome
+            self._busy.remove(process)
+            if goes_on and not self._stopped:
+                self._idle.append(process)
+        code = None if goes_on else _end(process)
+        if isinstance(answer, Done):
+            return answer.outcome
         clear_staging(job)
-        return Outcome(job.source, job.destination, message=f"{job.source}: {_obituary(code)}")
+        return Outcome(job.source, job.destination, message=f"{job.source}: {_obituary(code or 0)}")
+
+    def _take(self) -> subprocess.Popen[bytes] | None:
+        """One that is idle, or a new one; None where nothing is to be started any more."""
+        with self._lock:
+            if self._stopped:
+                return None
+            if self._idle:
+                process = self._idle.pop()
+            else:
+                process = subprocess.Popen(
+                    child(_START),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C is for us: a second signal would cut its cleaning up short
+                )
+            self._busy.add(process)
+            return process
 
     def stop(self) -> None:
-        """End what runs, and start nothing more."""
+        """End them all, and start nothing more."""
         with self._lock:
             self._stopped = True
-            running = list(self._running)
+            idle, running = self._idle, [*self._busy, *self._idle]
+            self._idle = []
         for process in running:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
@@ -100,6 +116,25 @@ class _Workers:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()  # and `run` removes what it staged
+        for process in idle:
+            _end(process)
+
+
+def _size(source: str) -> int:
+    try:
+        return os.path.getsize(source)
+    except OSError:  # a URL, or no file
+        return 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of one that ends; its exit code."""
+    code = process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    return code
 
 
 def _obituary(code: int) -> str:

@@ -9,32 +9,30 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from onnxopt.io.placing import is_data_of, listed, put_in_place
+from onnxopt.io.staging import StagingFolder
+
 
 def files_of(model: Path) -> Iterator[Path]:
     """The files of a result that has a folder to itself: its data, then the model."""
-    for file in sorted(model.parent.rglob("*"), key=lambda p: p == model):
-        if file.is_file() and not file.is_symlink():
-            yield file
+    beside = (model.parent / name for name in listed(model.parent) if is_data_of(model.name, name))
+    yield from (*sorted(beside), model)
 
 
 def same_files(model: Path, target: Path) -> bool:
-    """Is all of the result at its place already?"""
+    """Is all of the result at its place already? The model says first that it is not."""
     return all(
         place.is_file() and file_digest(place) == file_digest(file)
-        for file in files_of(model)
-        for place in [_place_of(file, model, Path(os.path.realpath(target)))]
+        for file in reversed([*files_of(model)])
+        for real in [Path(os.path.realpath(target))]
+        for place in [real if file == model else real.parent / file.name]
     )
 
 
-def move_files(model: Path, target: Path) -> None:
-    """Rename the result's files into place, on the same file system. Raises OSError."""
+def move_files(model: Path, target: Path, folder: StagingFolder) -> None:
+    """Rename the result's files, which lie in `folder`, into place. Raises OSError and WriteError."""
     real = Path(os.path.realpath(target))
-    for file in files_of(model):
-        place = _place_of(file, model, real)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.exists():
-            shutil.copymode(place, file)
-        os.replace(file, place)
+    put_in_place(model, [file for file in files_of(model) if file != model], real, folder.intend)
 
 
 def keep_original(original: Path, backup: Path) -> None:
@@ -52,7 +50,3 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _place_of(file: Path, model: Path, target: Path) -> Path:
-    return target if file == model else target.parent / file.relative_to(model.parent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,10 +15,13 @@ from onnxopt.batch.placing import file_digest, files_of, keep_original, move_fil
 from onnxopt.batch.staging import clear_staging, fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
+from onnxopt.io import refuse_overwriting_input
+from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED
 
 if TYPE_CHECKING:
     from onnxopt.api import Report
+    from onnxopt.io.staging import StagingFolder
     from onnxopt.pipeline import Instrument
 
 Phase = Callable[[str], None]
@@ -52,24 +55,34 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         source = Path(job.source)
         if is_url(job.source):
             progress("fetching")
-            source = fetch(job.source, Path(stack.enter_context(fetching(job))))
+            source = fetch(job.source, stack.enter_context(fetching()))
         if job.in_place:
             _refuse_external(source)
-        cache = Cache(Path(job.cache)) if job.cache else None
+        elif not (job.check or is_url(job.destination)):
+            refuse_special(Path(os.path.realpath(job.destination)))
+            refuse_overwriting_input(source, Path(job.destination))
+        cached = bool(job.cache) and job.options.external != "reuse"  # what refers to other files is nothing to keep
+        cache = Cache(Path(job.cache)) if cached else None
         key = cache.key(source, job) if cache is not None else None
-        known = cache.get(key) if cache is not None and key is not None else None
-        if known is not None:
-            outcome.report = known.report | {"source": job.source, "destination": "" if job.check else job.destination}
-            outcome.code = known.code
-            _place(job, source, known.model, outcome, cached=True)
-            return
-        made = Path(stack.enter_context(staging(job))) / (Path(job.destination).name or "model.onnx")
+        if cache is not None:
+            outcome.notes = cache.notes  # also those to come
+        if cache is not None and key is not None:
+            shelf = stack.enter_context(staging(job))
+            known = cache.get(key, shelf.path)
+            if known is not None:
+                outcome.report = known.report | {"source": job.source}
+                outcome.report["destination"] = "" if job.check else job.destination
+                outcome.code = known.code
+                _place(job, source, known.model, outcome, shelf, cached=True)
+                return
+        folder = stack.enter_context(staging(job))
+        made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
         report = _optimized(job, source, made, progress, instruments)
         report.source, report.destination = job.source, "" if job.check else job.destination
         outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
         if cache is not None and key is not None and _lasts(report):
             cache.put(key, made, outcome.report, outcome.code)
-        _place(job, source, made, outcome, cached=False)
+        _place(job, source, made, outcome, folder, cached=False)
 
 
 def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments: Sequence[Instrument]) -> Report:
@@ -81,11 +94,20 @@ def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments:
         job.options,
         verify_options=job.verify_options,
         strict=job.strict,
+        allow_unverified=job.allow_unverified,
         progress=progress,
         instruments=instruments,
         reproducer=job.reproducer or None,
         zero_weights=job.zero_weights,
+        home=_home(job, source),
     )
+
+
+def _home(job: Job, source: Path) -> Path | None:
+    """The folder where the result will be read; of one that is only compared that of the source."""
+    if is_url(job.destination):
+        return None
+    return source.absolute().parent if job.check else Path(os.path.realpath(job.destination)).parent
 
 
 def _lasts(report: Report) -> bool:
@@ -101,8 +123,8 @@ def _refuse_external(source: Path) -> None:
         raise ModelError(f"{source} has external data, which is not replaced in place", "use OUT or --out-dir")
 
 
-def _place(job: Job, source: Path, made: Path, outcome: Outcome, cached: bool) -> None:
-    """Bring the result to its destination, if it is not there already. Raises WriteError."""
+def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: StagingFolder, cached: bool) -> None:
+    """Bring the result, which is in `folder`, to its destination, if it is not there already. Raises WriteError."""
     if file_digest(made) == file_digest(source):
         outcome.status = "unchanged"
         if job.check or job.in_place:
@@ -122,11 +144,6 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, cached: bool) -
     try:
         if job.in_place and job.backup:
             keep_original(target, Path(f"{target}{job.backup}"))
-        if cached:
-            with staging(job) as folder:
-                shutil.copytree(made.parent, folder, dirs_exist_ok=True)
-                move_files(Path(folder) / made.name, target)
-        else:
-            move_files(made, target)
+        move_files(made, target, folder)
     except OSError as e:
         raise WriteError(f"cannot write {target}: {e.strerror or e}", "the original is as it was") from None

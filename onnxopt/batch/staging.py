@@ -1,39 +1,52 @@
-"""Folders for what is not finished: named after their job, so that whoever survives it can take them away."""
+"""Folders for what is not finished, which whoever comes next takes away if their process was killed."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from onnxopt.batch.job import Job
 from onnxopt.batch.storage import is_url
 from onnxopt.errors import WriteError
+from onnxopt.io.locks import alone_in
+from onnxopt.io.staging import MANY, StagingFolder, clear
 
 
-def staging(job: Job) -> tempfile.TemporaryDirectory[str]:
+@contextmanager
+def staging(job: Job) -> Iterator[StagingFolder]:
     """A folder for the result, on the file system where it goes. Raises WriteError."""
     place = _place(job)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix=_prefix(job), suffix=".tmp", dir=place)
+        folder = StagingFolder(place, MANY, os.path.basename(os.path.realpath(job.destination)))
     except OSError as e:
         raise WriteError(
             f"cannot write {job.destination}: {e.strerror or e}", "name a folder that can be written"
         ) from None
+    try:
+        yield folder
+    finally:
+        folder.remove()
 
 
-def fetching(job: Job) -> tempfile.TemporaryDirectory[str]:
+@contextmanager
+def fetching() -> Iterator[Path]:
     """A folder for a model that is not a file here."""
-    return tempfile.TemporaryDirectory(prefix=_prefix(job), suffix=".tmp")
+    folder = StagingFolder(Path(tempfile.gettempdir()), MANY)
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
 
 
 def clear_staging(job: Job) -> None:
     """Remove what a process that was killed had staged for this job."""
     for place in {_place(job), Path(tempfile.gettempdir())}:
-        for folder in place.glob(f"{_prefix(job)}*.tmp"):
-            shutil.rmtree(folder, ignore_errors=True)
+        with alone_in(place):
+            clear(place, MANY)
 
 
 def _place(job: Job) -> Path:
@@ -41,7 +54,3 @@ def _place(job: Job) -> Path:
     if job.check or is_url(job.destination):
         return Path(tempfile.gettempdir())
     return Path(os.path.realpath(job.destination)).parent
-
-
-def _prefix(job: Job) -> str:
-    return f".onnxopt.{job.token}."

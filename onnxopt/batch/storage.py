@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from onnxopt.errors import ModelError, UsageError, WriteError
@@ -17,7 +17,7 @@ def is_url(place: str) -> bool:
 
 def fetch(place: str, folder: Path) -> Path:
     """The model at the URL `place`, copied into `folder` with the data files that lie beside it. Raises ModelError."""
-    from onnxopt.io.external import external_tensors, location
+    from onnxopt.io.external import ExternalData, external_tensors, location
     from onnxopt.io.load import read_proto
 
     local = folder / (os.path.basename(place) or "model.onnx")
@@ -26,9 +26,9 @@ def fetch(place: str, folder: Path) -> Path:
         system.get_file(path, str(local))
     except (OSError, ValueError) as e:
         raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
-    for name in sorted({location(t).file for t in external_tensors(read_proto(local))}):
-        if not name or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            continue  # loading says what is wrong with it
+    tensors = external_tensors(read_proto(local))
+    ExternalData(folder, place).refuse_elsewhere(tensors)
+    for name in sorted({location(t).file for t in tensors} - {local.name}):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             system.get_file(f"{path.rsplit('/', 1)[0]}/{name}", str(folder / name))

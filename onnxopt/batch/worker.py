@@ -1,27 +1,33 @@
-"""The process of one job: a pickled Job on stdin; on stdout pickled names of phases, then the pickled Outcome.
+"""A process that does one job after another: pickled Jobs on stdin; on stdout, of each, pickled names of phases, then
+a pickled Done.
 
-Stdin stays open as long as somebody waits for the outcome. When it ends the job is interrupted, and takes away what it
-had staged: so no worker outlives its parent, however that ends.
+What it has imported for one job serves the next. Stdin stays open as long as somebody wants it: when it ends, the job
+in hand is interrupted, and takes away what it had staged. So no worker outlives its parent, however that ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
+import queue
 import signal
 import sys
 import threading
+from typing import Final
 
-from onnxopt.batch.job import Job
+from onnxopt.batch.job import Done, Job
 from onnxopt.batch.run import run
+
+_MOST_JOBS: Final = 200  # what leaks, in us or in a runtime, ends with the process
+_MOST_MEMORY: Final = 1 << 30  # bytes: a large model leaves a heap with holes
 
 
 def main() -> None:
-    """Serve one job. An interruption leaves nothing behind, and says nothing: the parent does."""
-    gc.disable()  # as in the command: the graph lives as long as the process
-    job = pickle.load(sys.stdin.buffer)
-    assert isinstance(job, Job)
+    """Serve jobs. An interruption leaves nothing behind, and says nothing: the parent does."""
+    gc.disable()  # as in the command: a graph lives as long as its job
+    jobs = _Jobs()
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a plugin prints must not enter the answer
 
@@ -30,20 +36,63 @@ def main() -> None:
             target.flush()
 
         try:
-            threading.Thread(target=_interrupt_at_end_of_stdin, daemon=True).start()
-            send(run(job, send))
+            last = False
+            while not last and (job := jobs.next()) is not None:
+                outcome = run(job, send)
+                last = jobs.taken >= _MOST_JOBS or _peak_memory() > _MOST_MEMORY
+                send(Done(outcome, last))
+                if not last:
+                    gc.collect()
+                    gc.freeze()  # what is alive now stays, and need not be looked at again
         except (KeyboardInterrupt, BrokenPipeError):
             os._exit(130)
     sys.stderr.flush()
     os._exit(0)  # without taking the graph apart object by object
 
 
-def _interrupt_at_end_of_stdin() -> None:
-    os.read(0, 1)
+class _Jobs:
+    """Reads stdin in a thread of its own, so that its end is seen while a job runs."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._is_busy = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> Job | None:
+        """The next job, None after the last."""
+        self._is_busy = False
+        job = self._queue.get()
+        self._is_busy = True
+        self.taken += 1
+        return job
+
+    def _read(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                job = pickle.load(sys.stdin.buffer)
+                assert isinstance(job, Job)
+                self._queue.put(job)
+        self._queue.put(None)
+        if self._is_busy:
+            _interrupt()
+
+
+def _interrupt() -> None:
+    """Raise KeyboardInterrupt in the main thread, also where that waits in a system call."""
     main_thread = threading.main_thread().ident
     assert main_thread is not None
-    signal.pthread_kill(main_thread, signal.SIGINT)  # in that thread, to end a system call it waits in
+    if sys.platform == "win32":
+        signal.raise_signal(signal.SIGINT)
+    else:
+        signal.pthread_kill(main_thread, signal.SIGINT)
 
 
-if __name__ == "__main__":
-    main()
+def _peak_memory() -> int:
+    """Bytes that this process has had at most; 0 where nobody counts."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

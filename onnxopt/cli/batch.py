@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from onnxopt.batch import Budget, Job, Outcome, destinations, run, run_locally, worst_code
 from onnxopt.cli.options import json_text, write_bytes, write_text
+from onnxopt.cli.say import say, say_all, say_command, say_error
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import OnnxOptError, UsageError
-from onnxopt.report.names import printable
 
 if TYPE_CHECKING:
     from onnxopt.api import Report
@@ -71,9 +69,9 @@ def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
         _append_summary(summary, records)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for text in workflow_commands(records):
-            click.echo(text, err=telling.data_on_stdout or telling.format == "json")
+            say_command(text, err=telling.data_on_stdout or telling.format == "json")
     if telling.format == "json":
-        click.echo(json_text(document), nl=False)
+        say_all(json_text(document))
 
 
 def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
@@ -83,7 +81,7 @@ def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
         with open(file, "a", encoding="utf-8") as f:
             f.write(markdown(records) + "\n")
     except OSError as e:
-        click.echo(f"warning: GITHUB_STEP_SUMMARY: cannot write {file}: {e.strerror or e}", err=True)
+        say(f"warning: GITHUB_STEP_SUMMARY: cannot write {file}: {e.strerror or e}", err=True)
 
 
 def optimize_many(
@@ -106,14 +104,15 @@ def optimize_many(
 
             outcomes = _run(jobs, processes, executor, done, board.phase, instruments)
     except KeyboardInterrupt:
-        click.echo(err=True)  # behind the terminal's ^C, as click does
+        say(err=True)  # behind the terminal's ^C, as click does
         raise Interrupted(finished, len(jobs), executor) from None
     if shown:
         _conclude(outcomes, telling.verbose)
+    for note in dict.fromkeys(note for outcome in outcomes for note in outcome.notes):
+        say(f"warning: {note}", err=True)
     for outcome in outcomes:
         if outcome.code and (outcome.message or outcome.hint) and telling.format == "text":
-            click.echo(f"error: {printable(outcome.message or outcome.source)}", err=True)
-            click.echo(f"hint: {printable(outcome.hint)}", err=True) if outcome.hint else None
+            say_error(outcome.message or outcome.source, outcome.hint)
     tell(telling, outcomes)
     return worst_code(o.code for o in outcomes)
 
@@ -134,15 +133,15 @@ class Interrupted(OnnxOptError):
 
 def _say(outcome: Outcome, verbose: int) -> None:
     """What came of a model, as plain lines; where it is asked for, also what the passes did."""
+    from onnxopt.plaintext import cleaned
     from onnxopt.report.batch import lines
-    from onnxopt.report.names import cleaned
     from onnxopt.report.plain import details
 
     if outcome.report is not None and verbose:
         for text in details(cleaned(outcome.report), verbose):
-            click.echo(text)
+            say(text)
     for text in lines(outcome.to_dict()):
-        click.echo(text)
+        say(text)
 
 
 def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
@@ -152,7 +151,7 @@ def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
     records = [o.to_dict() for o in outcomes]
     if not sys.stdout.isatty():
         if len(records) > 1:
-            click.echo(summary(records))
+            say(summary(records))
         return
     from onnxopt.report.console import print_details
 
@@ -161,7 +160,7 @@ def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
             print_details(record["report"], verbose, record["source"] if len(records) > 1 else "")
     if len(records) == 1:
         for text in lines(records[0]):
-            click.echo(text)
+            say(text)
     else:
         print_table(records)
 
@@ -199,6 +198,5 @@ def finish_single(telling: Telling, report: Report, failure: OnnxOptError | None
     judge(telling.budgets, [outcome])
     tell(telling, [outcome])
     if failure is None and outcome.code == 1:
-        click.echo(f"error: {printable(outcome.message)}", err=True)
-        click.echo(f"hint: {outcome.hint}", err=True)
+        say_error(outcome.message, outcome.hint)
     return outcome.code

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import dim_option, input_option
+from onnxopt.cli.options import blaming_files, dim_option, input_option, json_text, limit_option
+from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
 
@@ -44,6 +44,7 @@ from onnxopt.errors import UsageError
     show_default=True,
     help="Seconds that each load and each run may take.",
 )
+@limit_option
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def bench(
     a: Path,
@@ -58,6 +59,7 @@ def bench(
     inputs: dict[str, str],
     seed: int,
     timeout: float,
+    limit: int,
     form: str,
 ) -> None:
     """Measure how long a run of model A takes in onnxruntime, or which of A and B is faster.
@@ -86,18 +88,19 @@ def bench(
         inputs=inputs,
         seed=seed,
         timeout=timeout,
+        limit=limit,
     )
-    with Progress() as progress:
+    with Progress() as progress, blaming_files(a, *([b] if b else [])):
         progress.phase("loading")
         found = measure([a] if b is None else [a, b], options, progress.phase).to_dict()
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        say_all(json_text(found))
     elif found["failure"]:
-        click.echo(f"✗ not measured: {found['failure']}")
+        say(f"✗ not measured: {found['failure']}")
     elif sys.stdout.isatty():
         latency.print_latencies(found)
     else:
         for line in latency.lines(found):
-            click.echo(line)
+            say(line)
     if found["failure"]:
         sys.exit(1)

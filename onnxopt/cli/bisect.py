@@ -9,6 +9,7 @@ import click
 
 from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
+from onnxopt.cli.say import say
 
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
@@ -42,26 +43,28 @@ def bisect(
     onnxopt bisect model.onnx --plugin my_passes.py --with my-pass -o small.onnx
     """
     from onnxopt.bisect import bisect as search
+    from onnxopt.io import blaming
     from onnxopt.verification import VerifyOptions
 
     options = make_options(given)
-    found = search(source, options, VerifyOptions(rtol, atol, seed), (lambda _: None) if quiet else click.echo)
+    with blaming(source):
+        found = search(source, options, VerifyOptions(rtol, atol, seed), (lambda _: None) if quiet else say)
     place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
     number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""
-    click.echo(f"{place}: run {found.pass_run} of the pipeline's passes{number}: {found.message}")
+    say(f"{place}: run {found.pass_run} of the pipeline's passes{number}: {found.message}")
     if found.rule:
-        click.echo(f"  {found.equation}")
+        say(f"  {found.equation}")
     if found.match:
-        click.echo(f"  in {found.scope}, it replaced")
+        say(f"  in {found.scope}, it replaced")
         for line in found.match:
-            click.echo(f"    {line}")
+            say(f"    {line}")
     if found.submodel is not None:
         from onnxopt.cli.options import write_bytes
 
         output = output or source.with_name(f"{source.stem}.bisect.onnx")
         write_bytes(output, found.submodel.SerializeToString())
-        click.echo(f"{output}: {len(found.submodel.graph.node)} nodes show it")
+        say(f"{output}: {len(found.submodel.graph.node)} nodes show it")
     elif found.rule:
-        click.echo("no part of the model shows it by itself")
+        say("no part of the model shows it by itself")
     if not quiet:
-        click.echo(f"found by verifying {found.runs} results")
+        say(f"found by verifying {found.runs} results")

@@ -18,7 +18,8 @@ def completion(shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     from onnxopt.cli.main import cli
+    from onnxopt.cli.say import say_all
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(cli, {}, "onnxopt", "_ONNXOPT_COMPLETE").source())
+    say_all(kind(cli, {}, "onnxopt", "_ONNXOPT_COMPLETE").source())

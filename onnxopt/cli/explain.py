@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.cli.options import known_passes, load_plugins, plugin_option
+from onnxopt.cli.say import say
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Pass
@@ -29,7 +30,7 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
 
     load_plugins(plugins)
     for line in page(get_pass(name)):
-        click.echo(line)
+        say(line)
 
 
 def page(cls: type[Pass]) -> Iterator[str]:

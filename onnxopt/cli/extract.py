@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import known_values, names
+from onnxopt.cli.options import external_option, known_values, names
+from onnxopt.cli.say import say
 from onnxopt.errors import few
 
 
@@ -29,16 +30,17 @@ from onnxopt.errors import few
     metavar="NAMES",
     help="Values to end at. [default: the model's outputs, those that the inputs give]",
 )
-@click.option(
-    "--data",
-    type=click.Choice(["copy", "reference"]),
-    default="copy",
-    show_default=True,
-    help="External data: copy what is needed into OUT.data, or refer to it where it is.",
-)
+@external_option
+@click.option("--data", type=click.Choice(["copy", "reference"]), hidden=True, help="As --external was called.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but warnings and errors.")
 def extract(
-    model: Path, destination: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], data: str, quiet: bool
+    model: Path,
+    destination: Path,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    external: str,
+    data: str | None,
+    quiet: bool,
 ) -> None:
     """Write the part of MODEL that computes some of its values from others as a model of its own.
 
@@ -52,19 +54,20 @@ def extract(
     from onnxopt.extraction import extract_file
     from onnxopt.report.plain import size
 
-    done = extract_file(model, destination, inputs, outputs, data=data)
+    external = {"copy": "copy", "reference": "reuse"}[data] if data is not None else external
+    done = extract_file(model, destination, inputs, outputs, external=external)
     if done.unneeded:
-        click.echo(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
+        say(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
     if done.left_out:
-        click.echo(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
+        say(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
     if quiet:
         return
     counts = f"{done.nodes:,} of {done.nodes_before:,} nodes, {_count(done.inputs, 'input')}"
     where = f", data in {', '.join(done.data)}" if done.data else ""
-    click.echo(f"{destination}: {counts}, {_count(done.outputs, 'output')}, {size(done.bytes)}{where}")
+    say(f"{destination}: {counts}, {_count(done.outputs, 'output')}, {size(done.bytes)}{where}")
     for kind, types in (("input", done.inputs), ("output", done.outputs)):
         for name, type_text in types.items():
-            click.echo(f"  {kind:6}  {name}: {type_text}")
+            say(f"  {kind:6}  {name}: {type_text}")
 
 
 def _few(values: list[str]) -> str:

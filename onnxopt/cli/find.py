@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from onnxopt.cli.options import json_text
+from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
 
@@ -38,7 +40,7 @@ def find(
     """
     from onnxopt.analysis.types import infer
     from onnxopt.graph.text import node_text
-    from onnxopt.io import load
+    from onnxopt.io import blaming, load
     from onnxopt.rewriting import SubgraphMatcher
 
     if pattern.startswith("@"):
@@ -54,32 +56,35 @@ def find(
         exact=exact,
         shared=not single_use,
     )
-    loaded = load(model)
-    found = matcher.match(loaded)
-    if form == "json":
-        import json
-
-        records = [
-            {
-                "scope": m.anchor.graph.path if m.anchor.graph is not None else "",
-                "results": [v.name for v in m.results],
-                "nodes": {
-                    name: {"op": n.op, "name": n.name, "outputs": [v.name if v is not None else "" for v in n.outputs]}
-                    for name, n in m.nodes.items()
-                },
-                "values": {name: v.name if v is not None else None for name, v in m.values.items()},
-            }
-            for m in found
-        ]
-        click.echo(json.dumps(records, indent=2))
-    else:
-        if found:
-            infer(loaded)  # for the shapes that are shown
-        for i, m in enumerate(found, 1):
-            scope = m.anchor.graph.path if m.anchor.graph is not None else ""
-            click.echo(f"{i}. {scope}: {', '.join(v.name for v in m.results)}")
-            for node in dict.fromkeys(reversed([n for n, _ in m.bindings.covered])):
-                click.echo(f"   {node_text(node)}")
-        click.echo(f"{model}: {len(found):,} match{'es' if len(found) != 1 else ''}")
+    with blaming(model):
+        loaded = load(model)
+        found = matcher.match(loaded)
+        if form == "json":
+            records = [
+                {
+                    "scope": m.anchor.graph.path if m.anchor.graph is not None else "",
+                    "results": [v.name for v in m.results],
+                    "nodes": {
+                        name: {
+                            "op": n.op,
+                            "name": n.name,
+                            "outputs": [v.name if v is not None else "" for v in n.outputs],
+                        }
+                        for name, n in m.nodes.items()
+                    },
+                    "values": {name: v.name if v is not None else None for name, v in m.values.items()},
+                }
+                for m in found
+            ]
+            say_all(json_text(records))
+        else:
+            if found:
+                infer(loaded)  # for the shapes that are shown
+            for i, m in enumerate(found, 1):
+                scope = m.anchor.graph.path if m.anchor.graph is not None else ""
+                say(f"{i}. {scope}: {', '.join(v.name for v in m.results)}")
+                for node in dict.fromkeys(reversed([n for n, _ in m.bindings.covered])):
+                    say(f"   {node_text(node)}")
+            say(f"{model}: {len(found):,} match{'es' if len(found) != 1 else ''}")
     if not found:
         sys.exit(1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
 import time
 from importlib import import_module
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
 from onnxopt import __version__
+from onnxopt.cli.say import say, say_all, say_error
 from onnxopt.errors import OnnxOptError
 
 # Imported when called: each command pays only for what it uses.
@@ -73,6 +75,9 @@ def main() -> None:
     interruption = _Interruption()
     for number in (signal.SIGINT, signal.SIGTERM):  # a build that is stopped cleans up as well
         signal.signal(number, interruption)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what it cannot write, it escapes
+            stream.reconfigure(errors="backslashreplace")
     gc.disable()  # a graph is one big cycle, alive until the process ends: collecting only costs
     try:
         cli(standalone_mode=False)
@@ -84,8 +89,7 @@ def main() -> None:
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.ClickException as e:
-        e.show()
-        sys.exit(e.exit_code)
+        _misused(e)
     except OnnxOptError as e:
         _fail(e.message, e.hint, e.exit_code)
     except BrokenPipeError:
@@ -93,7 +97,7 @@ def main() -> None:
         sys.exit(141)
     except Exception as e:
         if os.environ.get("ONNXOPT_DEBUG"):
-            raise
+            _say_trace()
         _fail(
             f"internal error: {type(e).__name__}: {' '.join(str(e).split())}",
             "please report it; ONNXOPT_DEBUG=1 shows where",
@@ -121,13 +125,25 @@ def _leave() -> None:
 
 
 def _fail(message: str, hint: str, code: int) -> None:
-    from onnxopt.report.names import BREAKS, printable
-
-    red, dim, off = ("\x1b[1;31m", "\x1b[2m", "\x1b[0m") if _colour() else ("", "", "")
-    click.echo(f"{red}error:{off} {printable(message, BREAKS)}", err=True)
-    if hint:
-        click.echo(f"{dim}hint:{off} {printable(hint, BREAKS)}", err=True)
+    say_error(message, hint, colour=_colour())
     sys.exit(code)
+
+
+def _misused(e: click.ClickException) -> NoReturn:
+    """What click says, which has the user's words in it."""
+    context = e.ctx if isinstance(e, click.UsageError) else None
+    if context is not None:
+        say_all(context.get_usage(), err=True)
+        say_all(f"Try '{context.command_path} --help' for help.\n\n", err=True)
+    say(f"Error: {e.format_message()}", err=True)
+    sys.exit(e.exit_code)
+
+
+def _say_trace() -> None:
+    import traceback
+
+    for text in traceback.format_exc().splitlines():
+        say(text, err=True)
 
 
 def _colour() -> bool:

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from onnxopt.cli.options import (
     Recorder,
     Watch,
+    external_option,
     input_option,
     instrument_options,
     json_text,
@@ -24,6 +25,7 @@ from onnxopt.cli.options import (
     write_text,
 )
 from onnxopt.cli.project import ProjectCommand
+from onnxopt.cli.say import say
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import UsageError, WriteError
 
@@ -65,12 +67,19 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
 )
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
+@external_option
 @pipeline_options
 @click.option(
     "--strict",
     is_flag=True,
     help="Write only what is verified: a result that differs is an error, nothing is left out of it; so is one that is "
     "within rounding noise only, inconclusive or not verified.",
+)
+@click.option(
+    "--allow-unverified",
+    is_flag=True,
+    help="Write what could not be compared, too, where programs read the outcome: with --format json, --junit and in "
+    "GitHub Actions it is an error otherwise.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @input_option("Verify with this input.")
@@ -110,7 +119,9 @@ def optimize(
     junit: Path | None,
     form: str,
     provenance: bool,
+    external: str,
     strict: bool,
+    allow_unverified: bool,
     no_verify: bool,
     inputs: dict[str, str],
     rtol: float | None,
@@ -146,6 +157,8 @@ def optimize(
 
     if no_verify and (inputs or rtol is not None or atol is not None):
         raise UsageError("--no-verify contradicts --input, --rtol and --atol", "leave one of them out")
+    if strict and allow_unverified:
+        raise UsageError("--strict contradicts --allow-unverified", "leave one of them out")
     if backup and not in_place:
         raise UsageError("--backup is for --in-place", "without it the original stays where it is")
     if os.path.basename(backup) != backup:
@@ -159,9 +172,10 @@ def optimize(
     if plain and len(models) == 2 and jobs > 1 and _is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
-    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory)
-    single = _Single(report_file, reproducer, zero_weights, strict, verbose, max_rewrites)
+    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"])
     telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
+    allow_unverified |= not telling.to_machines
+    single = _Single(report_file, reproducer, zero_weights, strict, allow_unverified, verbose, max_rewrites, external)
     if plain and models[1] == "-":
         if form == "json":
             raise UsageError(
@@ -185,9 +199,15 @@ def optimize(
     pairs = Places(models, out_dir, in_place, check).pairs()
     if len(pairs) > 1 and (many := [name for name in _ONE_ONLY if given[name]]):
         raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
-    options = make_options(given, max_rewrites, provenance)
+    options = make_options(given, max_rewrites, provenance, external)
     watch = Watch(Path(pairs[0][0]), given)
-    made_of: dict[str, Any] = {"strict": strict, "check": check, "backup": backup, "cache": cache_dir or ""}
+    made_of: dict[str, Any] = {
+        "strict": strict,
+        "allow_unverified": allow_unverified,
+        "check": check,
+        "backup": backup,
+        "cache": cache_dir or "",
+    }
     made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or ""), "zero_weights": zero_weights}
     todo = [Job(a, b, options, verify_options, **made_of) for a, b in pairs]
     code = optimize_many(todo, jobs, executor, telling, watch.instruments)
@@ -229,8 +249,10 @@ class _Single:
     reproducer: Path | None
     zero_weights: bool
     strict: bool
+    allow_unverified: bool
     verbose: int
     max_rewrites: int | None
+    external: str
 
     def run(
         self,
@@ -254,7 +276,7 @@ class _Single:
         from onnxopt.report.progress import Progress
         from onnxopt.rollback import optimize_or_roll_back
 
-        options, watch = make_options(given, self.max_rewrites, provenance), Watch(source, given)
+        options, watch = make_options(given, self.max_rewrites, provenance, self.external), Watch(source, given)
         if self.verbose or self.report_file is not None:
             from onnxopt.pipeline.instruments import Sizes
 
@@ -272,6 +294,7 @@ class _Single:
                     verify_options=verify_options,
                     verifier=verifier,
                     strict=self.strict,
+                    allow_unverified=self.allow_unverified,
                     progress=progress.phase,
                     instruments=watch.instruments,
                     again=recorder.instruments if recorder is not None else (),
@@ -299,16 +322,15 @@ class _Single:
 
 
 def _warn(rolled_back: list[Any]) -> int:
-    from onnxopt.report.names import printable
     from onnxopt.report.plain import left_out
 
     for r in rolled_back:
         for line in (f"warning: {left_out(asdict(r))}", *(f"  {r.scope}: {line}" for line in r.match)):
-            click.echo(printable(line), err=True)
+            say(line, err=True)
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
     disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
     more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
-    click.echo(f"hint: report it; {more}", err=True)
+    say(f"hint: report it; {more}", err=True)
     return 3
 
 
@@ -316,7 +338,7 @@ def _warn_of_unknown(options: OptimizeOptions, report: Report) -> None:
     """Of what --disable names, but the run did not meet."""
     for site in options.sites():
         if site not in report.pipeline.left_out:
-            click.echo(f"warning: --disable {site}: there was nothing to leave out", err=True)
+            say(f"warning: --disable {site}: there was nothing to leave out", err=True)
 
 
 def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
@@ -326,9 +348,10 @@ def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
 
         print_report(report, verbose)
         if report["source"] and report["destination"]:
-            click.secho(f"next: onnxopt report {report['source']} {report['destination']} -o report.html", dim=True)
+            places = shlex.join((report["source"], report["destination"]))
+            say(f"next: onnxopt report {places} -o report.html", dim=True)
     else:
         from onnxopt.report.plain import lines
 
         for line in lines(report, verbose):
-            click.echo(line, err=data_on_stdout)
+            say(line, err=data_on_stdout)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from onnxopt.cli.say import say
 from onnxopt.errors import UsageError
+from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnxopt.api import OptimizeOptions
@@ -70,7 +73,9 @@ def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         return []  # the command itself will say so
     stored = {tensor.name for tensor in graph.initializer}
     free = [i.name for i in graph.input if i.name not in stored]
-    return _completed((*free, *(name for node in graph.node for name in node.output if name)), incomplete)
+    known = (*free, *(name for node in graph.node for name in node.output))
+    # Shells put names on the command line as they are: not those that mean something there.
+    return _completed((name for name in known if re.fullmatch(r"[\w./:@+=][\w./:@+=-]*", name)), incomplete)
 
 
 def _completed(known: Iterable[str], incomplete: str) -> list[str]:
@@ -135,7 +140,9 @@ def dim_option(default: str) -> Callable[[F], F]:
     )
 
 
-def _bytes(ctx: click.Context, param: click.Parameter, value: str) -> int:
+def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
+    if value is None:
+        return 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{value!r} is not a size; for example 500M or 2G")
@@ -150,6 +157,15 @@ memory_option = click.option(
     show_default=True,
     metavar="SIZE",
     help="What weights and values of both models may take: larger ones are compared in segments, never loaded whole.",
+)
+
+
+limit_option = click.option(
+    "--memory",
+    "limit",
+    callback=_bytes,
+    metavar="SIZE",
+    help="What a process that runs parts of the model, or all of it, may take. [default: half of the machine]",
 )
 
 
@@ -169,6 +185,15 @@ def input_option(purpose: str) -> Callable[[F], F]:
     """`--input NAME=FILE.npy`, given as `inputs`: files by name."""
     return click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help=purpose)
 
+
+external_option = click.option(
+    "--external",
+    type=click.Choice(["auto", "inline", "copy", "reuse"]),
+    default="auto",
+    show_default=True,
+    help="Weights that lie beside the model: copy them into OUT.TOKEN.data, put them inline into OUT, or reuse them "
+    "where they are, in the folder of OUT or below. auto: copy, unless nothing changed and OUT is in that folder.",
+)
 
 plugin_option = click.option(
     "--plugin",
@@ -245,6 +270,15 @@ def pipeline_options(function: F) -> F:
             ),
             click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
             click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
+            limit_option,
+            click.option(
+                "--work",
+                type=click.FloatRange(0, min_open=True),
+                default=Limits.work,
+                show_default=True,
+                metavar="SECONDS",
+                help="What folding and converting in processes of their own may take; what is left then is left alone.",
+            ),
             click.option(
                 "--allow-domain",
                 "allow_domains",
@@ -257,7 +291,9 @@ def pipeline_options(function: F) -> F:
     )
 
 
-def make_options(given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False) -> OptimizeOptions:
+def make_options(
+    given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False, external: str = "auto"
+) -> OptimizeOptions:
     """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
     from onnxopt.api import OptimizeOptions
     from onnxopt.pipeline.text import literal
@@ -281,6 +317,8 @@ def make_options(given: dict[str, Any], max_rewrites: int | None = None, provena
         inline_functions=given["inline_functions"],
         target_opset=given["target_opset"],
         provenance=provenance,
+        limits=Limits(given["limit"], given["work"]),
+        external=external,
     )
 
 
@@ -360,7 +398,7 @@ class Watch:
         """Print the times to stderr and write the journal."""
         if self._timing is not None:
             for line in self._timing.lines():
-                click.echo(line, err=True)
+                say(line, err=True)
         if self._journal is not None and self._file is not None:
             import json
 
@@ -388,7 +426,8 @@ def json_text(data: Any) -> str:
     """JSON that every reader takes: infinity and NaN are null."""
     import json
 
-    return json.dumps(_finite(data), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_finite(data), indent=2, allow_nan=False)
+    return text.replace("##", "#\\u0023") + "\n"  # only strings have it, and builds read commands that begin so
 
 
 def _finite(data: Any) -> Any:
@@ -402,6 +441,20 @@ def _finite(data: Any) -> Any:
 def write_text(path: Path, text: str) -> None:
     """Write a report. Raises WriteError."""
     write_bytes(path, text.encode())
+
+
+@contextmanager
+def blaming_files(*files: Path) -> Iterator[None]:
+    """`io.blaming` for commands that need nothing of it as long as all goes well."""
+    try:
+        yield
+    except Exception:
+        from onnxopt.io import blaming
+
+        with ExitStack() as stack:
+            for file in files:
+                stack.enter_context(blaming(file))
+            raise
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onnxopt.cli.say import say
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few
-from onnxopt.report.names import printable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.split import Part
     from onnxopt.verification.composition import Step
     from onnxopt.verification.plan import Plan
+
+
+_INDEX = "partition.json"
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -59,26 +62,27 @@ def partition(
     onnxopt partition model.onnx --ops Conv,Relu --out-dir parts
     onnxopt partition model.onnx --ops Conv,Relu --fuse model.fused.onnx
     """
-    from onnxopt.io import load, refuse_overwriting_input
+    from onnxopt.io import blaming, load, refuse_overwriting_input
     from onnxopt.pipeline.partition import CapabilityPartitioner
     from onnxopt.pipeline.split import split
     from onnxopt.pipeline.support import OperatorSupport
     from onnxopt.verification.plan import make_plan
 
-    model = load(source)
-    _refuse_unknown(ops, model)
-    if fused is not None:
-        refuse_overwriting_input(source, fused, model.proto)
-    partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
-    proposed = partitioner.propose()
-    parts = split(model, proposed)
-    _print(parts)
-    if out_dir is not None or fused is not None:
-        plan = make_plan(model.proto)
-        if out_dir is not None:
-            _write_parts(source, plan, parts, out_dir)
+    with blaming(source):
+        model = load(source)
+        _refuse_unknown(ops, model)
         if fused is not None:
-            _write_fused(source, plan, model, proposed, fused)
+            refuse_overwriting_input(source, fused, model.proto)
+        partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
+        proposed = partitioner.propose()
+        parts = split(model, proposed)
+        _print(parts)
+        if out_dir is not None or fused is not None:
+            plan = make_plan(model.proto)
+            if out_dir is not None:
+                _write_parts(source, plan, parts, out_dir)
+            if fused is not None:
+                _write_fused(source, plan, model, proposed, fused)
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
@@ -117,33 +121,35 @@ def _print(parts: Sequence[Part]) -> None:
     if not sys.stdout.isatty():
         for name, nodes, ops, inputs, outputs, supported in _rows(parts):
             status = "supported" if supported == "yes" else "rest"
-            click.echo(f"{name}  {status}  {nodes} node{'s' * (nodes != '1')}: {ops}; {inputs} -> {outputs}")
-        click.echo(summary)
+            say(f"{name}  {status}  {nodes} node{'s' * (nodes != '1')}: {ops}; {inputs} -> {outputs}")
+        say(summary)
     else:
         _print_table(parts, summary)
 
 
 def _print_table(parts: Sequence[Part], summary: str) -> None:
-    from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
+
+    from onnxopt.report.terminal import show
 
     table = Table("part", Column("nodes", justify="right"), "operators", "inputs", "outputs", "supported")
     for row, part in zip(_rows(parts), parts, strict=True):
         table.add_row(*(Text(cell) for cell in row), style="" if part.supported else "dim")
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(summary)
+    show(table, summary)
 
 
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path) -> None:
     """Write and check the parts beside `folder`; they go into it when they are right."""
+    from onnxopt.io import refuse_overwriting_input
+    from onnxopt.io.placing import refuse_special
     from onnxopt.verification.composition import Step
 
     if folder.exists() and not folder.is_dir():
         raise WriteError(f"{folder} is a file", "name a folder")
-    if source.resolve().parent == folder.resolve() and source.name in {f"{p.name}.onnx" for p in parts}:
-        raise WriteError(f"{source} would be overwritten", "write to another folder, the original stays untouched")
+    for name in (*(f"{p.name}.onnx" for p in parts), _INDEX):
+        refuse_special(folder / name)
+        refuse_overwriting_input(source, folder / name)
     with _explained(folder), tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as t:
         steps, entries = [], []
         for part in parts:
@@ -161,13 +167,13 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path) 
                     "outputs": list(part.outputs),
                 }
             )
-        index = Path(t) / "partition.json"
+        index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
         _check(source, plan, steps, "the parts, run in order,")
         folder.mkdir(exist_ok=True)
         for file in [*(s.file for s in steps), index]:
             os.replace(file, folder / file.name)
-    click.echo(f"wrote {len(parts)} parts and partition.json to {folder}")
+    say(f"wrote {len(parts)} parts and partition.json to {folder}")
 
 
 def _encoded(proto: ModelProto, name: str) -> bytes:
@@ -190,14 +196,14 @@ def _write_fused(source: Path, plan: Plan, model: Model, proposed: Sequence[Part
             fuse_partition(p, f"part_{p.id:03d}")
             count += 1
         except UsageError as e:
-            click.echo(f"part {p.id} stays as it is: {e.message}")
+            say(f"part {p.id} stays as it is: {e.message}")
     with Staged(destination) as staged:
         staged.write(model)
         required = tuple(i.name for i in plan.inputs)
         outputs = tuple(v.name for v in model.graph.outputs)
         _check(source, plan, [Step(staged.path, required, outputs, tuple(plan.overridable))], "the fused model")
         staged.commit()
-    click.echo(f"wrote {destination}: {count} function calls, {len(model.graph)} nodes")
+    say(f"wrote {destination}: {count} function calls, {len(model.graph)} nodes")
 
 
 def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str) -> None:
@@ -210,7 +216,7 @@ def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str) -> None:
             f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",
             "nothing was written; please report it",
         )
-    click.echo(f"{'not ' if verdict.status == UNVERIFIED else ''}checked: {printable(verdict.message)}")
+    say(f"{'not ' if verdict.status == UNVERIFIED else ''}checked: {verdict.message}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from onnxopt.cli.options import load_plugins, plugin_option
+from onnxopt.cli.say import say
 
 _HEADINGS = ("pass", "level", "kind", "requires", "from", "what it does")
 
@@ -34,18 +35,19 @@ def passes(plugins: tuple[str, ...]) -> None:
         return
     widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows)]
     for row in (_HEADINGS, *rows):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from onnxopt.report.terminal import show
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in _HEADINGS:
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
     for row in rows:
         table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(row)))
-    Console().print(table)
+    show(table)

@@ -1,41 +1,129 @@
-"""A project's own defaults: `onnxopt.toml`, or `[tool.onnxopt]` in `pyproject.toml`, in this folder or one above."""
+"""A project's own defaults: `onnxopt.toml`, or `[tool.onnxopt]` in `pyproject.toml`, in this folder or one above.
+
+Such a file may come with the models, from anybody. It chooses among results that are verified all the same; what acts
+on the machine, or weakens a check, needs the word of whoever runs the command.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from onnxopt.errors import UsageError, nearest
 
+# Every option of every command is in one of the two; what is in neither acts.
+CHOOSES: Final = frozenset(
+    (
+        *("level", "pipeline", "with", "disable", "config", "target", "max-constant-bytes", "max-rewrites"),
+        *("dim", "shape", "keep-dynamic", "freeze-initializers", "inline-functions", "target-opset", "allow-domain"),
+        *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
+        *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
+        # of commands that read no such file
+        *("runs", "seconds", "warmup", "threads", "provider", "cases", "pieces", "top", "no-work", "node", "ops"),
+        *("outputs", "data", "allow-single-node", "no-single-node"),
+        *("match-outputs", "overlapping", "ignore-literals", "exact", "single-use"),
+    )
+)
+_WRITES: Final = "names what is written"
+ACTS: Final = {
+    "plugin": "runs code",
+    **dict.fromkeys(
+        ("out-dir", "in-place", "backup", "cache-dir", "reproducer", "dump-dir", "output", "fuse"), _WRITES
+    ),
+    **dict.fromkeys(("report", "journal", "junit"), _WRITES),
+    "executor": "names a machine to send to",
+    **dict.fromkeys(("input", "inputs", "from"), "names what is read, and believed"),
+    "no-verify": "switches verification off",
+    "allow-unverified": "accepts what is not verified",
+    **dict.fromkeys(("rtol", "atol"), "decides how wrong a result may be"),
+    **dict.fromkeys(("timeout", "verify-memory", "memory", "work"), "decides what a run may take"),
+    "quiet": "hides warnings",
+    "project-file": "names another such file",
+}
+VARIABLE: Final = "ONNXOPT_PROJECT_FILE"
+
 
 class ProjectCommand(click.Command):
     """A command whose options may have their defaults in the project's file; the command line goes before it."""
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        file, settings = find_settings(Path.cwd())
-        if file is not None:
-            extra["default_map"] = self._defaults(file, settings)
-        return super().make_context(info_name, args, parent, **extra)
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        option = click.Option(
+            ["--project-file"],
+            type=click.Path(path_type=Path),
+            envvar=VARIABLE,
+            show_envvar=True,
+            is_eager=True,  # before the options that it gives defaults to
+            expose_value=False,
+            callback=_read_defaults,
+            help="Take the defaults of options from this TOML file, plugins and places too. [default: onnxopt.toml or "
+            "pyproject.toml, here or above, which may not act]",
+        )
+        self.params.append(option)
 
-    def _defaults(self, file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-        known = _flags(self)
-        defaults = {}
-        for name, value in settings.items():
-            if name not in known and name in _settings():
-                continue  # of another command
-            if name not in known:
-                hint = nearest(name, known, f"there are {', '.join(known)}")
-                raise UsageError(f"{file}: no setting is called {name!r}", hint)
-            if name == "config" and isinstance(value, dict):
-                value = [f"{key}={_plain(v)}" for key, v in value.items()]
-            param = known[name]
-            many = param.multiple if isinstance(param, click.Option) else False
-            defaults[param.name or name] = [value] if many and not isinstance(value, list) else value
-        return defaults
+
+def _read_defaults(ctx: click.Context, param: click.Parameter, named: Path | None) -> None:
+    file, settings = (named, _settings_in(named)) if named is not None else find_settings(Path.cwd())
+    if file is not None:
+        ctx.default_map = _defaults(ctx, file, settings, trusted=named is not None)
+
+
+def _defaults(ctx: click.Context, file: Path, settings: dict[str, Any], trusted: bool) -> dict[str, Any]:
+    known, all_known = _flags(ctx.command), _settings()
+    defaults = {}
+    for name, value in settings.items():
+        if name not in known and name not in all_known:
+            hint = nearest(name, known, f"there are {', '.join(known)}")
+            raise UsageError(f"{file}: no setting is called {name!r}", hint)
+        if not trusted and (why := acts(name, value)):
+            hint = f"if the file is yours: --project-file {file}, or {VARIABLE}={file}"
+            raise UsageError(f"{file}: {name} {why}, which a file that is merely found may not", hint)
+        if name not in known:
+            continue  # of another command
+        param = known[name]
+        defaults[param.name or name] = _checked(ctx, param, value, f"{file}: {name}")
+    return defaults
+
+
+def acts(name: str, value: Any = None) -> str:
+    """What a setting does beyond choosing; empty for one that chooses."""
+    if name == "pipeline" and isinstance(value, str) and value.startswith("@"):
+        return ACTS["input"]
+    return "" if name in CHOOSES else ACTS.get(name, "acts")
+
+
+def _checked(ctx: click.Context, param: click.Parameter, value: Any, where: str) -> Any:
+    """The value as the command line would have it. Raises UsageError for one of another type."""
+    assert isinstance(param, click.Option)
+    if param.name == "config" and isinstance(value, dict):
+        value = [f"{key}={_plain(v)}" for key, v in value.items()]
+    if param.multiple and not isinstance(value, list):
+        value = [value]
+    kinds, expected = _kinds(param)
+    for item in value if param.multiple else [value]:
+        if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
+            many = f", or a list of such, not {item!r}" if param.multiple else f", not {item!r}"
+            raise UsageError(f"{where}: {expected} is expected{many}", f"`onnxopt {ctx.info_name} --help` describes it")
+    try:
+        param.type_cast_value(ctx, value)
+    except click.BadParameter as e:
+        raise UsageError(f"{where}: {e.message}", f"`onnxopt {ctx.info_name} --help` describes it") from None
+    return value
+
+
+def _kinds(param: click.Option) -> tuple[tuple[type, ...], str]:
+    """(types of TOML, in words) that an option takes."""
+    if param.is_flag:
+        return (bool,), "true or false"
+    if isinstance(param.type, click.types.IntParamType):
+        return (int,), "an integer"
+    if isinstance(param.type, click.types.FloatParamType):
+        return (int, float), "a number"
+    if param.type.name == "bytes" or param.metavar == "SIZE":
+        return (int, str), "a size, such as 65536 or '4M',"
+    return (str,), "a string"
 
 
 def _flags(command: click.Command) -> dict[str, click.Parameter]:
@@ -54,20 +142,37 @@ def find_settings(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     for place in (folder, *folder.parents):
         file = place / "onnxopt.toml"
         if file.is_file():
-            return file, _read(file)
+            return file, _settings_in(file)
         file = place / "pyproject.toml"
-        if file.is_file() and b"[tool.onnxopt" in file.read_bytes():
-            return file, _read(file).get("tool", {}).get("onnxopt", {})
+        if file.is_file() and b"[tool.onnxopt" in _bytes(file):
+            return file, _settings_in(file)
     return None, {}
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _settings_in(file: Path) -> dict[str, Any]:
+    """Of a `pyproject.toml` the table that is ours, of other files all. Raises UsageError."""
     import tomllib
 
     try:
-        return tomllib.loads(file.read_text())
-    except (OSError, ValueError) as e:
-        raise UsageError(f"{file} cannot be read: {e}", "correct it, or work in another folder") from None
+        settings: Any = tomllib.loads(_bytes(file).decode())
+    except (ValueError, RecursionError) as e:
+        raise _unreadable(file, e) from None
+    for table in ("tool", "onnxopt") if file.name == "pyproject.toml" else ():
+        settings = settings.get(table, {})
+        if not isinstance(settings, dict):
+            raise _unreadable(file, f"{table} is not a table")
+    return dict(settings)
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as e:
+        raise _unreadable(file, e.strerror or e) from None
+
+
+def _unreadable(file: Path, why: object) -> UsageError:
+    return UsageError(f"{file} cannot be read: {why}", "correct it, or work in another folder")
 
 
 def _plain(value: Any) -> str:

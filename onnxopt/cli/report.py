@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
+from onnxopt.cli.say import say
 from onnxopt.errors import UsageError, WriteError
 
 
@@ -57,10 +58,12 @@ def report(
     for path in (source, result, *([record] if record is not None else [])):
         if os.path.realpath(path) == os.path.realpath(output):
             raise WriteError(f"{output} is one of the files to read", "write the page to another name")
-    from onnxopt.io.save import Staged
+    from onnxopt.io import Staged, blaming, refuse_overwriting_input
     from onnxopt.report.progress import Progress
 
-    with Progress(enabled=not quiet) as progress, Staged(output) as staged:
+    for model in (source, result):
+        refuse_overwriting_input(model, output)
+    with Progress(enabled=not quiet) as progress, Staged(output) as staged, blaming(source), blaming(result):
         from onnxopt.comparison import compare_files, judge, read_history, repeat
 
         options = make_options(given)
@@ -73,7 +76,7 @@ def report(
             verdict = judge(source, result, options, history.entries if not found.doubts else ()).to_dict()
         progress.phase("writing")
         staged.write_bytes(_page(found.to_dict(verdict), not no_times).encode())
-        size = staged.path.stat().st_size
+        size = staged.bytes
         staged.commit()
     if not quiet:
         _tell(output, size, found.doubts)
@@ -97,5 +100,5 @@ def _tell(output: Path, size: int, doubts: list[str]) -> None:
     from onnxopt.report.plain import size as shown
 
     for doubt in doubts:
-        click.echo(f"warning: {doubt}", err=True)
-    click.echo(f"{output}: {shown(size)}, open it in a browser")
+        say(f"warning: {doubt}", err=True)
+    say(f"{output}: {shown(size)}, open it in a browser")

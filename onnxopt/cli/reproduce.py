@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from onnxopt.cli.say import say
+
 
 @click.command(epilog="Exit codes: 0 it does not fail here, 4 (or 1) it fails again, 2 the folder is not a reproducer.")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
@@ -22,4 +24,4 @@ def reproduce(folder: Path) -> None:
     error = run(folder)
     if error is not None:
         raise error
-    click.echo(f"{folder}: does not fail here")
+    say(f"{folder}: does not fail here")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import parse_dims, parse_shapes
+from onnxopt.cli.options import json_text, parse_dims, parse_shapes
+from onnxopt.cli.say import say_all
 
 
 @click.command()
@@ -60,13 +60,15 @@ def stats(
     after = count(b, work=not no_work, top=top, dims=dims, shapes=shapes) if b is not None else None
     if form == "json":
         found = before.to_dict() if after is None else {"before": before.to_dict(), "after": after.to_dict()}
-        click.echo(json.dumps(found, indent=2))
+        say_all(json_text(found))
         return
+    from onnxopt.plaintext import cleaned
     from onnxopt.report import stats_table
 
+    before, after = cleaned(before), cleaned(after)
     if form in ("markdown", "csv"):
-        click.echo((stats_table.markdown if form == "markdown" else stats_table.csv)(before, after), nl=form != "csv")
+        say_all((stats_table.markdown if form == "markdown" else stats_table.csv)(before, after))
         return
-    from rich.console import Console
+    from onnxopt.report.terminal import show
 
-    Console(highlight=False).print(stats_table.one(before) if after is None else stats_table.diff(before, after))
+    show(stats_table.one(before) if after is None else stats_table.diff(before, after))

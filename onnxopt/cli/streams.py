@@ -54,7 +54,9 @@ def _read(given: Path) -> None:
 
 def _write(made: Path) -> None:
     if len(list(made.parent.iterdir())) > 1:
-        raise ModelError("the result has external data, which stdout does not carry", "name a file as OUT")
+        raise ModelError(
+            "the result has external data, which stdout does not carry", "name a file as OUT, or --external inline"
+        )
     with open(made, "rb") as f:
         shutil.copyfileobj(f, sys.stdout.buffer)
     sys.stdout.buffer.flush()

@@ -25,7 +25,12 @@ class Telling:
     verbose: int = 0
 
     @property
+    def to_machines(self) -> bool:
+        """Do programs read it, for which a warning is none? What is not verified is an error then."""
+        environment = os.environ.get("GITHUB_STEP_SUMMARY") or os.environ.get("GITHUB_ACTIONS") == "true"
+        return bool(self.format != "text" or self.junit or environment)
+
+    @property
     def wanted(self) -> bool:
         """Is there more to say than a single run says by itself?"""
-        environment = os.environ.get("GITHUB_STEP_SUMMARY") or os.environ.get("GITHUB_ACTIONS") == "true"
-        return bool(self.format != "text" or self.junit or self.budgets or environment)
+        return bool(self.to_machines or self.budgets)

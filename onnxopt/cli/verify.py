@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import dim_option, memory_option, names
+from onnxopt.cli.options import blaming_files, dim_option, json_text, limit_option, memory_option, names
+from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 @dim_option("several sizes, one after the other")
 @click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
 @memory_option
+@limit_option
 @click.option("--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
 @click.option(
@@ -69,6 +71,7 @@ def verify(
     dims: dict[str, int],
     pieces: bool,
     memory: int,
+    limit: int,
     provider: str,
     seed: int,
     timeout: float,
@@ -105,12 +108,13 @@ def verify(
         dims=dims,
         pieces=pieces,
         memory=memory,
+        limit=limit,
     )
-    with Progress(enabled=not quiet) as progress:
+    with Progress(enabled=not quiet) as progress, blaming_files(a, b):
         progress.phase("comparing")
         found = compare_files(a, b, options)
     if form == "json":
-        click.echo(json.dumps(_plain(found.to_dict()), indent=2))
+        say_all(json_text(found.to_dict()))
     else:
         _print(found.to_dict(), quiet, verbose)
     sys.exit(_code(found, strict))
@@ -138,26 +142,17 @@ def _code(found: Comparison, strict: bool) -> int:
     return int(not found.agrees)
 
 
-def _plain(value: Any) -> Any:
-    """For JSON, which has no infinity and no NaN: null."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
-
-
 def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
     if sys.stdout.isatty() and not quiet:
         from onnxopt.report.comparison_table import print_comparison
 
         print_comparison(found, verbose)
         if found["places"]:
-            more = f"onnxopt report {found['a']} {found['b']} -o report.html marks it in both graphs"
-            click.secho(f"next: {more}", dim=True)
+            files = shlex.join((found["a"], found["b"]))
+            say(f"next: onnxopt report {files} -o report.html marks it in both graphs", dim=True)
         return
+    from onnxopt.plaintext import cleaned
     from onnxopt.report import comparison, verdict
-    from onnxopt.report.names import cleaned
 
     for line in verdict.lines(cleaned(found), verbose) if quiet else comparison.lines(found, verbose):
-        click.echo(line)
+        say(line)

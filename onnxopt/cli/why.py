@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxopt.cli.options import known_rules, load_plugins, plugin_option
+from onnxopt.cli.say import say
 from onnxopt.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
         lines = _everywhere(loaded, owner, rules, journal)
     else:
         lines = _at(loaded, owner, rules, journal, node)
-    for line in lines:
-        click.echo(line)
+    with blaming(model):  # rules are asked while the lines are made
+        for line in lines:
+            say(line)
 
 
 def _find(name: str) -> tuple[Pass, list[Rule]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.analysis.cost import ModelStats, model_stats
+from onnxopt.comparison.coarse import LARGE, coarse
 from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite, match
 from onnxopt.comparison.history import History
 from onnxopt.comparison.marks import Marks
@@ -28,11 +29,12 @@ class Comparison:
     doubts: list[str]  # reasons to think that the run did not lead from one to the other
 
     def to_dict(self, verdict: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """For the page: nodes by index, everything else by value. `verdict`: that of the page, as a record."""
+        """For the page: nodes by index, everything else by value. `verdict`: that of the page, as a record. Of large
+        models blocks are shown, no nodes."""
         found = self.counterparts
         placed = places(self.before, self.after, found)
         marks = Marks(self.before, self.after, self.history)
-        return {
+        data = {
             "stats": [s.to_dict() for s in self.stats],
             "counts": found.counts(),
             "history": {
@@ -53,6 +55,7 @@ class Comparison:
             "places": marks.places(verdict),
             "left_out": marks.left_out(),
         }
+        return coarse(data) if max(len(self.before.nodes), len(self.after.nodes)) > LARGE else data
 
     def _gaps(self) -> list[str]:
         changed = self.stats[0].nodes != self.stats[1].nodes

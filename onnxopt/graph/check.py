@@ -10,6 +10,7 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
+from onnxopt.protos import body_graphs
 
 
 def check_model(model: Model) -> None:
@@ -68,9 +69,12 @@ def _check_scope(
                 by[node] = by.get(node, 0) + 1
                 if v not in visible and not _sparse(v):
                     _fail(scope, f"{node!r} reads `{v.name}` before it is defined")
-        for body in node.bodies.values():
+        written = dict(body_graphs(node.proto)) if node.bodies else {}
+        for key, body in node.bodies.items():
             if body.owner is not node:
                 _fail(scope, f"a body of {node!r} belongs to another node")
+            if body.proto is not written.get(key):
+                _fail(scope, f"what is written into {key} of {node!r} is not in the node")
             _check_scope(body, visible, names, users, outputs)
         for i, v in enumerate(node.outputs):
             if v is not None:
@@ -79,6 +83,8 @@ def _check_scope(
                 define(v)
     if count != scope.size or scope.last is not previous or count != sum(map(len, scope.by_op.values())):
         _fail(scope, "the node list and its index differ in length")
+    if not scope.nodes_changed and any(n.proto is not p for n, p in zip(scope, scope.proto.node, strict=True)):
+        _fail(scope, "what is written into its nodes is not in the scope")
     for v in scope.outputs:
         outputs[v] = outputs.get(v, 0) + 1
         if v not in visible and not _sparse(v):

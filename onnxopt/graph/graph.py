@@ -43,7 +43,6 @@ class Graph:
         self.skipped = False  # marked `onnxopt.skip` in its metadata, or inside a scope that is: passes leave it alone
         self.nodes_changed = False
         self.initializers_changed = False
-        self.outputs_changed = False
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ class Graph:
         for v in node.outputs:
             if v is not None and v.producer is node:
                 v.producer = None
-        node.inputs, node.outputs = [], []
+        node.inputs, node.outputs, node._places = [], [], None
 
     def move_after(self, node: Node, place: Node) -> None:
         """Put `node` right behind `place`; only the order changes."""
@@ -216,9 +215,9 @@ class Graph:
         owner, fresh = body.owner, self.model.names.fresh
         assert owner is not None and owner.graph is self
         for value in body.initializers.values():
-            value.name, value.graph = fresh(value.name), self
+            value.rename(fresh(value.name))
+            value.graph = self
             self.initializers[value.name] = value
-            self._renamed(value)
         self.initializers_changed = self.initializers_changed or bool(body.initializers)
         for node in list(body):
             body._take_out(node)
@@ -233,9 +232,8 @@ class Graph:
                 self.owners[node] = None
             for v in node.outputs:
                 if v is not None:
-                    v.name, v.graph = fresh(v.name), self
-                    self._renamed(v)
-            node.stale = True
+                    v.rename(fresh(v.name))
+                    v.graph = self
             self.touch(node)
         self.size += body.size
         results = body.outputs
@@ -244,10 +242,6 @@ class Graph:
         body.initializers, body.by_op, body.owners, body.outputs, body.size = {}, {}, {}, [], 0
         body.nodes_changed = self.nodes_changed = True
         return results
-
-    def _renamed(self, value: Value) -> None:
-        for user in value.users:
-            user.stale = True
 
     def take_over(self, value: Value, node: Node, index: int = 0) -> None:
         """`node` produces `value` (object, name, users, graph output) in place of its producer.

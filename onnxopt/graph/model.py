@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
+from onnxopt.graph.structure import Interface, interface_of
 from onnxopt.protos import Array, is_external, tensor_to_array
 
 if TYPE_CHECKING:
@@ -39,12 +40,14 @@ class Model:
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
         self.graph: Graph
+        self.interface: Interface = interface_of(proto)  # what no pass may change
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
         self.left_by: dict[Hashable, tuple[int, int]] = {}  # the state in which each pass last left the model
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
+        self.values_fit = True  # may inference follow values? see analysis/types.py
         self.inferred_version = -1
         self.is_vague = False  # has inference no name of the file's, and no number, for some dim?
 
@@ -97,7 +100,6 @@ class Model:
                     graph.outputs[i] = new
                     old.output_count -= 1
                     new.output_count += 1
-                    graph.outputs_changed = True
                     self.version += 1
 
 

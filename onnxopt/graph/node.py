@@ -8,7 +8,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from onnxopt.graph.schema import attribute_default
-from onnxopt.protos import Array, attribute_value, make_attribute, qualified, tensor_to_array
+from onnxopt.protos import Array, attribute_value, body_graphs, make_attribute, qualified, tensor_to_array
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -32,6 +32,7 @@ class Unknown:
 
 
 UNKNOWN: Final = Unknown()
+_FEW: Final = 16  # inputs that are looked through sooner than indexed
 
 
 class Node:
@@ -43,6 +44,7 @@ class Node:
 
     __slots__ = (
         "_attributes",
+        "_places",
         "bodies",
         "graph",
         "inputs",
@@ -65,6 +67,7 @@ class Node:
         self.next: Node | None = None
         self.stale = False  # the proto's input and output names no longer say what the lists say
         self._attributes: dict[str, AttributeProto] | None = None
+        self._places: dict[Value, set[int]] | None = None  # where a node of many inputs reads a value, once asked
 
     @property
     def name(self) -> str:
@@ -96,6 +99,17 @@ class Node:
     def input(self, index: int) -> Value | None:
         return self.inputs[index] if index < len(self.inputs) else None
 
+    def places(self, value: Value) -> list[int]:
+        """The inputs that read `value`. Of a Concat of thousands they are indexed: each may be asked for."""
+        if len(self.inputs) <= _FEW:
+            return [i for i, v in enumerate(self.inputs) if v is value]
+        if self._places is None:
+            self._places = {}
+            for i, v in enumerate(self.inputs):
+                if v is not None:
+                    self._places.setdefault(v, set()).add(i)
+        return sorted(self._places.get(value, ()))
+
     def used_outputs(self) -> list[int]:
         return [i for i, v in enumerate(self.outputs) if v is not None and v.is_used]
 
@@ -122,6 +136,21 @@ class Node:
         if self.graph is not None:
             self.graph.touch(self)
 
+    def adopt(self, proto: NodeProto) -> None:
+        """Be backed by `proto`, a copy of what backs the node now. The only way to change it: what stands in the node's
+        bodies, at every depth, is backed by the copy too, or its names would be written into what nobody reads."""
+        self.proto, self._attributes = proto, None
+        for key, message in body_graphs(proto) if self.bodies else ():
+            body = self.bodies[key]
+            body.proto = message
+            if not body.nodes_changed:  # else they are put into it when it is written
+                for node, copy in zip(body, message.node):
+                    node.adopt(copy)
+            for tensor in message.initializer:
+                value = body.initializers.get(tensor.name)
+                if value is not None and value.tensor is not None:
+                    value.tensor = tensor
+
     def set_input(self, index: int, value: Value | None) -> None:
         """Make input `index` read `value`; trailing absent inputs are dropped."""
         old = self.inputs[index] if index < len(self.inputs) else None
@@ -130,6 +159,11 @@ class Node:
         while len(self.inputs) <= index:
             self.inputs.append(None)
         self.inputs[index] = value
+        if self._places is not None:
+            if old is not None:
+                self._places[old].discard(index)
+            if value is not None:
+                self._places.setdefault(value, set()).add(index)
         while self.inputs and self.inputs[-1] is None:
             self.inputs.pop()
         self.stale = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.graph import Graph
@@ -13,30 +13,73 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs
+from onnxopt.worker.calls import refuse_explosion
 
 SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
+_NEWEST = (1 << 31) - 1  # what a version of operators may be at most: schemas are looked up by a C int
+_HELD = {  # what a Constant node holds, and in which form
+    "value": AttributeProto.TENSOR,
+    "sparse_value": AttributeProto.SPARSE_TENSOR,
+    "value_float": AttributeProto.FLOAT,
+    "value_floats": AttributeProto.FLOATS,
+    "value_int": AttributeProto.INT,
+    "value_ints": AttributeProto.INTS,
+    "value_string": AttributeProto.STRING,
+    "value_strings": AttributeProto.STRINGS,
+}
 
 
 def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initializers: bool = False) -> Model:
     """The in-memory graph over `proto`, which it owns from now on.
 
     `freeze_initializers` treats initializers that are also graph inputs as constants: the caller promises that
-    nobody overrides them. Raises ModelError when a name is read that nothing defines, or is defined twice.
+    nobody overrides them. Raises ModelError when a name is read that nothing defines, or is defined twice, and for
+    functions that stand for more than anybody can follow.
     """
     model = Model(proto, path)
+    _check_versions(model)
+    refuse_explosion(proto, model.name)
     model.freeze_initializers = freeze_initializers
     trainable = _trainable(proto)
     for function in proto.functions:
         _index_function(model, function)
     model.graph = Graph(model, proto.graph, None, "main")
-    _Reader(model, trainable).read_graph(model.graph, proto.graph)
+    reader = _Reader(model, trainable)
+    reader.read_graph(model.graph, proto.graph)
+    reader.name_apart()
     for name in _annotated(proto):
         value = model.graph.initializers.get(name)
         if value is not None:
             value.output_count += 1  # pinned: something we do not model refers to it by name
+    _check_text(model)
     model.version = 0
     return model
+
+
+def _check_versions(model: Model) -> None:
+    for imported in (model.proto.opset_import, *(f.opset_import for f in model.proto.functions)):
+        for o in imported:
+            if not 0 <= o.version <= _NEWEST:
+                domain = o.domain or "ai.onnx"
+                raise ModelError(f"{model.name}: there is no opset {o.version} of the domain {domain}", _HINT)
+
+
+def _check_text(model: Model) -> None:
+    """protobuf hands out as bytes what is not UTF-8. The names of nodes are nobody's but the file's."""
+    texts: list[object] = list(model.names)
+    for scope in model.scopes():
+        texts += [scope.proto.name, getattr(scope.proto, "domain", "")]
+        for nodes in scope.by_op.values():
+            proto = next(iter(nodes)).proto
+            texts += [proto.op_type, proto.domain]
+    garbled = next((text for text in texts if not isinstance(text, str)), None)
+    if garbled is not None:
+        raise ModelError(f"{model.name}: the name {garbled!r} is not UTF-8", _HINT)
+
+
+def _has_value(constant: NodeProto) -> bool:
+    return any(a.ref_attr_name or _HELD.get(a.name) == a.type != a.UNDEFINED for a in constant.attribute)
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:
@@ -56,7 +99,9 @@ def _index_function(model: Model, function: FunctionProto) -> Graph:
     graph = Graph(model, function, None, label)
     graph.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
     model.functions[label] = graph
-    _Reader(model).read_function(graph, function)
+    reader = _Reader(model)
+    reader.read_function(graph, function)
+    reader.name_apart()
     return graph
 
 
@@ -94,6 +139,7 @@ class _Reader:
         self.model = model
         self.trainable = trainable or set()
         self.scopes: list[dict[str, Value]] = []
+        self.hiding: list[Value] = []  # values called as one of a scope around them
 
     def error(self, graph: Graph, message: str) -> ModelError:
         return ModelError(f"{self.model.name}: {graph.path}: {message}", _HINT)
@@ -104,7 +150,24 @@ class _Reader:
             raise self.error(graph, f"`{name}` is defined twice")
         value = table[name] = Value(name, graph)
         self.model.names.add(name)
+        if graph.owner is not None:
+            self.note_hiding(value)
         return value
+
+    def note_hiding(self, value: Value) -> None:
+        if any(value.name in table for table in self.scopes[:-1]):
+            self.hiding.append(value)
+
+    def name_apart(self) -> None:
+        """Give those that hide a value around them names of their own: nobody who makes a node read another value asks
+        what the name means where the node stands."""
+        for value in self.hiding:
+            old, graph = value.name, value.graph
+            value.rename(self.model.names.fresh(old))
+            if graph.initializers.get(old) is value:
+                graph.initializers = {v.name: v for v in graph.initializers.values()}
+                if value.tensor is not None:
+                    value.tensor.name = value.name
 
     def resolve(self, graph: Graph, name: str, reader: object) -> Value:
         for table in reversed(self.scopes):
@@ -183,6 +246,8 @@ class _Reader:
         """A node whose outputs are defined; its inputs may be defined by later nodes."""
         table, names = self.scopes[-1], self.model.names
         node = Node(proto, [], [])
+        if node.op == "Constant" and not _has_value(proto):
+            raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
         for i, name in enumerate(proto.output):
             if not name:
                 node.outputs.append(None)
@@ -191,6 +256,8 @@ class _Reader:
                 raise self.error(graph, f"`{name}` is defined twice")
             value = table[name] = Value(name, graph, node, i)
             names.add(name)
+            if graph.owner is not None:
+                self.note_hiding(value)
             node.outputs.append(value)
         return node
 

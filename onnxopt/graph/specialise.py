@@ -8,6 +8,7 @@ from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph.model import Model
+from onnxopt.graph.structure import interface_of
 from onnxopt.protos import body_graphs
 
 
@@ -36,6 +37,7 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
                 if given is not None and not dim.HasField("dim_value"):
                     dim.dim_value = given
         model.version += 1
+        model.interface = interface_of(model.proto)
     return fixed
 
 

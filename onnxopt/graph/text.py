@@ -10,6 +10,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
+from onnxopt.plaintext import line
 from onnxopt.protos import Array, attribute_value, type_name
 
 _SHOWN: Final = 8  # elements of a constant, and of a list attribute
@@ -19,7 +20,7 @@ _LONG: Final = 60  # characters of a string attribute
 def model_text(model: Model) -> str:
     """The main graph, then the functions."""
     graphs = [model.graph, *model.functions.values()]
-    return "\n\n".join("\n".join(graph_lines(graph)) for graph in graphs) + "\n"
+    return "\n\n".join("\n".join(line(text, whole=True) for text in graph_lines(graph)) for graph in graphs) + "\n"
 
 
 def graph_lines(graph: Graph, indent: str = "") -> Iterator[str]:

@@ -103,12 +103,23 @@ class Value:
             return self.tensor.data_type, tuple(self.tensor.dims)
         return element_type(self.array), self.array.shape
 
+    def rename(self, name: str) -> None:
+        """Be called `name`, which must be free, wherever the value is made and read."""
+        self.name = name
+        if self.producer is not None:
+            self.producer.stale = True
+        for user in self.users:
+            user.stale = True
+
+    def redirect_readers(self, other: Value) -> None:
+        """Every node that reads this value reads `other` instead; graph outputs stay."""
+        for user in list(self.users):
+            for i in user.places(self):
+                user.set_input(i, other)
+
     def replace_all_uses_with(self, other: Value) -> None:
         """Every node and graph output that reads this value reads `other` instead."""
-        for user in list(self.users):
-            for i, v in enumerate(user.inputs):
-                if v is self:
-                    user.set_input(i, other)
+        self.redirect_readers(other)
         if self.output_count:
             self.graph.model.replace_output(self, other)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, ValueInfoProto
+from collections.abc import Iterable
+
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
+from onnxopt.graph.structure import check_interface, check_structure
 from onnxopt.protos import Array, describe_tensor, fill_tensor, is_raw, tensor_value_info
 
 # Up to here, deleting from a repeated field in place is cheaper than copying what stays.
@@ -21,20 +24,28 @@ def write_model(model: Model) -> ModelProto:
 def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict[int, Array]]:
     """Like `write_model`, but new initializers of the main graph of `at_least` bytes get no data.
 
-    Returns the proto and the data left out, by the initializer's index.
+    Returns the proto and the data left out, by the initializer's index. Raises InvariantError rather than hand out a
+    model in which a name is not defined, or whose interface is another than before: whoever writes one comes here.
     """
     deferred: dict[int, Array] = {}
     for scope in model.scopes():
         _write_scope(scope, deferred, at_least if scope is model.graph else None)
     model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
+    check_structure(model.proto, model.name)
+    check_interface(model.proto, model.interface, model.name)
     return model.proto, deferred
 
 
-def write_bodies(graph: Graph) -> None:
-    """Bring the bodies inside `graph` up to date, so that its nodes' protos are."""
+def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:
+    """The protos of `nodes`, all of the scope `graph`, brought up to date with what is in their bodies."""
     for scope in inner_scopes(graph):
         if scope is not graph:
             _write_scope(scope, {}, None)
+    found = []
+    for node in nodes:
+        write_names(node)
+        found.append(node.proto)
+    return found
 
 
 def write_names(node: Node) -> None:
@@ -54,21 +65,23 @@ def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None)
         del proto.node[:]
         proto.node.extend(protos)
         for node, copy in zip(graph, proto.node):
-            node.proto, node._attributes = copy, None
-            for name, body in node.bodies.items():
-                body.proto = _body_proto(copy, name)
+            node.adopt(copy)
     if graph.is_function:
-        if graph.outputs_changed:
-            _set_strings(proto.output, [v.name for v in graph.outputs])
+        names = [v.name for v in graph.outputs]
+        if names != list(proto.output):
+            _set_strings(proto.output, names)
     else:
-        if graph.outputs_changed:
-            for info, value in zip(proto.output, graph.outputs):
+        for info, value in (
+            *zip(proto.output, graph.outputs),
+            *(zip(proto.input, graph.inputs) if graph.owner else ()),
+        ):
+            if info.name != value.name:
                 info.name = value.name
         if graph.initializers_changed:
             _write_initializers(graph, deferred, at_least)
         if graph.nodes_changed or graph.initializers_changed:
             _drop_vanished(graph)
-    graph.nodes_changed = graph.initializers_changed = graph.outputs_changed = False
+    graph.nodes_changed = graph.initializers_changed = False
 
 
 def _set_strings(field, names: list[str]) -> None:  # type: ignore[no-untyped-def]
@@ -76,14 +89,6 @@ def _set_strings(field, names: list[str]) -> None:  # type: ignore[no-untyped-de
         names.pop()
     del field[:]
     field.extend(names)
-
-
-def _body_proto(node_proto, key: str):  # type: ignore[no-untyped-def]
-    name, _, index = key.partition("[")
-    for a in node_proto.attribute:
-        if a.name == name:
-            return a.graphs[int(index[:-1])] if index else a.g
-    raise KeyError(key)
 
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:

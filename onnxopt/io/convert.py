@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.protos import body_graphs, is_external, tensor_bytes, tensor_value_info
 
-_DATA_UP_TO = 1 << 10  # adapters read constants such as scales and axes; weights stay where they are
+if TYPE_CHECKING:
+    from onnxopt.worker.limits import Limits
+
+_DATA_UP_TO: Final = 1 << 10  # adapters read constants such as scales and axes; weights stay where they are
 
 
-def convert_opset(proto: ModelProto, target: int, path: Path) -> bool:
+def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | None = None) -> bool:
     """Change `proto` so that it uses version `target` of the default domain; False where it does already.
+
+    The converter runs in a process of its own: of odd models it crashes.
 
     Raises UsageError for a version that is lower, or that the installed onnx does not know; ModelError where an
     operator cannot be converted, and for models with functions, which import versions of their own.
@@ -38,7 +44,7 @@ def convert_opset(proto: ModelProto, target: int, path: Path) -> bool:
         raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
     if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
         raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
-    _take_nodes(proto.graph, _converted(proto, target, path).graph)
+    _take_nodes(proto.graph, _converted(proto, target, path, limits).graph)
     for o in proto.opset_import:
         if o.domain in ("", "ai.onnx"):
             o.version = target
@@ -53,19 +59,19 @@ def _ir_version(opset: int) -> int:
     return int(helper.find_min_ir_version_for([helper.make_opsetid("", opset)]))
 
 
-def _converted(proto: ModelProto, target: int, path: Path) -> ModelProto:
-    from onnx import version_converter
+def _converted(proto: ModelProto, target: int, path: Path, limits: Limits | None) -> ModelProto:
+    from onnxopt.worker.limits import Limits
+    from onnxopt.worker.room import Declined, Room
+    from onnxopt.worker.service import Refused
 
     try:
-        result: ModelProto = version_converter.convert_version(_skeleton(proto), target)
-    except Exception as e:
-        lines = [line.strip() for line in str(e).splitlines() if line.strip()]
-        reason = lines[0] if lines else type(e).__name__
-        raise ModelError(
-            f"{path} cannot be converted to opset {target}: {reason}",
-            "onnx's version converter says so; try a lower opset, or export the model again",
-        ) from None
-    return result
+        with Room(limits or Limits()) as room:
+            return ModelProto.FromString(room.call("convert", _skeleton(proto).SerializeToString(), target))
+    except Refused as e:
+        reason, hint = str(e), "onnx's version converter says so; try a lower opset, or export the model again"
+    except Declined as e:
+        reason, hint = f"onnx's version converter {e}", "try a lower opset, or export the model again"
+    raise ModelError(f"{path} cannot be converted to opset {target}: {reason}", hint)
 
 
 def _skeleton(proto: ModelProto) -> ModelProto:

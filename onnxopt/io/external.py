@@ -1,18 +1,21 @@
-"""Tensors stored beside the model file: read lazily through one mmap per file, contained in the model's folder."""
+"""Tensors stored beside the model file: read lazily through one mapping per file, contained in the model's folder."""
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterator
+import os
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from onnxopt.errors import ModelError, UsageError
+from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
 from onnxopt.protos import Array, is_external, numpy_dtype, read_only, tensor_bytes
+from onnxopt.wire import map_file
 
 _PACKED_BELOW_BYTE = ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
 
@@ -40,52 +43,90 @@ def location(tensor: TensorProto) -> Location:
 
 
 class ExternalData:
-    """Reads external tensors of one model. Each file is opened and mapped once, whatever the number of tensors."""
+    """Reads external tensors of one model. Each file is mapped once, whatever the number of tensors, and closed."""
 
     def __init__(self, folder: Path, model_name: str) -> None:
         self.folder = folder
         self.model_name = model_name
-        self._maps: dict[str, mmap.mmap] = {}
+        self._maps: dict[str, memoryview] = {}
+
+    @cached_property
+    def _root(self) -> Path:
+        return self.folder.resolve()
 
     def path(self, tensor_name: str, file: str) -> Path:
-        """The data file, after checking that it lies in the model's folder. Raises ModelError if it does not."""
-        folder = self.folder.resolve()
-        target = (folder / file).resolve()
-        if not file or Path(file).is_absolute() or not target.is_relative_to(folder) or target == folder:
-            raise ModelError(
-                f"{self.model_name}: tensor `{tensor_name}` stores its data outside the model's folder: {file!r}",
-                "only files inside the folder of the model are read; move the data there and correct the location",
-            )
-        if not target.is_file():
+        """The data file, a plain file in the model's folder. Raises ModelError if it is not."""
+        target = self.place(tensor_name, file)
+        if target is None:
             raise ModelError(
                 f"{self.model_name}: external data file {file!r} of tensor `{tensor_name}` is missing",
                 "keep the data files of a model beside it",
             )
         return target
 
+    def place(self, tensor_name: str, file: str) -> Path | None:
+        """Like `path`, None for a file that is not there."""
+        name = PurePosixPath(file)
+        inside = bool(file) and not name.is_absolute() and ".." not in name.parts and "\0" not in file
+        if os.name == "nt":
+            inside = inside and not PureWindowsPath(file).anchor and ".." not in PureWindowsPath(file).parts
+        found = False
+        if inside:
+            try:
+                target = (self._root / file).resolve()
+                inside = target.is_relative_to(self._root) and target != self._root
+                mode = target.stat().st_mode if inside else 0
+                found = True
+            except FileNotFoundError:
+                pass
+            except (OSError, RuntimeError, ValueError):  # a circle of links, a name that no file can have
+                inside = False
+        if not inside:
+            raise ModelError(
+                f"{self.model_name}: tensor `{tensor_name}` stores its data outside the model's folder: {file!r}",
+                "only files inside the folder of the model are read; move the data there and correct the location",
+            )
+        if not found:
+            return None
+        if not stat.S_ISREG(mode):
+            raise ModelError(
+                f"{self.model_name}: tensor `{tensor_name}` stores its data in {file!r}, which is not a regular file",
+                "devices, pipes and folders hold no weights: correct the location",
+            )
+        return target
+
+    def refuse_elsewhere(self, tensors: Iterable[TensorProto]) -> None:
+        """Raises ModelError for data that is not in plain files in the model's folder; files may be missing."""
+        seen = set()
+        for tensor in tensors:
+            if is_external(tensor) and (file := location(tensor).file) not in seen:
+                seen.add(file)
+                self.place(tensor.name, file)
+
     def bytes_of(self, tensor: TensorProto) -> memoryview:
         """The tensor's bytes, a view into the mapped file."""
         where = location(tensor)
         mapped = self._maps.get(where.file)
         if mapped is None:
-            with open(self.path(tensor.name, where.file), "rb") as f:
-                try:
-                    mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-                except ValueError:  # an empty file cannot be mapped
-                    return memoryview(b"")[: self._checked(tensor, where, 0)]
-            self._maps[where.file] = mapped
-        length = self._checked(tensor, where, len(mapped))
-        return memoryview(mapped)[where.offset : where.offset + length]
+            mapped = self._maps[where.file] = map_file(self.path(tensor.name, where.file))
+        self._refuse_outside(tensor, where, len(mapped))
+        return mapped[where.offset : where.offset + where.length]
 
-    def _checked(self, tensor: TensorProto, where: Location, available: int) -> int:
+    def source_of(self, tensor: TensorProto) -> tuple[Path, int, int]:
+        """(file, offset, length) of the tensor's bytes, which are not looked at."""
+        where = location(tensor)
+        path = self.path(tensor.name, where.file)
+        self._refuse_outside(tensor, where, path.stat().st_size)
+        return path, where.offset, tensor_bytes(tensor.data_type, tensor.dims)
+
+    def _refuse_outside(self, tensor: TensorProto, where: Location, available: int) -> None:
         needed = tensor_bytes(tensor.data_type, tensor.dims)
-        if where.offset < 0 or where.length < needed or where.offset + where.length > available:
+        if not 0 <= needed <= where.length or where.offset < 0 or where.offset + where.length > available:
             raise ModelError(
                 f"{self.model_name}: tensor `{tensor.name}` needs {needed} bytes at offset {where.offset} of "
                 f"{where.file!r}, which has {available}",
                 "the data file is truncated or belongs to another model",
             )
-        return where.length
 
     def decode(self, tensor: TensorProto) -> Array:
         view = self.bytes_of(tensor)
@@ -136,26 +177,6 @@ def inline_data(proto: ModelProto, data: ExternalData) -> None:
         tensor.raw_data = bytes(data.bytes_of(tensor)[:size])
         tensor.ClearField("data_location")
         del tensor.external_data[:]
-
-
-def refer_from(proto: ModelProto, data: ExternalData, folder: Path) -> list[str]:
-    """Make locations of external tensors relative to `folder`, and return the files. Raises UsageError for a file that
-    lies elsewhere: no reader follows a path out of the model's folder."""
-    files = {}
-    for tensor in external_tensors(proto):
-        name = location(tensor).file
-        if name not in files:
-            target = data.path(tensor.name, name)
-            if not target.is_relative_to(folder):
-                raise UsageError(
-                    f"{target} cannot be referred to from {folder}: it does not lie in that folder",
-                    "write into the folder of the model, or have its data copied: --data copy",
-                )
-            files[name] = str(target.relative_to(folder))
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = files[name]
-    return list(dict.fromkeys(files.values()))
 
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:

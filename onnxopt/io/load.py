@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
@@ -15,6 +16,9 @@ from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData
 from onnxopt.protos import body_graphs
 
+if TYPE_CHECKING:
+    from onnxopt.worker.limits import Limits
+
 
 def load(
     path: str | Path,
@@ -22,11 +26,13 @@ def load(
     freeze_initializers: bool = False,
     inline_functions: bool = False,
     target_opset: int | None = None,
+    limits: Limits | None = None,
 ) -> Model:
     """Load a model. External data stays on disk until somebody reads it.
 
     `freeze_initializers`: see `read_model`. `inline_functions` puts the bodies of model-local functions in place of
-    their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`).
+    their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`), within
+    `limits`.
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = Path(path)
@@ -37,7 +43,7 @@ def load(
     if target_opset is not None:
         from onnxopt.io.convert import convert_opset
 
-        changed = convert_opset(proto, target_opset, path) or changed
+        changed = convert_opset(proto, target_opset, path, limits) or changed
     model = read_model(proto, path, freeze_initializers=freeze_initializers)
     model.version += changed  # it is not the file any more
     model.read_external = ExternalData(path.absolute().parent, path.name).decode
@@ -47,6 +53,9 @@ def load(
 def _inlined(proto: ModelProto, path: Path) -> ModelProto:
     from onnx.inliner import inline_local_functions
 
+    from onnxopt.worker.calls import refuse_explosion
+
+    refuse_explosion(proto, path)
     _write_defaults(proto)
     try:
         return inline_local_functions(proto, False)

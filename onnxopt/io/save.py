@@ -5,167 +5,179 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.graph.model import Model
-from onnxopt.graph.writer import write_deferred, write_model
-from onnxopt.io.external import ExternalData, all_tensors, data_of, external_tensors, location
-from onnxopt.io.splice import write_spliced
-from onnxopt.protos import is_external, tensor_bytes
+from onnxopt.graph.writer import write_deferred
+from onnxopt.io.copying import copy_file
+from onnxopt.io.external import data_of, external_tensors, location
+from onnxopt.io.layout import AUTO, REUSE, check_choice, plan
+from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refuse_special
+from onnxopt.io.staging import StagingFolder
 
-INLINE_LIMIT = 1_900_000_000  # protobuf ends at 2 GiB; the rest is room for names and attributes
 _SPLICED = 1 << 16  # new weights from here on go into the file without a copy in the proto
-_SMALL = 1024  # tensors below this stay inline beside external data
-_PAGE = 4096
 
 
 class Staged:
     """The written files, not yet at their destination. `commit` renames them, leaving the block discards them.
 
-    The staging folder lies beside the destination (same file system) and the files in it already have their final
-    names, so that the staged model can be opened and verified as it will be.
+    The staging folder lies beside the destination (same file system) and the data file in it already has its final
+    name, so that the staged model can be opened and verified as it will be. `home`: the folder where it will be read,
+    if somebody brings it there from `destination`. A device or a pipe is written to when all is done.
     """
 
-    def __init__(self, destination: Path) -> None:
+    def __init__(self, destination: Path, home: Path | None = None) -> None:
         self.asked = destination  # as the user calls it
         self.destination = Path(os.path.realpath(destination))
-        if self.destination.is_dir():
-            raise WriteError(f"{destination} is a directory", "name the file to write")
+        self.home = self.destination.parent if home is None else home.resolve()
         with _explained(destination):
-            self.folder = Path(
-                tempfile.mkdtemp(prefix=f".{self.destination.name}.", suffix=".tmp", dir=self.destination.parent)
-            )
+            self._special = _is_special(destination)
+            if not self._special:
+                refuse_special(destination)
+            parent = Path(tempfile.gettempdir()) if self._special else self.destination.parent
+            self._folder = StagingFolder(parent, self.destination.name)
+        self._made = self._folder.path / self.destination.name
+        self.path = self._made  # the model as it can be read now
+        self.read: list[str] = []  # the data files that it reads, by their names in `home`
 
-    @property
-    def path(self) -> Path:
-        return self.folder / self.destination.name
-
-    def write(self, model: Model) -> None:
-        """Write `model` into the staging folder. Raises WriteError (disk full, …), ModelError (bad external data)."""
+    def write(self, model: Model, external: str = AUTO) -> None:
+        """Stage `model`; `external` says where its external data goes (see `plan`). Raises WriteError (disk full, …),
+        ModelError (bad external data), UsageError."""
+        check_choice(external)
         with _explained(self.asked):
-            if model.version == 0 and model.path is not None:
-                self._copy(model, model.path)
-            else:
-                self._write_changed(model)
+            if not (model.version == 0 and model.path is not None and self._copy(model, model.path, external)):
+                self._encode(model, external)
 
     def write_bytes(self, data: bytes) -> None:
         """Write what is not a model, such as a report. Raises WriteError."""
         with _explained(self.asked):
-            self.path.write_bytes(data)
+            self._made.write_bytes(data)
 
-    def _copy(self, model: Model, source: Path) -> None:
-        """Nothing changed, so nothing is encoded again: the same bytes, whoever wrote them and however."""
+    @property
+    def bytes(self) -> int:
+        """Of all that was staged."""
+        return sum(file.stat().st_size for file in [self._made, *self._data])
+
+    @property
+    def _data(self) -> list[Path]:
+        return [file for file in self._folder.files() if file.name != self.destination.name]
+
+    def _copy(self, model: Model, source: Path, external: str) -> bool:
+        """Nothing changed, so nothing is encoded again: the same bytes, whoever wrote them and however. Not where its
+        data is in another folder then, or should be; so False."""
         tensors = external_tensors(model.proto)
-        data = ExternalData(source.absolute().parent, source.name)
-        shutil.copyfile(source, self.path)
-        for file in {location(t).file for t in tensors}:
-            target = self.folder / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.symlink(data.path("", file), target) if self._same_folder(source) else shutil.copyfile(
-                data.path("", file), target
-            )
+        if tensors:
+            if external not in (AUTO, REUSE) or source.absolute().parent.resolve() != self.home or self._special:
+                return False
+            data = data_of(model)
+            for tensor in tensors:
+                data.source_of(tensor)
+            self.read = list(dict.fromkeys(location(t).file for t in tensors))
+        copy_file(source, self._made)
+        return True
 
-    def _same_folder(self, source: Path) -> bool:
-        return source.resolve().parent == self.destination.parent
-
-    def _write_changed(self, model: Model) -> None:
+    def _encode(self, model: Model, external: str) -> None:
         proto, deferred = write_deferred(model, _SPLICED)
-        tensors = list(all_tensors(proto))
-        external = any(is_external(t) for t in tensors)
-        if external or sum(tensor_bytes(t.data_type, t.dims) for t in tensors) > INLINE_LIMIT:
-            self._write_external(model, write_model(model), tensors)
-        elif deferred:
-            with open(self.path, "wb") as f:
-                write_spliced(f, proto.SerializeToString(), deferred)
-        else:
-            self.path.write_bytes(proto.SerializeToString())
+        layout = plan(proto, deferred, data_of(model), self.home, external)
+        if self._special and (layout.pieces or layout.references):
+            raise WriteError(
+                f"the result has external data, which cannot lie beside {self.asked}",
+                "write to a file, or --external inline",
+            )
+        name = data_name(self.destination.name, layout.digest()) if layout.pieces else ""
+        self.read = list(dict.fromkeys([*(file for _, file in layout.references), *([name] if name else [])]))
+        if layout.references:  # readers do not follow links out of a folder, so it has to lie where they are
+            self.path = self._folder.file_in(self.home)
+            if not name:
+                self._made = self.path
+        if name:
+            layout.write_data(self._folder.path / name)
+        layout.write_model(self._made, proto, name)
+        if name and layout.references:
+            layout.write_model(self.path, proto, f"{self._below_home()}/{name}")
 
-    def _write_external(self, model: Model, proto: ModelProto, tensors: list[TensorProto]) -> None:
-        source = data_of(model)
-        name = self.destination.name + ".data"
-        before: list[tuple[TensorProto, TensorProto]] = []
-        try:
-            with open(self.folder / name, "wb") as f:
-                for tensor in tensors:
-                    size = tensor_bytes(tensor.data_type, tensor.dims)
-                    stays = not is_external(tensor) and (size < _SMALL or not tensor.HasField("raw_data"))
-                    if stays:
-                        continue
-                    old = TensorProto()
-                    old.CopyFrom(tensor)
-                    before.append((tensor, old))
-                    data = source.bytes_of(tensor) if is_external(tensor) else tensor.raw_data
-                    padding = -f.tell() % (_PAGE if size >= 1 << 20 else 64)
-                    f.write(b"\0" * padding)
-                    offset = f.tell()
-                    f.write(data)
-                    tensor.ClearField("raw_data")
-                    _set_location(tensor, name, offset, len(data))
-            self.path.write_bytes(proto.SerializeToString())
-        finally:
-            for tensor, old in before:  # the model in memory goes on reading where it read
-                tensor.CopyFrom(old)
+    def _below_home(self) -> str:
+        """Raises WriteError."""
+        if not self._folder.path.is_relative_to(self.home):
+            raise WriteError(
+                "weights that do not fit into the file would lie elsewhere than the others", "--external copy"
+            )
+        return self._folder.path.relative_to(self.home).as_posix()
 
     def commit(self) -> None:
-        """Rename the staged files into place, the model last."""
+        """Rename the staged files into place, the model last; then what they replace is removed."""
         with _explained(self.asked):
-            for file in sorted(self.folder.rglob("*"), key=lambda p: p == self.path):
-                if file.is_dir() or file.is_symlink():
-                    continue
-                target = self.destination.parent / file.relative_to(self.folder)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if target.exists():
-                    shutil.copymode(target, file)
-                os.replace(file, target)
+            if self._special:
+                with open(self._made, "rb") as f, open(self.asked, "wb") as g:
+                    shutil.copyfileobj(f, g)
+            else:
+                self._folder.let_go()
+                put_in_place(self._made, self._data, self.destination, self._folder.intend)
 
     def __enter__(self) -> Staged:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()
 
 
-def save(model: Model, path: str | Path) -> None:
-    """Write a model atomically. Raises WriteError; the destination is then as it was."""
+def save(model: Model, path: str | Path, external: str = AUTO) -> None:
+    """Write a model atomically; `external` says where its external data goes (see `OptimizeOptions`). Raises
+    WriteError; the destination is then as it was."""
     with Staged(Path(path)) as staged:
-        staged.write(model)
+        staged.write(model, external)
         staged.commit()
 
 
 def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto | None = None) -> None:
-    """Raises WriteError when writing `destination` would destroy `source` or its data files. `proto`: what `source`
-    holds, if it has been read."""
+    """Raises WriteError when writing `destination` would destroy `source` or its data files, however they are called:
+    by links, or otherwise spelled. `proto`: what `source` holds, if it has been read."""
     if not source.exists():
         return
-    place = os.path.realpath(destination)
-    if os.path.realpath(source) == place:
+    place = Path(os.path.realpath(destination))
+    if _same(source, place):
         raise WriteError(f"{destination} is the input itself", "write to another name, the original stays untouched")
-    replaced = {os.path.realpath(place + end): f"{destination}{end}" for end in ("", ".data")}
-    if any(os.path.exists(file) for file in replaced):
-        from onnxopt.io.load import read_proto
+    ours = [name for name in listed(place.parent) if name == f"{place.name}.data" or is_data_of(place.name, name)]
+    replaced = [(place, str(destination)), *((place.parent / name, name) for name in ours)]
+    replaced = [(file, called) for file, called in replaced if file.exists()]
+    if not replaced:
+        return
+    from onnxopt.io.load import read_proto
 
-        folder = source.absolute().parent
-        for tensor in external_tensors(read_proto(source) if proto is None else proto):
-            file = replaced.get(os.path.realpath(folder / location(tensor).file))
-            if file is not None:
+    folder = source.absolute().parent
+    for name in {location(t).file for t in external_tensors(read_proto(source) if proto is None else proto)}:
+        for file, called in replaced:
+            if "\0" not in name and _same(folder / name, file):
                 raise WriteError(
-                    f"{file} is a data file of the input",
+                    f"{called} is a data file of the input",
                     "write to another name or folder, the original stays untouched",
                 )
 
 
-def _set_location(tensor: TensorProto, file: str, offset: int, length: int) -> None:
-    tensor.data_location = TensorProto.EXTERNAL
-    del tensor.external_data[:]
-    for key, value in (("location", file), ("offset", str(offset)), ("length", str(length))):
-        tensor.external_data.add(key=key, value=value)
+def _is_special(place: Path) -> bool:
+    """Is it a device or a pipe, to be written to and never replaced?"""
+    try:
+        mode = place.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _same(a: Path, b: Path) -> bool:
+    if os.path.realpath(a) == os.path.realpath(b):
+        return True
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -7,18 +7,35 @@ serialized with those weights empty, then each `raw_data` is spliced in at its p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from onnxopt.io.copying import copy_range
 from onnxopt.protos import Array
 from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, varint
 
-Buffer = bytes | memoryview
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes of another file, which are copied from there."""
+
+    file: Path
+    start: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
 
 
-def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array]) -> None:
+Buffer = bytes | memoryview | Stored
+
+
+def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored]) -> None:
     """Write the serialized model `data` with `arrays` as the data of the main graph's initializers of these indices."""
     view = memoryview(data)
     start, begin, end = next(f[1:] for f in fields(view, 0, len(view)) if f[0] == key(GRAPH))
@@ -29,7 +46,8 @@ def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array]) -> Non
             continue
         index += 1
         if index in arrays:
-            raw = arrays[index].reshape(-1).view(np.uint8).data
+            array = arrays[index]
+            raw = array if isinstance(array, Stored) else array.reshape(-1).view(np.uint8).data
             head = bytes([key(RAW_DATA)]) + varint(len(raw))
             length = varint(e - b + len(head) + len(raw))
             pieces += [view[mark:s], bytes([key(INITIALIZER)]), length, view[b:e], head, raw]
@@ -38,5 +56,17 @@ def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array]) -> Non
     f.write(view[:start])
     f.write(bytes([key(GRAPH)]) + varint(sum(map(len, pieces))))
     for piece in pieces:
-        f.write(piece)
+        if isinstance(piece, Stored):
+            _copy(piece, f)
+        else:
+            f.write(piece)
     f.write(view[end:])
+    f.truncate()  # where it ends in a hole
+
+
+def _copy(piece: Stored, f: IO[bytes]) -> None:
+    at = f.tell()
+    f.flush()
+    with open(piece.file, "rb") as source:
+        copy_range(source.fileno(), piece.start, piece.length, f.fileno(), at)
+    f.seek(at + piece.length, os.SEEK_SET)

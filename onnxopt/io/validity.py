@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from google.protobuf.message import Message
 from onnx import ModelProto
 
 from onnxopt.errors import InvariantError, ModelError, OnnxOptError, PassError
@@ -39,11 +40,34 @@ def _blame(source: str | Path | ModelProto, message: str, error: Exception) -> N
 
 
 def _objection(source: str | Path | ModelProto) -> str:
-    """Why onnx's checker, with shape inference, rejects a model; empty if it does not."""
-    from onnx import checker
+    """Why onnx's checker, with shape inference, rejects a model, or what in it is no text; empty if it is valid, or the
+    checker does not come to an end."""
+    from onnxopt.io.load import read_proto
+    from onnxopt.worker.limits import Limits
+    from onnxopt.worker.room import Declined, Room
+
+    garbled = _garbled(source if isinstance(source, ModelProto) else read_proto(Path(source)), "model")
+    if garbled:
+        return garbled
 
     try:
-        checker.check_model(source if isinstance(source, ModelProto) else str(source), full_check=True)
-    except Exception as e:
-        return next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
+        given = source.SerializeToString() if isinstance(source, ModelProto) else str(Path(source).absolute())
+        with Room(Limits()) as room:
+            return str(room.call("objection", given))
+    except (Declined, ValueError):  # ValueError: more than protobuf can write
+        return ""
+
+
+def _garbled(message: Message, place: str) -> str:
+    """The first string in a message that is not UTF-8, which protobuf hands out as bytes; empty if there is none."""
+    for field, value in message.ListFields():
+        if field.cpp_type == field.CPPTYPE_STRING and field.type == field.TYPE_STRING:
+            for text in [value] if isinstance(value, (str, bytes)) else value:
+                if isinstance(text, bytes):
+                    return f"{place}: {field.name} {text!r} is not UTF-8"
+        elif field.cpp_type == field.CPPTYPE_MESSAGE:
+            for i, inner in enumerate([value] if isinstance(value, Message) else value):
+                found = _garbled(inner, f"{place}.{field.name}[{i}]")
+                if found:
+                    return found
     return ""

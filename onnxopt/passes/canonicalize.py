@@ -102,7 +102,7 @@ def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
         m.require(m.opset >= 7 or node.attr("is_test", 0), "is_test is not set")
     if len(node.outputs) < 2 or node.outputs[1] is None or not node.outputs[1].is_used:
         return x, None
-    m.require(m.opset >= 10, "the mask is used, and before opset 10 not boolean")
+    m.require(m.opset >= 12, "the mask is used, and before opset 12 runtimes do not fill it")
     dims = m.shape(x)
     m.require(dims is not None and all(isinstance(d, int) for d in dims), "the mask is used, its shape dynamic")
     m.require(np.prod(numbers(m, dims or ()), dtype=np.int64) <= 1 << 16, "the mask is used, and large")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.quantization import quantize
-from onnxopt.analysis.runtime import run_cone
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.protos import Array, make_node, tensor_bytes
+from onnxopt.pipeline.context import MEMORY, WORK
+from onnxopt.protos import Array, element_type, make_node, tensor_bytes
 
 # Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW)
@@ -25,6 +26,8 @@ _VIEWS = frozenset(
 # Small operands may make a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
+_AT_ONCE = 2 << 30  # bytes of results that are held together: what is beyond waits until these are in the model
+_MADE = 1 << 34  # bytes that all folds of a run may make, beyond those that go
 
 
 @register
@@ -35,7 +38,7 @@ class ConstantFolding(GraphPass):
     Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
     Keeps: DequantizeLinear, also of a weight that was quantized here; what would make the file grow by more than
     `max_bytes` a tensor (a size-neutral fold of a big weight is always done); large fills, whose value the other passes
-    know all the same; nodes that fail when run.
+    know all the same; nodes that fail when run, kill the process that runs them, or would take too much memory or time.
     Not done: random operators, training Dropout, control flow, sequences and optionals.
     """
 
@@ -43,15 +46,27 @@ class ConstantFolding(GraphPass):
     max_bytes: int = option(1 << 20, "a fold may add this many bytes to the file")
     max_fill: int = option(1 << 14, "one value repeated to more bytes than this stays ConstantOfShape or Expand")
     max_work: int = option(1 << 28, "no intermediate result may take more bytes than this")
+    max_operations: int = option(1 << 35, "all folds of a run may take this many multiplications")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        again = True
+        again = patient = True
         while again:  # what was folded may tell the size of what waits for it
             cone = _Cone(graph, self, ctx)
             cone.collect()
             if cone.nodes:
-                cone.evaluate()
-            again = bool(cone.nodes) and cone.replace() and cone.waiting
+                cone.evaluate(patient)
+            replaced = bool(cone.nodes) and cone.replace()
+            again = cone.waiting and (replaced or (patient and cone.patient))
+            patient = replaced
+
+
+@dataclass
+class _Spent:
+    """What all folds of a run took: bytes made beyond those that went, operations, seconds of other processes."""
+
+    bytes: int = 0
+    operations: int = 0
+    seconds: float = 0.0
 
 
 class _Cone:
@@ -67,8 +82,12 @@ class _Cone:
         self.failed: set[Node] = ctx.memo.setdefault("constant-folding: failed", set())
         self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())
         self.told: set[tuple[Node, str]] = ctx.memo.setdefault("constant-folding: told", set())
+        self.spent: _Spent = ctx.memo.setdefault("constant-folding: spent", _Spent())
         self.work = 0  # bytes made so far, beyond those that go
+        self.held = 0  # bytes made so far
+        self.written_out: set[Value] = set()  # fills that a runtime gets as what they are
         self.waiting = False  # was anything left for when more is known?
+        self.patient = False  # was anything left only for that?
 
     def collect(self) -> None:
         for node in self.graph:
@@ -106,14 +125,31 @@ class _Cone:
             return tensor_bytes(*v.constant_type()) if stored else 0
         return self.freed[v.producer] if v.producer is not None else 0
 
-    def evaluate(self) -> None:
-        """By numpy kernels where exact ones exist; the rest in one session."""
+    def evaluate(self, patient: bool) -> None:
+        """By numpy kernels where exact ones exist; the rest in one session.
+
+        `patient`: what has no known size waits for the rest to be folded, and may have one then.
+        """
+        rest = [n for n in self._by_kernels(list(self.nodes)) if n in self.nodes and self._affordable(n)]
+        ready = self._of_known_size(rest)
+        if ready:
+            self._run(ready)
+            rest = [n for n in self._by_kernels([n for n in rest if n not in ready]) if n in self.nodes]
+        if not patient:
+            self._run(rest)
+            return
+        for node in rest:
+            self.waiting = self.patient = True
+            del self.nodes[node]
+
+    def _by_kernels(self, nodes: list[Node]) -> list[Node]:
+        """Evaluate those that have a kernel and known operands; the others."""
         rest: list[Node] = []
         waiting: set[Value] = set()
         opset = self.graph.opset()
-        for node in list(self.nodes):
+        for node in nodes:
             if self._is_cut_off(node):
-                del self.nodes[node]
+                self.nodes.pop(node, None)
                 continue
             if any(v in waiting for v in node.inputs if v is not None):
                 rest.append(node)
@@ -141,9 +177,22 @@ class _Cone:
                 waiting.update(v for v in node.outputs if v is not None)
             else:
                 self.arrays.update((v, r) for v, r in zip(node.outputs, results) if v is not None)
-        rest = [n for n in rest if n in self.nodes and self._affordable(n)]
-        if rest:
-            self._run(rest)
+        return rest
+
+    def _of_known_size(self, rest: list[Node]) -> dict[Node, None]:
+        """Those whose results have a size that is known before they are run, and that can be run at once."""
+        if not rest:
+            return {}
+        from onnxopt.analysis.runtime import is_harmless
+
+        waiting: set[Value] = set()
+        found: dict[Node, None] = {}
+        for node in rest:
+            if is_harmless(node) and not any(v in waiting for v in node.inputs if v is not None):
+                found[node] = None
+            else:
+                waiting.update(v for v in node.outputs if v is not None)
+        return found
 
     def _is_cut_off(self, node: Node) -> bool:
         """Does it read what was given up on?"""
@@ -152,8 +201,17 @@ class _Cone:
     def _pays(self, node: Node, made: int) -> bool:
         """May so many bytes be made? Those that the fold frees are free, so big weights are always reshuffled."""
         extra = max(0, made - self.freed[node])
+        if self.held and self.held + made > _AT_ONCE:
+            self.waiting = True
+            self.nodes.pop(node, None)
+            return False
+        if self.spent.bytes + extra > _MADE:
+            self._give_up(node, "folding takes too much work")
+            return False
         if self.work + extra <= self.options.max_work:
             self.work += extra
+            self.held += made
+            self.spent.bytes += extra
             return True
         self._give_up(node, "takes too much memory to compute", retry=extra <= self.options.max_work)
         return False
@@ -163,6 +221,10 @@ class _Cone:
         if node.op in _VIEWS or not kernels.exists(node.op):
             return 0
         arrays = [x for x in inputs if x is not None]
+        if node.op == "Range":
+            return kernels.range_bytes(arrays)
+        if node.op == "NonZero":
+            return sum(8 * x.size * max(1, x.ndim) for x in arrays)
         if node.op == "Gather" and len(arrays) == 2:
             axis = int(node.attr("axis"))
             size = arrays[0].shape[axis] if -arrays[0].ndim <= axis < arrays[0].ndim else 1
@@ -177,9 +239,20 @@ class _Cone:
 
     def _affordable(self, node: Node) -> bool:
         """Decide before running: the result's size must be known, or small because all it is made of is."""
+        from onnxopt.analysis.work import work
+
         if self._is_cut_off(node):
             del self.nodes[node]
             return False
+        for v in node.inputs:
+            if v is None or v not in self.arrays:
+                continue
+            array = self.arrays[v]
+            v.dtype, v.shape = element_type(array), array.shape
+            if v not in self.written_out and _is_fill(array):
+                self.written_out.add(v)
+                if not self._pays(node, self.arrays[v].nbytes + self.freed[node]):
+                    return False
         for v in node.outputs:
             if v is None:
                 continue
@@ -193,6 +266,12 @@ class _Cone:
                     return False
             elif not self._pays(node, tensor_bytes(data_type, shape)):
                 return False
+        found = work(node)
+        if found is not None:
+            if self.spent.operations + found.operations > self.options.max_operations:
+                self._give_up(node, "takes too many operations to compute", detail=f" ({found.operations:.1e})")
+                return False
+            self.spent.operations += found.operations
         return True
 
     def _bytes(self, v: Value) -> int:
@@ -200,14 +279,14 @@ class _Cone:
             return self.arrays[v].nbytes
         return tensor_bytes(*v.constant_type()) if v.constant else 0
 
-    def _give_up(self, node: Node, reason: str, retry: bool = False) -> None:
+    def _give_up(self, node: Node, reason: str, retry: bool = False, detail: str = "") -> None:
         """Leave the node alone: for now if `retry`, because more may be known, or afforded, once the rest is folded."""
         if retry:
             self.waiting = True
         else:
             self.failed.add(node)
         self.nodes.pop(node, None)
-        self._decline(node, reason)
+        self._decline(node, reason, detail)
 
     def _decline(self, node: Node, reason: str, detail: str = "") -> None:
         """Count a node once for each reason, however many rounds there are."""
@@ -215,7 +294,9 @@ class _Cone:
             self.told.add((node, reason))
             self.ctx.decline(_RULE, reason, repr(node) + detail)
 
-    def _run(self, rest: list[Node]) -> None:
+    def _run(self, rest: Collection[Node]) -> None:
+        if not rest:
+            return
         inside = set(rest)
         wanted = [
             v
@@ -223,15 +304,25 @@ class _Cone:
             for v in n.outputs
             if v is not None and v.is_used and (v.is_output or any(u not in inside for u in v.users))
         ]
+        needed: set[Value | None] = set(wanted)
         # Only what is wanted and small enough to keep is worth a session.
         known: dict[Value, Array] = {}
         for node in rest:
             for v in node.inputs:
                 if v is not None and v not in known and (v in self.arrays or v.constant):
                     known[v] = self.arrays[v] if v in self.arrays else v.array
-        self.arrays.update(run_cone(self.graph, rest, known, wanted))
+        from onnxopt.analysis.runtime import run_cone
+        from onnxopt.worker.limits import Limits
+        from onnxopt.worker.room import Room
+
+        with Room(Limits(self.ctx[MEMORY], self.ctx[WORK]), self.spent.seconds) as room:
+            most = max(self.options.max_work, *(self.freed[n] for n in rest))
+            self.arrays.update(run_cone(self.graph, list(rest), known, wanted, room, most, self._give_up))
+            self.spent.seconds = room.spent
         for node in rest:
-            if any(v in wanted and v not in self.arrays for v in node.outputs if v is not None):
+            if self._is_cut_off(node):
+                self.nodes.pop(node, None)
+            elif node in self.nodes and not self.arrays.keys() >= needed.intersection(node.outputs):
                 self._give_up(node, "cannot be run here")
 
     def replace(self) -> bool:
@@ -254,8 +345,9 @@ class _Cone:
                 kept.add(node)
                 continue
             if any(self._stays_filled(self.arrays[v]) for v in wanted):
-                for v in wanted:
-                    v.constant, v.array = True, self.arrays[v]  # known to every rule, stored by none
+                if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
+                    for v in wanted:
+                        v.constant, v.array = True, self.arrays[v]  # known to every rule, stored by none
                 self._decline(node, "a fill stays a node: written out it would take the bytes")
                 kept.add(node)
                 continue
@@ -291,8 +383,7 @@ class _Cone:
 
     def _stays_filled(self, array: Array) -> bool:
         """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""
-        distinct = math.prod(n for n, stride in zip(array.shape, array.strides) if stride)
-        return array.nbytes > self.options.max_fill and distinct * array.itemsize * 4 <= array.nbytes
+        return array.nbytes > self.options.max_fill and _is_fill(array)
 
     def _wanted(self, v: Value, kept: set[Node]) -> bool:
         return v.is_output or any(user not in self.nodes or user in kept for user in v.users)
@@ -314,3 +405,9 @@ class _Cone:
             constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
             graph.insert(constant, node)
             graph.take_over(value, constant)
+
+
+def _is_fill(array: Array) -> bool:
+    """Does it hold at most a quarter of what it says?"""
+    distinct = math.prod(n for n, stride in zip(array.shape, array.strides) if stride)
+    return bool(4 * distinct * array.itemsize <= array.nbytes)

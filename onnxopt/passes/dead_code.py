@@ -5,10 +5,12 @@ from __future__ import annotations
 import onnx
 
 from onnxopt.graph import Graph, Model
+from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
+from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
-from onnxopt.rewriting import remove_dead
+from onnxopt.protos import qualified
 
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
@@ -30,12 +32,11 @@ class DeadCode(ModelPass):
             node = graph.last
             while node is not None:  # against the order: readers go before what they read
                 previous = node.prev
-                if not node.used_outputs():
-                    ctx.count("dead_node", remove_dead(node))
-                    if node.graph is None:
-                        node = previous if previous is None or previous.graph is not None else graph.last
-                        continue
-                _drop_optional_outputs(node, graph, ctx)
+                if not node.used_outputs() and graph.is_pure(node):
+                    graph.remove(node)
+                    ctx.count("dead_node")
+                else:
+                    _drop_optional_outputs(node, graph, ctx)
                 node = previous
         for graph in model.open_scopes():
             _drop_initializers(graph, ctx)
@@ -66,26 +67,33 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
 
 
 def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
-    for value in list(graph.initializers.values()):
-        if not value.is_used and (value.constant or not value.is_input):
-            graph.remove_initializer(value)
-            if value.is_input:  # IR 3, or frozen: a weight listed among the inputs, not an interface
-                graph.inputs.remove(value)
-            ctx.count("dead_initializer")
+    dead = [v for v in graph.initializers.values() if not v.is_used and (v.constant or not v.is_input)]
+    for value in dead:
+        graph.remove_initializer(value)
+        ctx.count("dead_initializer")
+    if any(v.is_input for v in dead):  # IR 3, or frozen: a weight listed among the inputs, not an interface
+        gone = set(dead)
+        graph.inputs = [v for v in graph.inputs if v not in gone]
 
 
 def _drop_functions(model: Model, ctx: PassContext) -> None:
-    if not model.functions:
+    """What is called only by what nothing calls goes with it."""
+    dead = dict(model.functions)
+    labels: dict[str, list[str]] = {}  # a call names no overload: it keeps all of them
+    for label, function in dead.items():
+        labels.setdefault(qualified(function.proto.name, function.proto.domain), []).append(label)
+    alive = [model.graph, *(dead.pop(label) for label, function in model.functions.items() if function.skipped)]
+    while alive and dead:
+        for scope in inner_scopes(alive.pop()):
+            for op in scope.by_op:
+                if scope.by_op[op]:
+                    alive += [dead.pop(label) for label in labels.pop(op, ()) if label in dead]
+    if not dead:
         return
-    called = {node.op for node in model.nodes()}
-    proto = model.proto
-    for label, graph in list(model.functions.items()):
-        f = graph.proto
-        if graph.skipped or f"{f.domain}::{f.name}" in called or (f.domain in ("", "ai.onnx") and f.name in called):
-            continue
+    protos = model.proto.functions  # deleted one by one, each would move all behind it
+    protos.sort(key=lambda f: function_label(f.domain, f.name, f.overload) in dead)
+    del protos[len(model.functions) - len(dead) :]
+    for label in dead:
         del model.functions[label]
-        for i in range(len(proto.functions) - 1, -1, -1):
-            if proto.functions[i] is f or proto.functions[i] == f:
-                del proto.functions[i]
         model.version += 1
         ctx.count("dead_function")

@@ -67,7 +67,9 @@ def reshape_to_same_shape(m: Match, x: Value, shape: Array) -> Value:
     m.require(dims is not None, "the rank of the input is unknown")
     assert dims is not None
     m.require(len(dims) == shape.size, "the rank changes")
-    m.require(keeps_shape(dims, shape.tolist(), bool(m.reshape.attr("allowzero", 0))), "the shape may change")
+    m.require(
+        keeps_shape(dims, shape.reshape(-1).tolist(), bool(m.reshape.attr("allowzero", 0))), "the shape may change"
+    )
     return x
 
 
@@ -131,7 +133,7 @@ def expand_by_ones(m: Match, x: Value, shape: Array) -> Value:
     m.require(rank is not None, "the rank of the input is unknown")
     m.require(shape.size <= (rank or 0), "the rank rises")
     tail = (dims or ())[len(dims or ()) - shape.size :]
-    m.require(all(t in (1, d) for d, t in zip(tail, shape.tolist())), "a dimension may grow")
+    m.require(all(t in (1, d) for d, t in zip(tail, shape.reshape(-1).tolist())), "a dimension may grow")
     return x
 
 
@@ -147,10 +149,11 @@ def slice_of_everything(
     m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> Value:
     """Slice(x, 0, INT64_MAX or at least the size) = x."""
+    m.require(starts.ndim == ends.ndim == 1, "the bounds are no vectors")
     m.require(steps is None or (steps == 1).all(), "a step is not 1")
     m.require((starts == 0).all(), "a start is not 0")
     dims = m.shape(x)
-    places = axes.tolist() if axes is not None else range(starts.size)
+    places = axes.reshape(-1).tolist() if axes is not None else range(starts.size)
     unbounded = np.iinfo(np.int32).max if ends.dtype == np.int32 else np.iinfo(np.int64).max
     for axis, end in zip(places, ends.tolist()):
         size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
@@ -186,9 +189,9 @@ def split_into_one(m: Match, x: Value) -> Value:
     return x
 
 
-@rewrite(one_of("Squeeze", "Unsqueeze")(var("x"), const("axes"), name="node"))
-def squeeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
-    """Squeeze(x, no axes) = Unsqueeze(x, no axes) = x, axes given and empty."""
+@rewrite(op.Unsqueeze(var("x"), const("axes")))
+def unsqueeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
+    """Unsqueeze(x, no axes) = x. Squeeze is left alone: given no axes, runtimes drop all that are one."""
     if axes.size:
         m.skip()
     return x
@@ -214,7 +217,7 @@ def resize_to_same_size(m: Match, x: Value) -> Value:
         m.require(sizes.constant and dims is not None, "the sizes are computed, or the rank is unknown")
         assert dims is not None
         axes = m.resize.attr("axes") or range(len(dims))
-        m.require([dims[i] for i in axes] == sizes.array.tolist(), "not provably the same size")
+        m.require([dims[i] for i in axes] == sizes.array.reshape(-1).tolist(), "not provably the same size")
         return x
     scales = m.resize.input(2 if m.opset >= 11 else 1)
     m.require(scales is not None and scales.constant and scales.array.size, "no constant scales")
@@ -347,7 +350,7 @@ def not_of_not(m: Match, x: Value) -> Value:
 def unsqueeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Unsqueeze(Squeeze(x, axes), axes) = x."""
     m.require((a >= 0).all() and (b >= 0).all(), "negative axes")
-    m.require(sorted(a.tolist()) == sorted(b.tolist()), "other axes")
+    m.require(a.size > 0 and sorted(a.reshape(-1).tolist()) == sorted(b.reshape(-1).tolist()), "other axes")
     return x
 
 
@@ -357,10 +360,8 @@ def squeeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     rank = m.rank(x)
     m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
     n = (rank or 0) + a.size
-    m.require(
-        sorted(i % n if i < 0 else i for i in a.tolist()) == sorted(i % n if i < 0 else i for i in b.tolist()),
-        "other axes",
-    )
+    inner, outer = (sorted(i % n if i < 0 else i for i in axes.reshape(-1).tolist()) for axes in (a, b))
+    m.require(outer and inner == outer, "other axes")
     return x
 
 
@@ -390,7 +391,7 @@ class ElimIdentity(RewritePass):
         tile_once,
         of_single_input,
         split_into_one,
-        squeeze_of_no_axes,
+        unsqueeze_of_no_axes,
         reduce_over_ones,
         resize_to_same_size,
         multiply_by_one,

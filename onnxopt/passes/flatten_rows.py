@@ -136,7 +136,7 @@ class _Region:
 
     def _new(self, value: Value) -> Value:
         """A value for the matrix that holds the rows of `value`, with its type and shape as facts."""
-        new = Value(self.graph.model.names.fresh(f"{value.name}_rows"), self.graph)
+        new = Value(self.graph.model.names.fresh(value.name, "_rows"), self.graph)
         rows = prod(d for d in self.lead if isinstance(d, int)) if all(isinstance(d, int) for d in self.lead) else None
         new.dtype, new.shape = types.dtype(value), (rows, _last(value))
         return new
@@ -242,7 +242,7 @@ def _reduces_last(node: Node, rank: int) -> bool:
     given = node.input(1)
     if given is not None and not given.constant:
         return False
-    axes = given.array.tolist() if given is not None else node.attr("axes")
+    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
     return bool(node.attr("keepdims", 1)) and axes in ([-1], [rank - 1])
 
 
@@ -262,7 +262,7 @@ def _target(user: Node, value: Value) -> list[int] | None:
     shape, dims = user.input(1), types.shape(value)
     if shape is None or not shape.constant or dims is None:
         return None
-    target: list[int] = shape.array.tolist()
+    target: list[int] = shape.array.reshape(-1).tolist()
     if user.attr("allowzero", 0) and 0 in target:
         return None
     for i, t in enumerate(target):

@@ -19,7 +19,7 @@ def over_last(m: Match, node: Node, rank: int) -> None:
     """Decline unless a Reduce node reduces the last axis, and keeps it."""
     given = node.input(1)
     m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.tolist() if given is not None else node.attr("axes")
+    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
     m.require(axes in ([-1], [rank - 1]) and node.attr("keepdims", 1), "not the mean over the last axis, kept")
 
 

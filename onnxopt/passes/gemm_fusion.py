@@ -52,7 +52,7 @@ def product_of_rows(m: Match, x: Value, rows: Array, w: Array, b: Value | None, 
     more nodes: `flatten-rows` weighs that.
     """
     dims, result = m.shape(x), m.shape(m.outer.output)
-    m.require(rows.size == 2 and w.ndim == 2, "not rows of a matrix")
+    m.require(rows.shape == (2,) and w.ndim == 2, "not rows of a matrix")
     m.require(m.opset >= 7, "operands do not broadcast before opset 7")
     m.require(dims is not None and result is not None and len(dims) > 2, "the dims are unknown, or too few")
     assert dims is not None and result is not None

@@ -82,6 +82,6 @@ def _with_axis(graph: Graph, node: Node, value: Value) -> Value:
         wide = Node(make_node("Unsqueeze", "", "", {}), [value, axes], [None])
     else:
         wide = Node(make_node("Unsqueeze", "", "", {"axes": [0]}), [value], [None])
-    wide.outputs[0] = Value(graph.model.names.fresh(f"{value.name}_collected"), graph)
+    wide.outputs[0] = Value(graph.model.names.fresh(value.name, "_collected"), graph)
     wide.stale = True
     return graph.insert(wide, node).output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.analysis import linear
@@ -16,9 +18,13 @@ def conv(x: object, w: str, b: str, name: str) -> Call:
     return op.Conv(x, const(w), const(b).opt(), name=name)
 
 
-def require_cheaper(m: Match, composed: int, apart: int) -> None:
-    """A product of weights may be larger than both: a bottleneck is there to be narrow."""
+_MULTIPLICATIONS: Final = 1 << 34  # of one composition: about a second
+
+
+def require_cheaper(m: Match, composed: int, apart: int, multiplications: int) -> None:
+    """A product of weights may be larger than both: a bottleneck is there to be narrow. And it is to end."""
     m.require(composed <= apart, "the composed weights are larger, and take more multiplications")
+    m.require(multiplications <= _MULTIPLICATIONS, "composing the weights takes too many multiplications")
 
 
 def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
@@ -61,8 +67,8 @@ def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2:
     m.require(auto not in ("SAME_UPPER", "SAME_LOWER", b"SAME_UPPER", b"SAME_LOWER") or set(strides) == {1},
               "the padding depends on the stride")  # fmt: skip
     mix = w2.reshape(w2.shape[:2]).astype(np.float64)
+    require_cheaper(m, w1.size // w1.shape[0] * w2.shape[0], w1.size + w2.size, w1.size * w2.shape[0])
     weight = np.tensordot(mix, w1.astype(np.float64), axes=1)
-    require_cheaper(m, weight.size, w1.size + w2.size)
     bias = None
     if b1 is not None or b2 is not None:
         bias = mix @ bias_or_zero(b1, w1.shape[0]) + bias_or_zero(b2, w2.shape[0])
@@ -81,8 +87,8 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
     m.require(m.outer.attr("group") == 1, "grouped convolution")
     m.require(b1 is None or not b1.any() or linear.unpadded(m.outer), "the padding is zero, and not the bias")
     mix = w1.reshape(w1.shape[:2]).astype(np.float64)
+    require_cheaper(m, w2.size // w2.shape[1] * w1.shape[1], w1.size + w2.size, w2.size * w1.shape[1])
     weight = np.moveaxis(np.tensordot(w2.astype(np.float64), mix, axes=(1, 0)), -1, 1)
-    require_cheaper(m, weight.size, w1.size + w2.size)
     bias = None
     if b1 is not None or b2 is not None:
         shift = linear.sum_over_inputs(m.outer, w2, bias_or_zero(b1, w1.shape[0]))
@@ -94,7 +100,7 @@ def product(m: Match, w1: Array, w2: Array) -> Array:
     """W V in float64, where it is no larger than both together."""
     m.require(w1.ndim == 2 and w2.ndim == 2 and w1.dtype == w2.dtype, "the weights are no matrices of one type")
     m.require(w1.dtype.kind == "f", "not a floating point product")
-    require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size)
+    require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size, w1.shape[0] * w2.size)
     result: Array = w1.astype(np.float64) @ w2.astype(np.float64)
     return result
 
@@ -137,7 +143,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
         linear.bias_of(m.outer, b2, second.shape[1]),
     )
     m.require(b is not None and c is not None, "a bias is not one per column")
-    require_cheaper(m, first.shape[0] * second.shape[1], w1.size + w2.size)
+    require_cheaper(m, first.shape[0] * second.shape[1], w1.size + w2.size, first.shape[0] * second.size)
     weight = m.const(first @ second, like=w1)
     assert b is not None and c is not None
     has_bias = b1 is not None or b2 is not None

@@ -117,6 +117,7 @@ def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
 
 def _without(m: Match, target: Array, axes: Array) -> Array:
     """A target of Reshape without `axes`, which are ones in it."""
+    m.require(axes.size > 0 and target.ndim == 1 and target.size > 0, "no axes, or no target")
     dropped = {int(i) % target.size for i in axes.reshape(-1)}
     m.require(all(target[i] == 1 for i in dropped), "the axis is not a written one")
     m.require(not (target == 0).any(), "a zero copies the dim in its place")
@@ -258,6 +259,7 @@ def slice_of_slice(
     m.require(rank is not None or ((a1 >= 0).all() and (a2 >= 0).all()), "negative axes of an unknown rank")
     cuts: dict[int, tuple[int, int, int]] = {}
     for s, e, a, t in ((s1, e1, a1, t1), (s2, e2, a2, t2)):
+        m.require(all(v is None or v.ndim == 1 for v in (s, e, a, t)), "the bounds are no vectors")
         steps = [1] * s.size if t is None else t.tolist()
         for start, end, axis, step in zip(s.tolist(), e.tolist(), a.tolist(), steps):
             axis = axis % rank if rank else axis

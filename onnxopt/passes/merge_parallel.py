@@ -201,11 +201,14 @@ def _lane(value: Value) -> Hashable:
         if node.op == "Reshape":
             width = _length(node.output, -1)
             return None if width is None else width
-        constants = sum(v is not None and v.constant for v in node.inputs)
-        if node.op not in UNARY and not (node.op in BINARY and constants == 1):
+        if node.op not in UNARY and not (node.op in BINARY and _constants(node) == 1):
             return None
         value = node.output
     return None
+
+
+def _constants(node: Node) -> int:
+    return sum(v is not None and v.constant for v in node.inputs)
 
 
 def _joins_readers(group: Sequence[Node]) -> bool:

@@ -36,11 +36,12 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
 @rewrite(op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", allowzero=falsy), const("axes")))
 def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     """Unsqueeze(Reshape(x, target), axes) = Reshape(x, target with ones at the axes)."""
+    m.require(target.ndim == 1 and axes.size > 0, "no axes, or no target")
     rank = target.size + axes.size
     at = {int(i) % rank for i in axes.reshape(-1)}
     rest = iter(target.tolist())
     wide = [1 if i in at else next(rest) for i in range(rank)]
-    m.require(0 not in wide[min(at, default=rank) :], "a zero copies the dim in its place")
+    m.require(0 not in wide[min(at) :], "a zero copies the dim in its place")
     result: Value = m.op.Reshape(x, m.const(np.array(wide, np.int64)), like=m.reshape)
     return result
 

@@ -300,7 +300,7 @@ def _readers(value: Value) -> Iterator[tuple[Node, int]]:
         node = value.only_user
         if node is None or value.users[node] > 1 or len(node.outputs) != 1:
             return
-        yield node, node.inputs.index(value)
+        yield node, node.places(value)[0]
         value = node.output
 
 

@@ -90,10 +90,7 @@ def _graph_of(node: Node) -> Graph:
 
 def _redirect(value: Value, other: Value) -> None:
     """Nodes read `other`; graph outputs keep their own."""
-    for user in list(value.users):
-        for i, v in enumerate(user.inputs):
-            if v is value:
-                user.set_input(i, other)
+    value.redirect_readers(other)
 
 
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
@@ -112,7 +109,7 @@ def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | No
     content = data.content(value)
     if value is None or value.constant or content is None or content.ndim != 1:
         return None
-    return list(content.tolist())
+    return list(content.reshape(-1).tolist())
 
 
 def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
@@ -157,7 +154,7 @@ def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
     if ends is None or given is None or dims is None or axes is None or starts is None or node.input(4) is not None:
         return
     result: list[int] = []
-    for end, axis in zip(ends, axes.tolist()):
+    for end, axis in zip(ends, axes.reshape(-1).tolist()):
         if isinstance(end, int):
             result.append(end)
         elif end is not None and isinstance(axis, int) and -len(dims) <= axis < len(dims) and end == dims[axis]:

@@ -252,7 +252,7 @@ class _Region:
                 remove_dead(source)
 
     def _new(self, like: Value, q: Perm) -> Value:
-        value = Value(self.graph.model.names.fresh(f"{like.name}_turned"), self.graph)
+        value = Value(self.graph.model.names.fresh(like.name, "_turned"), self.graph)
         shape = types.shape(like)
         value.dtype = types.dtype(like)
         value.shape = tuple(shape[i] for i in q) if shape is not None else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.config import ConfigKey, check_config, configured
+from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config
 from onnxopt.pipeline.records import PipelineReport, RuleReport
 from onnxopt.pipeline.site import Site
 from onnxopt.rewriting import Fuel, RuleRecord
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass, PassInfo
     from onnxopt.pipeline.instrument import Instrument
     from onnxopt.rewriting import Match, Rule
+
+# What native code may take where it runs on what a model says, in a process of its own.
+MEMORY = declare_config("worker.memory", int, 0, "bytes that a worker may take; 0: half of the machine")
+WORK = declare_config("worker.seconds", float, 10.0, "seconds that the workers of a run may take")
 
 Trace = Callable[["Model", "PassInfo", bool], None]
 Observer = Callable[["Rule", "Match", bool], None]

@@ -12,7 +12,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import add_function, function_label
 from onnxopt.graph.value import Value
-from onnxopt.graph.writer import write_bodies, write_names
+from onnxopt.graph.writer import node_protos
 from onnxopt.pipeline.partition import Partition
 from onnxopt.protos import make_node
 
@@ -102,11 +102,7 @@ def _function(
     proto.output.extend(v.name for v in outputs)
     for imported, version in (graph.root.opsets or graph.model.opsets).items():
         proto.opset_import.add(domain=imported, version=version)
-    if any(n.bodies for n in nodes):
-        write_bodies(graph)
-    for node in nodes:
-        write_names(node)
-        proto.node.append(node.proto)
+    proto.node.extend(node_protos(graph, nodes))
     return proto
 
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import OnnxOptError, UsageError, WriteError
 from onnxopt.graph import Model
-from onnxopt.io import load, save
+from onnxopt.io import load, refuse_overwriting_input, save
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute, remaining
 from onnxopt.pipeline.instruments import CheckEach, Instrument, VerifyEach
 from onnxopt.pipeline.registry import load_module, loaded_modules
 from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
+from onnxopt.plaintext import line
 from onnxopt.protos import is_external
 
 if TYPE_CHECKING:
@@ -111,13 +112,16 @@ def write_reproducer(
         "verify_each": verify or any(isinstance(i, VerifyEach) for i in ctx.instruments),
         "plugins": loaded_modules(),
     }
+    for name in ("model.onnx", "settings.json", "environment.json", "pipeline.txt", "error.txt"):
+        if model.path is not None:
+            refuse_overwriting_input(model.path, folder / name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save(model, folder / "model.onnx")
         _write_json(folder / "settings.json", settings)
         _write_json(folder / "environment.json", environment())
         (folder / "pipeline.txt").write_text(text + "\n")
-        (folder / "error.txt").write_text(f"{error.message}\n")
+        (folder / "error.txt").write_text(f"{line(error.message, whole=True)}\n", encoding="utf-8")
     except OSError as e:
         raise WriteError(f"cannot write {folder}: {e.strerror or e}", "name another folder for --reproducer") from None
     error.hint = f"`onnxopt reproduce {folder}` runs it again; attach the folder to a report"

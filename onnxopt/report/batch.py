@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from onnxopt.plaintext import cleaned
 from onnxopt.report import places
 from onnxopt.report import verdict as judged
-from onnxopt.report.names import cleaned
 from onnxopt.report.plain import left_out, size
 
 MARK: Final = {"failed": "✗", "would change": "!"}
@@ -107,7 +107,7 @@ def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     """A table as GitHub renders it."""
     rows = ["| | model | nodes | size | result | |", "|-|-|-|-|-|-|"]
     for o in cleaned(outcomes):
-        cells = [mark(o), f"`{o['destination'] or o['source']}`"]
+        cells = [mark(o), "`{}`".format((o["destination"] or o["source"]).replace("`", "'"))]
         cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
         texts = [c.replace("|", "\\|") for c in (*cells, o["status"])]
         rows.append(f"| {' | '.join(texts)} | {'<br>'.join(_markdown(text) for text in _last(o))} |")
@@ -124,15 +124,17 @@ def _last(outcome: dict[str, Any]) -> list[str]:
 
 
 def _markdown(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    """Our own code spans stay; a name makes no cell, no tag, no link and no picture."""
+    text = text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("](", "]\\(").replace("][", "]\\[")
 
 
 def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
     """A table for a terminal."""
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+
+    from onnxopt.report.terminal import show
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("", "model", "nodes", "size", "result", ""):
@@ -142,7 +144,5 @@ def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
         cells = [mark(o), o["destination"] or o["source"]]
         cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
         cells += [o["status"], "\n".join(_last(o))]
-        table.add_row(*(escape(c) for c in cells), style=style)
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(summary(outcomes))
+        table.add_row(*cells, style=style)
+    show(table, summary(outcomes))

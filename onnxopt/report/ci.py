@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from onnxopt.plaintext import cleaned, harmless
 from onnxopt.report.batch import said, told
-from onnxopt.report.names import BREAKS, cleaned
 
 
 def workflow_commands(outcomes: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Workflow commands: an error for what failed, a warning for what was left out. See "Workflow commands for GitHub
     Actions"; percent signs and line ends are escaped, in properties colons and commas too."""
-    for o in cleaned(outcomes, BREAKS):
+    for o in cleaned(outcomes):
         if not o["code"]:
             continue
         kind = "warning" if o["code"] == 3 else "error"
@@ -32,7 +32,7 @@ def _in_repository(path: str) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return harmless(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
@@ -47,7 +47,7 @@ def junit(outcomes: Sequence[dict[str, Any]]) -> bytes:
     counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": str(errors), "time": seconds}
     root = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(root, "testsuite", {"name": "onnxopt", **counts})
-    for o in cleaned(outcomes, BREAKS):  # XML 1.0 has no control characters
+    for o in cleaned(outcomes):  # XML 1.0 has no control characters
         case = ElementTree.SubElement(
             suite,
             "testcase",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from onnxopt.plaintext import cleaned
 from onnxopt.report import verdict
-from onnxopt.report.names import cleaned
 
 
 def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from onnxopt.plaintext import cleaned
 from onnxopt.report.comparison import counts, figures, kind, label, sizes, tolerances
 from onnxopt.report.console import told
-from onnxopt.report.names import cleaned
+from onnxopt.report.terminal import show
 
 _SHOWN: Final = 8  # outputs of a case, where none differs
 _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipped": "dim"}
@@ -19,7 +20,7 @@ _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipp
 
 def print_comparison(found: dict[str, Any], verbose: int = 0) -> None:
     """Print the record of `verification.Comparison.to_dict()` to stdout."""
-    Console(highlight=False).print(render(cleaned(found), verbose))
+    show(render(cleaned(found), verbose))
 
 
 def render(found: dict[str, Any], verbose: int = 0) -> RenderableType:

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.markup import escape
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onnxopt.plaintext import cleaned
 from onnxopt.report import places, verdict
-from onnxopt.report.names import cleaned
 from onnxopt.report.plain import change, pass_hits, summary
 from onnxopt.report.plain import verdict as outcome
+from onnxopt.report.terminal import show
 
 STYLES: Final = {
     **dict.fromkeys(("equal", "verified", "verified in pieces"), "green"),
@@ -26,13 +26,13 @@ STYLES: Final = {
 
 def print_report(report: dict[str, Any], verbose: int = 0) -> None:
     """Print the report of `api.Report.to_dict()` to stdout."""
-    Console(highlight=False).print(render(cleaned(report), verbose))
+    show(render(cleaned(report), verbose))
 
 
 def print_details(report: dict[str, Any], verbose: int = 0, title: str = "") -> None:
     """Print what the passes did, without what came of it."""
     parts = [Text(title, style="bold")] if title else []
-    Console(highlight=False).print(Group(*parts, *_details(cleaned(report), verbose)))
+    show(Group(*parts, *_details(cleaned(report), verbose)))
 
 
 def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
@@ -99,10 +99,8 @@ def _passes(pipeline: dict[str, Any], verbose: int) -> Table:
     return table
 
 
-def _delta(n: int) -> str:
-    if not n:
-        return ""
-    return f"[green]{n:,}[/]" if n < 0 else f"[red]+{n:,}[/]"
+def _delta(n: int) -> Text:
+    return Text(f"{n:+,}" if n else "", "green" if n < 0 else "red")
 
 
 def _declined(pipeline: dict[str, Any]) -> Table:
@@ -114,5 +112,5 @@ def _declined(pipeline: dict[str, Any]) -> Table:
     for p in pipeline["passes"]:
         for name, rule in p["rules"].items():
             for reason, (count, example) in rule["declined"].items():
-                table.add_row(name, reason, f"{count:,}", escape(example))
+                table.add_row(name, reason, f"{count:,}", example)
     return table

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from onnxopt.plaintext import cleaned
+
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The record of `verification.latency.Bench.to_dict()`, line by line."""
@@ -42,10 +44,12 @@ def conditions(found: dict[str, Any]) -> str:
 def print_latencies(found: dict[str, Any]) -> None:
     """Print the record as a table."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from onnxopt.report.terminal import show
+
+    found = cleaned(found)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("model", overflow="fold")
     for heading in ("median ms", "p10", "p90"):
@@ -53,8 +57,6 @@ def print_latencies(found: dict[str, Any]) -> None:
     for label, latency in zip("AB", found["files"]):
         figures = [milliseconds(latency[key]) for key in ("median", "p10", "p90")]
         table.add_row(Text.assemble((f"{label} ", "dim"), latency["file"]), *figures)
-    console = Console(highlight=False)
-    console.print(table)
-    for r, line in zip(found["ratios"], conclusions(found)):
-        console.print(Text(line, {"faster": "green", "slower": "red"}.get(r["verdict"], "")))
-    console.print(Text(conditions(found), "dim"))
+    styles = [{"faster": "green", "slower": "red"}.get(r["verdict"], "") for r in found["ratios"]]
+    said = [Text(line, style) for line, style in zip(conclusions(found), styles)]
+    show(table, *said, Text(conditions(found), "dim"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from onnxopt.report.names import short
+from onnxopt.plaintext import short
 
 SIDES: Final = {"a": "original", "b": "result"}
 _PLACES, _NODES, _REWRITES, _READ = 4, 3, 2, 4  # shown of each, unless everything is asked for

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from onnxopt.plaintext import cleaned
 from onnxopt.report import verdict as judged
-from onnxopt.report.names import cleaned
 
 
 def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:

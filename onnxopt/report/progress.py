@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import Any, Final
 
+from onnxopt.plaintext import line
+
 _STEPS: Final = ("load", "passes", "write", "verify")
 _NAMED: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
 
@@ -85,15 +87,17 @@ class Board:
         if total == 1:
             self._alone = Progress(enabled, steps=True)
         elif enabled and sys.stderr.isatty():
-            from rich.console import Console, Group
+            from rich.console import Group
             from rich.live import Live
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bars
 
+            from onnxopt.report.terminal import Terminal
+
             columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
             self._models, self._all = _spinners(), Bars(*columns)
             self._task = self._all.add_task("", total=total)
-            self._live = Live(Group(self._models, self._all), console=Console(stderr=True), transient=True)
+            self._live = Live(Group(self._models, self._all), console=Terminal(stderr=True), transient=True)
 
     def phase(self, model: str, name: str) -> None:
         """May be called from any thread."""
@@ -103,7 +107,7 @@ class Board:
             return
         from rich.markup import escape
 
-        said = f"{escape(model)}  {optimization_steps(name)}"
+        said = f"{escape(line(model))}  {optimization_steps(name)}"
         with self._lock:
             if model in self._running:
                 self._models.update(self._running[model], description=said)
@@ -134,9 +138,10 @@ class Board:
 
 
 def _spinners() -> Any:
-    from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from onnxopt.report.terminal import Terminal
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    return Bars(*columns, console=Console(stderr=True), transient=True)
+    return Bars(*columns, console=Terminal(stderr=True), transient=True)

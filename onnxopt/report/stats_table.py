@@ -23,6 +23,7 @@ Show = Callable[[int], str]
 _NAME_WIDTH: Final = 16  # of the names, before a column of figures goes
 _LISTED: Final = 6  # inputs and outputs shown
 _WIDE: Final = 10_000
+_FORMULAS: Final = ("=", "+", "-", "@")  # what spreadsheets run
 
 
 def exact(n: int) -> str:
@@ -267,7 +268,8 @@ def csv(a: ModelStats, b: ModelStats | None = None) -> str:
     out.writerow(["kind", "name", "before", "after"] if two else ["kind", "name", "value"])
 
     def row(kind: str, name: str, before: int, after: int) -> None:
-        out.writerow([kind, name, before, after] if two else [kind, name, before])
+        cell = f"'{name}" if name.startswith(_FORMULAS) else name
+        out.writerow([kind, cell, before, after] if two else [kind, cell, before])
 
     for what, x, y, _ in totals(a, other):
         row("total", what.strip(), x, y)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from onnxopt.plaintext import short
 from onnxopt.report import places
-from onnxopt.report.names import short
 
 MARKS: Final = {
     "equal": ("✓", "equal"),

@@ -32,7 +32,7 @@ def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
     """What a Reduce of `x` over dims of one makes, and whether it reduces at all; declines where a dim is another."""
     given = node.input(1)
     m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.tolist() if given is not None else node.attr("axes")
+    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
     dims = m.shape(x)
     if not axes:
         if node.attr("noop_with_empty_axes", 0):

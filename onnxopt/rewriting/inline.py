@@ -39,10 +39,7 @@ def forward_results(graph: Graph, node: Node, results: Sequence[Value | None]) -
         if made_here and not result.is_output:
             assert result.producer is not None
             producer, index = result.producer, result.index
-            for user in list(result.users):
-                for i, v in enumerate(user.inputs):
-                    if v is result:
-                        user.set_input(i, value)
+            result.redirect_readers(value)
             graph.take_over(value, producer, index)
             named[result] = value
         elif value.is_output:

@@ -5,6 +5,7 @@ f(part 0), f(part 1), … of Split(x)  =  the parts of Split(f(x))
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -91,7 +92,7 @@ def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, size
 
 def new_node(graph: Graph, proto: NodeProto, inputs: list[Value | None], like: Value, before: Node) -> Value:
     """Insert a node with one new output, of the element type of `like` and a name made from it; returns that."""
-    value = Value(graph.model.names.fresh(f"{like.name}_joined"), graph)
+    value = Value(graph.model.names.fresh(like.name, "_joined"), graph)
     value.dtype = types.dtype(like)
     node = Node(proto, inputs, [value])
     node.stale = True
@@ -121,7 +122,7 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
         if perm is None:
             parts.append(node.output)
             continue
-        part = Value(graph.model.names.fresh(f"{node.output.name}_part"), graph)
+        part = Value(graph.model.names.fresh(node.output.name, "_part"), graph)
         part.dtype = types.dtype(node.output)
         reorder = Node(make_node("Transpose", "", "", {"perm": list(perm)}), [part], [])
         reorder.stale = True
@@ -243,7 +244,7 @@ def _transpose(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequ
     """The order that most parts want is given to all; a part that wants another is put in order afterwards."""
     reverse = list(range(len(shape)))[::-1]
     perms = [tuple(n.attr("perm") or reverse) for n in followers]
-    common = max(perms, key=perms.count)
+    common = Counter(perms).most_common(1)[0][0]  # of equally many, the first
     after = tuple(None if p == common else tuple(common.index(i) for i in p) for p in perms)
     joined = _joined(shape, axis, sizes) or ()
     return Plan(

@@ -35,10 +35,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     for old, new in pairs:
         if new.producer is not None and id(new.producer) in created and id(new) not in taken:
             taken.add(id(new))
-            for user in list(new.users):  # a new node may read what another new node produces
-                for i, v in enumerate(user.inputs):
-                    if v is new:
-                        user.set_input(i, old)
+            new.redirect_readers(old)  # a new node may read what another new node produces
             _keep_type(old, new)
             graph.take_over(old, new.producer, new.index)
         else:
@@ -47,16 +44,13 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
         for v in node.outputs:
             if v is not None and v.name == "?":
                 base = next((old.name for old, _ in pairs), node.op)
-                v.name = graph.model.names.fresh(f"{base}_{node.op}")
-                node.stale = True
-                for user in v.users:
-                    user.stale = True
+                v.rename(graph.model.names.fresh(base, f"_{node.op}"))
     for root in m.bindings.roots or (anchor,):
         if root.graph is not None and not any(v is not None and v.is_used for v in root.outputs):
             graph.remove(root)
     if anchor.graph is None:
         for value in before:
-            if value.producer is not None:
+            if value.producer is not None and not value.is_used:
                 remove_dead(value.producer)
     for node in m.new_nodes:
         remove_dead(node)
@@ -65,7 +59,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
         if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
             copy = NodeProto()
             copy.CopyFrom(lender.proto)
-            lender.proto, lender._attributes = copy, None
+            lender.adopt(copy)
 
 
 def _name_apart(m: Match) -> None:
@@ -77,7 +71,7 @@ def _name_apart(m: Match) -> None:
                 proto = NodeProto()
                 proto.CopyFrom(node.proto)
                 proto.name = ""
-                node.proto, node._attributes = proto, None
+                node.adopt(proto)
             names.add(node.name)
 
 
@@ -124,17 +118,11 @@ def _must_stay(old: Value, new: Value) -> bool:
 def _forward(m: Match, old: Value, new: Value) -> None:
     """Readers of `old` read `new`; a graph output goes to the producer of `new`, or keeps an Identity."""
     graph = m.graph
-    for user in list(old.users):
-        for i, v in enumerate(user.inputs):
-            if v is old:
-                user.set_input(i, new)
+    old.redirect_readers(new)
     if not old.is_output:
         return
     if not _must_stay(old, new):
-        for user in list(new.users):
-            for i, v in enumerate(user.inputs):
-                if v is new:
-                    user.set_input(i, old)
+        new.redirect_readers(old)
         producer = new.producer
         assert producer is not None
         _keep_type(old, new)
@@ -160,5 +148,5 @@ def remove_dead(node: Node) -> int:
             reads += body.outputs
         n.graph.remove(n)
         removed += 1
-        stack += [v.producer for v in reads if v is not None and v.producer is not None]
+        stack += [v.producer for v in reads if v is not None and v.producer is not None and not v.is_used]
     return removed

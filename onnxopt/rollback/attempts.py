@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.api import DifferentResult, OptimizeOptions, Report, optimize_file
 from onnxopt.rollback.search import Search
-from onnxopt.verification import Verifier, VerifyOptions
+from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
@@ -24,11 +24,13 @@ def optimize_or_roll_back(
     verify_options: VerifyOptions | None = None,
     verifier: Verifier | None = None,
     strict: bool = False,
+    allow_unverified: bool = True,
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
     again: Sequence[Instrument] = (),
     reproducer: str | Path | None = None,
     zero_weights: bool = False,
+    home: Path | None = None,
 ) -> Report:
     """`optimize_file`, and `roll_back` where the result differs, unless `strict`. `verify_options` None: not verified.
 
@@ -43,14 +45,18 @@ def optimize_or_roll_back(
             verify_options=verify_options,
             verifier=verifier,
             strict=strict,
+            allow_unverified=allow_unverified,
             progress=progress,
             instruments=instruments,
             reproducer=reproducer,
             zero_weights=zero_weights,
+            home=home,
         )
     except DifferentResult as e:
         if strict:
             Search(source, options, verify_options, progress).explain(e)
+            raise
+        if _unverified(e):
             raise
         return roll_back(
             e,
@@ -58,9 +64,11 @@ def optimize_or_roll_back(
             destination,
             options,
             verify_options=verify_options,
+            allow_unverified=allow_unverified,
             progress=progress,
             instruments=again,
             reproducer=reproducer,
+            home=home,
         )
 
 
@@ -71,9 +79,11 @@ def roll_back(
     options: OptimizeOptions | None = None,
     *,
     verify_options: VerifyOptions | None = None,
+    allow_unverified: bool = True,
     progress: Callable[[str], None] = lambda name: None,
     instruments: Sequence[Instrument] = (),
     reproducer: str | Path | None = None,
+    home: Path | None = None,
 ) -> Report:
     """After `optimize_file` raised `error`: leave out what made the result wrong and optimize again, until it is
     verified. The report's `rolled_back` says what was left out.
@@ -93,11 +103,15 @@ def roll_back(
                 destination,
                 work.options,
                 verify_options=verify_options,
+                allow_unverified=allow_unverified,
                 progress=progress,
                 instruments=instruments,
+                home=home,
             )
         except DifferentResult as e:
             error = e
+            if _unverified(e):
+                break  # nothing more can be learnt
             continue
         report.rolled_back = [r.record for r in work.left_out]
         if reproducer is not None:
@@ -106,3 +120,8 @@ def roll_back(
     if reproducer is not None:
         work.keep(Path(reproducer), error)
     raise error
+
+
+def _unverified(error: DifferentResult) -> bool:
+    found = error.report.verification
+    return found is not None and found.status == UNVERIFIED

@@ -16,8 +16,8 @@ from onnxopt.verification.plan import Plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import DIFFERENT, EQUAL, UNVERIFIED, CaseRecord, Verification, VerifyOptions
 from onnxopt.verification.run import OnnxRuntime, Reference, reason
-from onnxopt.verification.service import Refused
 from onnxopt.verification.verdict import conclude, word
+from onnxopt.worker.service import Refused
 
 
 @dataclass(frozen=True)

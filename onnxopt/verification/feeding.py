@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.run import reason
-from onnxopt.verification.service import Refused
+from onnxopt.verification.run import is_starved, reason
+from onnxopt.worker.service import Refused
+
+_SECONDS: Final = 10.0
+_MOST: Final = 1 << 30
+
+
+class Search:
+    """How long one original may be tried, in all its cases: `seconds` of attempts that fail, and inputs of at most
+    `most` bytes."""
+
+    def __init__(self, seconds: float = _SECONDS, most: int = _MOST) -> None:
+        self.seconds = seconds
+        self.most = most
+        self.spent = 0.0
+        self.why = f" after {seconds:g} s"
+
+    @property
+    def ended(self) -> bool:
+        return self.spent > self.seconds
 
 
 def feed(
@@ -21,12 +40,15 @@ def feed(
     choices: Iterable[dict[str, int]],
     seed: int = 0,
     label: str = "A",
+    search: Search | None = None,
 ) -> tuple[Case, Any]:
     """The first case of `recipe` that `run` takes, and what it makes of it; `data` is used as it is.
 
     `choices` are sizes of the dynamic dims, tried in turn, but for those that `data` fixes. Raises Refused.
     """
-    error: Exception | None = None
+    search = search or Search()
+    why = ""
+    large = 0  # the least bytes that were too many
     maker = InputMaker(plan, data.inputs, seed)
     bound = bound_dims(plan, data.inputs)
     modes = MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
@@ -36,7 +58,14 @@ def feed(
         if dims in tried:
             continue
         tried.append(dims)
+        size = maker.bytes(dims)
+        if size > search.most:
+            large = min(large or size, size)
+            continue
         for mode in modes:
+            if why and search.ended:
+                raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
+            began = time.monotonic()
             try:
                 case = maker.fill(recipe, dims, mode)
             except Unsupported as e:
@@ -45,5 +74,14 @@ def feed(
             try:
                 return case, run(case.feeds)
             except Exception as e:
-                error = e
-    raise Refused(f"{label} does not take it: {reason(error)}" if error is not None else f"{label} has no size for it")
+                why = reason(e)
+                if is_starved(e):  # other sizes are larger, and other cases as large
+                    search.spent, search.why = search.seconds + 1, ""
+            search.spent += time.monotonic() - began
+    if not why and large:
+        raise Refused(f"{label} asks for inputs of {_gib(large)}, and {_gib(search.most)} are made (--verify-memory)")
+    raise Refused(f"{label} does not take it: {why}" if why else f"{label} has no size for it")
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"

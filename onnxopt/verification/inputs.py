@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,6 +50,14 @@ class InputMaker:
             values = [_filled(i, shape, rng, recipe, mode) for _ in range(2 if i.sequence else 1)]
             case.feeds[i.name] = values if i.sequence else values[0]
         return self.override(case, recipe.name) if recipe.override else case
+
+    def bytes(self, dims: dict[str, int]) -> int:
+        """What the inputs that are made take."""
+        return sum(
+            math.prod(d if isinstance(d, int) else dims[d] for d in i.shape) * _width(i.kind) * (1 + i.sequence)
+            for i in self.plan.inputs
+            if i.name not in self.given
+        )
 
     def override(self, case: Case, name: str = "other values for overridable initializers") -> Case:
         """The same case with other values for the initializers that a caller may override."""
@@ -138,6 +147,11 @@ def _mask(shape: list[int], kind: str) -> Any:
     at = np.arange(length)
     found = at >= length - count[:, None] if kind == "left" else at < count[:, None]
     return found.reshape(shape)
+
+
+def _width(kind: str) -> int:
+    """Bytes of an element; of a string, of what refers to it."""
+    return _dtype(kind).itemsize if kind not in ("", "string") else 8
 
 
 def _dtype(name: str) -> Any:

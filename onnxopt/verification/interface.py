@@ -17,6 +17,8 @@ def read(path: Path) -> Skeleton:
     """The model without its weights, whose files must be there. Raises ModelError."""
     from onnx import TensorProto
 
+    from onnxopt.worker.calls import refuse_explosion
+
     try:
         skeleton = Skeleton(path)
     except OSError as e:
@@ -26,6 +28,7 @@ def read(path: Path) -> Skeleton:
     model = skeleton.proto
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path}: the model is empty", "is it an ONNX model, and complete?")
+    refuse_explosion(model, path)
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             location = next((e.value for e in tensor.external_data if e.key == "location"), "")

@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxopt.verification.cases import sizes
 from onnxopt.verification.compare import compare, differ, evidence
-from onnxopt.verification.feeding import feed
+from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
 from onnxopt.verification.plan import Plan
@@ -32,8 +32,8 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.rounding import difference, is_float, last_bit
 from onnxopt.verification.run import OnnxRuntime, Reference, find_provider, open_original, reason
-from onnxopt.verification.service import Refused, Tell, serve
 from onnxopt.wire import count_nodes
+from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.look import Look
@@ -61,6 +61,7 @@ class Judge:
         Raises UsageError and Refused.
         """
         self.figures = figures
+        self.search = Search(most=options.memory // 2)
         self.paths = [path, ""]
         self.options = options
         self.labels = labels
@@ -100,6 +101,7 @@ class Judge:
                 sizes(self.planned, request.recipe, request.base or self.base),
                 self.options.seed,
                 self.labels[0],
+                self.search,
             )
         except Refused as e:
             record.status, record.note = "skipped", str(e)

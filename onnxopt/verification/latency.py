@@ -10,13 +10,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.ort import onnxruntime
 from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims, read_array
 from onnxopt.verification.feeding import feed
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.run import find_provider, reason
-from onnxopt.verification.service import Died, Refused, Service, Tell, serve
+from onnxopt.worker.limits import Limits
+from onnxopt.worker.service import Died, Refused, Service, Tell, serve
 
 LEVELS: Final = {
     "none": "ORT_DISABLE_ALL",
@@ -41,7 +43,8 @@ class BenchOptions:
     """`runs` of each file, or else as many as fit into `seconds`, after `warmup` of each.
 
     `threads`: within an operator; 0 lets the runtime choose. `level`: its graph optimizations, one of LEVELS.
-    `inputs`: .npy files by input name. `timeout`: seconds for each load and each run.
+    `inputs`: .npy files by input name. `timeout`: seconds for each load and each run. `limit`: bytes that the process
+    which runs them may take, as in VerifyOptions.
     """
 
     runs: int | None = None
@@ -54,6 +57,7 @@ class BenchOptions:
     inputs: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     timeout: float = 600.0
+    limit: int = 0
 
 
 @dataclass
@@ -111,7 +115,7 @@ def bench(
     options = options or BenchOptions()
     paths = [Path(file) for file in files]
     result = Bench(level=options.level, threads=options.threads)
-    with Service(_START, options.timeout) as service:
+    with Service(_START, options.timeout, 0 if options.provider else Limits(options.limit).bytes) as service:
         models = [read(path) for path in paths]
         for model in models[1:]:
             check_interface(models[0].proto, model.proto)
@@ -210,8 +214,7 @@ class Runner:
 
         Raises UsageError, and Refused where a file cannot be loaded or run.
         """
-        import onnxruntime as rt
-
+        rt = onnxruntime()
         self.provider = find_provider(options.provider)
         self.paths, self.warmup = paths, options.warmup
         self.settings = rt.SessionOptions()
@@ -240,8 +243,7 @@ class Runner:
         self._warm_up()
 
     def _load(self) -> None:
-        import onnxruntime as rt
-
+        rt = onnxruntime()
         providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
         for i in self.order:
             self.tell(f"loading {_label(i)}")

@@ -23,8 +23,9 @@ class VerifyOptions:
     and nothing else counts; None means what rounding explains.
 
     `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything. `memory`:
-    bytes that weights and values of both models may take; a model with more is run in segments. `pieces`: look at the
-    pieces whatever the outputs say.
+    bytes that weights and values of both models may take; a model with more is run in segments. `limit`: bytes at which
+    the worker ends, 0 for half of the machine; there is none with another provider than the CPU's. `pieces`: look at
+    the pieces whatever the outputs say.
 
     What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run.
     `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
@@ -37,11 +38,16 @@ class VerifyOptions:
     inputs: dict[str, str] = field(default_factory=dict)
     timeout: float = 600.0
     memory: int = 2 << 30
+    limit: int = 0
     pieces: bool = False
     cases: tuple[str, ...] | None = None
     datasets: tuple[str, ...] = ()
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
+
+    def share(self, limit: int) -> VerifyOptions:
+        """The same for a worker of so many bytes (0: no limit), whose models leave it room."""
+        return replace(self, memory=min(self.memory, limit // 2)) if limit else self
 
     @property
     def thorough(self) -> bool:

@@ -103,7 +103,7 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
         return _of_sequences(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
         same = list(a) == list(b)
-        return _of_floats(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
+        return difference(*(np.array(list(m.values())) for m in (a, b))) if same else Difference(note="other keys")
     if a is None or b is None:
         return Difference(note="" if a is b else "absent in one of the two")
     a, b = np.asarray(a), np.asarray(b)

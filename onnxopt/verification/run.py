@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.verification.service import Refused
+from onnxopt.ort import onnxruntime
 from onnxopt.wire import GRAPH, key, varint
+from onnxopt.worker.service import Refused
 
 CPU: Final = "CPUExecutionProvider"
 
@@ -20,8 +21,7 @@ def find_provider(name: str) -> str:
 
     An empty name is the CPU's. Raises UsageError for one that this onnxruntime does not have.
     """
-    import onnxruntime as rt
-
+    rt = onnxruntime()
     if not name:
         return CPU
     available: dict[str, str] = {p.removesuffix("ExecutionProvider").lower(): p for p in rt.get_available_providers()}
@@ -66,8 +66,7 @@ class OnnxRuntime:
         `provider` is put before the CPU's. Of a serialized model, `weights` are the arrays of external initializers,
         and `folder` is where other external data lie.
         """
-        import onnxruntime as rt
-
+        rt = onnxruntime()
         options = rt.SessionOptions()
         if weights:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours
@@ -133,13 +132,25 @@ def open_original(
         return OnnxRuntime(model, stateful=stateful, provider=provider, folder=Path(path).absolute().parent), ""
     except Exception as e:
         why = reason(e)
+        if is_starved(e):  # a slower engine takes no less
+            raise Refused(f"the original cannot be loaded: {why}") from e
         try:
             return Reference(path), why
         except Exception as other:
             raise Refused(f"onnxruntime cannot load the original: {why}") from other
 
 
+def is_starved(error: BaseException) -> bool:
+    """Was it refused memory?"""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
+
+
+_STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
+
+
 def reason(error: BaseException) -> str:
     """The first line of a runtime's error, short enough for one line of ours."""
+    if is_starved(error):
+        return "it takes more memory than it may (--memory)"
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].removeprefix("[ONNXRuntimeError] : ")[:300]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, varint
+from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, map_file, varint
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -37,7 +37,7 @@ class Stored:
 
     def bytes(self) -> Any:
         """A view of them; nothing is read before it is used. Raises OSError, and ValueError for a file that ends."""
-        return np.memmap(self.file, np.uint8, "r", self.offset, (self.length,) if self.length else None)
+        return np.frombuffer(map_file(self.file), np.uint8, self.length or -1, self.offset)
 
 
 class Skeleton:
@@ -59,7 +59,7 @@ class Skeleton:
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse what is not weights; (offset, length) of these, by their index among the initializers."""
-        view: memoryview = np.memmap(self.path, np.uint8, "r").data
+        view = map_file(self.path)
         found: dict[int, tuple[int, int]] = {}
         parts: list[Any] = []
         for found_key, start, begin, end in fields(view, 0, len(view)):
@@ -104,9 +104,11 @@ class Skeleton:
 def _external(tensor: TensorProto, folder: Path) -> Stored:
     entries = {e.key: e.value for e in tensor.external_data}
     location = Path(entries.get("location", ""))
-    if location.is_absolute() or ".." in location.parts:
+    file = (folder / location).resolve()
+    if location.is_absolute() or ".." in location.parts or not file.is_relative_to(folder.resolve()):
         raise ValueError(f"the data of `{tensor.name}` lies outside the model's folder: {location}")
-    file = folder / location
+    if file.exists() and not file.is_file():
+        raise ValueError(f"the data of `{tensor.name}` is in what is not a regular file: {location}")
     offset = int(entries.get("offset") or 0)
     return Stored(file, offset, int(entries.get("length") or 0))
 

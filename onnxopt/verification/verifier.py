@@ -18,7 +18,8 @@ from onnxopt.verification.records import (
     Verification,
     VerifyOptions,
 )
-from onnxopt.verification.service import Died, Refused, Service
+from onnxopt.worker.limits import Limits
+from onnxopt.worker.service import Died, Refused, Service
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -72,13 +73,20 @@ class Verifier:
         self._began = 0.0
         self._path = ""
 
+        limit = Limits(self.options.limit).bytes
+        self._limit_bytes = 0 if self.options.provider else limit  # a device's memory is mapped into the process
+        self.options = self.options.share(self._limit_bytes)
+
+    def _serve(self) -> Service:
+        return Service(self._start, self.options.timeout, self._limit_bytes)
+
     # -- what it is told ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the worker, unless it runs already or there is nothing to open."""
         if self._service is not None or not self.original.is_file():
             return
-        self._service = Service(self._start, self.options.timeout)
+        self._service = self._serve()
         self._limit()
         self._post("open", str(self.original.absolute()), self.options, self.labels, self.stepwise)
 
@@ -198,7 +206,7 @@ class Verifier:
     def _revive(self, *, result: bool = True) -> None:
         """A worker that stands where the one stood that died."""
         if self._service is None or not self._service.alive:
-            self._service = Service(self._start, self.options.timeout)
+            self._service = self._serve()
             self._limit()
         self._post("open", str(self.original.absolute()), self.options, self.labels, self.stepwise)
         self._post("plan", self._plan)
@@ -221,8 +229,8 @@ class Verifier:
             self._steady = self._call("deterministic")
         taken = [a for a in found if a.case.status != "skipped"]
         if not taken:
-            why = found[0].case.note.removeprefix("the original does not take it: ") if found else "there is none"
-            raise Refused(f"the original fails on every input tried: {why}")
+            why = found[0].case.note if found else "there is no input to try"
+            raise Refused(why.replace("the original does not take it: ", "the original fails on every input tried: "))
         self._answers = taken
         return taken
 

@@ -23,6 +23,13 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of the cache is not put where that of who runs the tests is."""
+    for variable in ("XDG_CONFIG_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(variable, str(tmp_path_factory.getbasetemp() / "config"))
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     def call(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -10,20 +14,44 @@ from onnx import parser
 
 from tests.cli.conftest import Run
 
-# Modules that a worker imports: of the standard library, and the largest of others.
-LYING = (
-    "pickle",
-    "selectors",
-    "struct",
-    "contextlib",
-    "dataclasses",
-    "concurrent",
-    "json",
-    "numpy",
-    "onnxruntime",
-    "onnx",
-)
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { i = Identity (x) y = %s (i) }'
+PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
+# What the workers are made of, whole: what they import, at their start and later.
+CHILDREN = """
+import sys
+import onnxopt.verification.judge, onnxopt.verification.latency, onnxopt.verification.pieces.look
+import onnxopt.batch.worker, onnxopt.batch.run, onnxopt.cli.main, onnxopt.cli.optimize, onnxopt.passes, onnx.reference
+import onnxruntime, onnx, numpy, click, rich.console, rich.progress, onnxopt.rollback, onnxopt.bisect.search
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+AT_ONCE = {"builtins", "sys", "onnxopt", "__main__"}  # there before anything is looked for
+
+
+def imported() -> set[str]:
+    """Every module that a child imports, but those of Python's own start."""
+    done = subprocess.run([sys.executable, "-P", "-c", CHILDREN], capture_output=True, text=True, check=True)
+    return set(done.stdout.split()) - AT_ONCE
+
+
+@pytest.fixture(scope="module")
+def lying() -> set[str]:
+    return {name for name in imported() if name.isidentifier()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, lying: set[str]) -> Path:
+    """Two models, and a module of each name that says if it is run."""
+    for name, op in (("a", "Sin"), ("b", "Cos")):
+        onnx.save(parser.parse_model(MODEL % op), tmp_path / f"{name}.onnx")
+    for name in lying:
+        said = f"open({str(tmp_path / 'was_run')!r}, 'a').write({name + ' '!r})\n"
+        (tmp_path / f"{name}.py").write_text(said)
+    return tmp_path
+
+
+def test_the_list_has_what_matters(lying: set[str]) -> None:
+    assert {"pickle", "selectors", "json", "typing", "numpy", "onnx", "onnxruntime", "click", "rich"} <= lying
+    assert len(lying) > 100
 
 
 @pytest.mark.parametrize(
@@ -36,14 +64,48 @@ MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N,
         ("bench", "a.onnx", "--seconds", "0.1"),
         ("bisect", "a.onnx"),
         ("report", "a.onnx", "a.onnx", "-o", "p.html"),
+        ("partition", "a.onnx", "--ops", "Sin", "--out-dir", "parts"),
+        ("extract", "a.onnx", "part.onnx", "--outputs", "y"),
+        ("stats", "a.onnx"),
     ],
     ids=" ".join,
 )
-def test_nothing_there_is_run(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
-    for name, op in (("a", "Sin"), ("b", "Cos")):
-        onnx.save(parser.parse_model(MODEL % op), tmp_path / f"{name}.onnx")
-    for name in LYING:
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'a').write({name!r})\n")
+def test_nothing_there_is_run(command: tuple[str, ...], run: Run, folder: Path) -> None:
     r = run(*command)
     assert "Traceback" not in r.stderr
-    assert not (tmp_path / "was_run").exists(), (tmp_path / "was_run").read_text()
+    assert not (folder / "was_run").exists(), (folder / "was_run").read_text()
+
+
+def test_as_a_module_of_python_it_imports_nothing_from_there(folder: Path) -> None:
+    """But what Python itself imports before us, which docs/ci.md says."""
+    for file in folder.glob("*.py"):
+        if file.stem in python_itself():
+            file.unlink()
+    home = str(PACKAGE.parent)
+    command = [sys.executable, "-m", "onnxopt", "optimize", "a.onnx", "b.onnx", "--out-dir", "o", "--jobs", "2"]
+    env = os.environ | {"PYTHONPATH": home}
+    r = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert r.returncode == 0, r.stderr
+    assert not (folder / "was_run").exists(), (folder / "was_run").read_text()
+
+
+def python_itself() -> set[str]:
+    """What `-m` and the package's `__init__` import before `__main__` can do anything."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "import sys, runpy, pkgutil, onnxopt; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_processes_are_started_in_two_places_by_one_command() -> None:
+    """Who starts another one uses `child`, which keeps the current folder out."""
+    starts = re.compile(r"\b(Popen|subprocess\.(run|call|check_\w+)|os\.(system|popen|exec\w+|spawn\w+|fork))\(")
+    found = {
+        (str(file.relative_to(PACKAGE)), "child(" in file.read_text())
+        for file in PACKAGE.rglob("*.py")
+        if starts.search(file.read_text()) or "multiprocessing" in file.read_text()
+    }
+    assert found == {("batch/local.py", True), ("verification/process.py", True)}

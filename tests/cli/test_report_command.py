@@ -183,6 +183,30 @@ def test_a_large_model_opens_at_once(browser: Browser, layers: Path) -> None:
     assert min(times) < 3000
 
 
+def test_of_a_very_large_model_the_page_shows_blocks(browser: Browser, tmp_path: Path) -> None:
+    ops = ["Relu", "Identity", "Neg", "Abs", "Tanh"]
+    graph = onnx.GraphProto(name="long")
+    for i in range(21_000):
+        graph.node.add(op_type=ops[i % 5], input=[f"v{i}"], output=[f"v{i + 1}"])
+    for found, name in ((graph.input, "v0"), (graph.output, "v21000")):
+        found.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]))
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "m.onnx")
+    onnxopt(tmp_path, "optimize", "m.onnx", "out.onnx", "--no-verify", "-q")
+    onnxopt(tmp_path, "report", "m.onnx", "out.onnx", "-o", "page.html", "-q", "--no-verify")
+    assert (tmp_path / "page.html").stat().st_size < 1_000_000  # the scripts are 350 kB of it
+    with visit(browser, tmp_path / "page.html") as seen:
+        page = seen.page
+        expect(page.locator(".notes")).to_contain_text("a box stands for a block of nodes")
+        expect(page.locator(".card", has_text="Nodes").locator("dd")).to_contain_text("from 21,000")
+        page.get_by_role("button", name="Expand all").click()
+        boxes = page.locator(".pane").first.locator(".item:not(.block):not(.end)")
+        assert 20 < boxes.count() <= 1000
+        boxes.first.dispatch_event("click")
+        expect(page.locator(".info")).to_contain_text("nodes")
+        expect(page.locator(".info")).to_contain_text("Identity")
+
+
 def test_names_are_text_whatever_they_say(browser: Browser, run: Run, tmp_path: Path) -> None:
     a, b, c = EVIL
     nodes = [helper.make_node("Identity", ["x"], [a], a), helper.make_node("Neg", [a], [b], b)]

@@ -425,7 +425,7 @@ def test_running_out_of_memory_is_a_result(run: Run, write: Any) -> None:
     code, found = compare(run, "--cases", "random")
     assert code == 1
     assert "B fails where A runs" in found["message"]
-    assert "bad_alloc" in found["message"] or "allocate memory" in found["message"]
+    assert "it takes more memory than it may (--memory)" in found["message"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the worker in /proc")
@@ -593,7 +593,7 @@ def test_names_move_no_cursor_and_fill_no_screen(run: Run, write: Any, tmp_path:
     assert (code, r.returncode) == (1, 1)
     for text in (re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", ""), r.stdout):
         assert all(line.isprintable() for line in text.split("\n")), ascii(text)
-        assert "r\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}" in text
+        assert r"r\x1b[2J\u202e\n" in text
     place = r.stdout.partition("\n  at ")[2]
     assert "(/encoder/layer…on/attention/attention/output, k)\n" in place
     assert max(map(len, place.splitlines())) < 140

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.io import load, save
+from onnxopt.io.placing import is_data_of
 
 
 def linear(tensors: int = 1, external: str | None = None, size: int = 600) -> onnx.ModelProto:
@@ -138,19 +139,23 @@ def test_a_changed_model_takes_its_data_along(tmp_path: Path) -> None:
     assert node is not None
     model.graph.touch(node)  # as after a rewrite
     save(model, tmp_path / "b" / "out.onnx")
-    assert sorted(f.name for f in (tmp_path / "b").iterdir()) == ["out.onnx", "out.onnx.data"]
+    assert [is_data_of("out.onnx", f.name) for f in sorted((tmp_path / "b").iterdir())] == [False, True]
     x = np.ones(600, np.float32)
     session = rt.InferenceSession(tmp_path / "b" / "out.onnx", providers=["CPUExecutionProvider"])
     assert np.array_equal(session.run(None, {"x": x})[0], np.full(600, 7))
     assert float(model.graph.initializers["w2"].array[0]) == 3, "the model in memory stays usable"
 
 
-def test_an_unchanged_model_is_copied_with_its_data(tmp_path: Path) -> None:
+def test_an_unchanged_model_is_copied_with_its_data_under_a_name_of_ours(tmp_path: Path) -> None:
     source = with_data(tmp_path / "a", 2)
     (tmp_path / "b").mkdir()
     save(load(source), tmp_path / "b" / "out.onnx")
-    assert (tmp_path / "b" / "out.onnx").read_bytes() == source.read_bytes()
-    assert (tmp_path / "b" / "weights.bin").read_bytes() == (tmp_path / "a" / "weights.bin").read_bytes()
+    model, data = sorted((tmp_path / "b").iterdir())
+    assert (model.name, is_data_of("out.onnx", data.name)) == ("out.onnx", True)
+    again, before = onnx.load(model), onnx.load(source)
+    assert again == before
+    save(load(source), tmp_path / "a" / "out.onnx")
+    assert (tmp_path / "a" / "out.onnx").read_bytes() == source.read_bytes(), "where its data is, nothing is to be done"
 
 
 def test_what_protobuf_cannot_hold_goes_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +163,13 @@ def test_what_protobuf_cannot_hold_goes_beside_the_model(tmp_path: Path, monkeyp
     model = load(tmp_path / "in.onnx")
     assert model.graph.first is not None
     model.graph.touch(model.graph.first)
-    monkeypatch.setattr(sys.modules["onnxopt.io.save"], "INLINE_LIMIT", 5000)
+    monkeypatch.setattr(sys.modules["onnxopt.io.layout"], "INLINE_LIMIT", 5000)
     save(model, tmp_path / "out.onnx")
-    assert (tmp_path / "out.onnx.data").stat().st_size >= 7200
+    (data,) = tmp_path.glob("out.onnx.*.data")
+    assert data.stat().st_size >= 7200
+    again = onnx.load(tmp_path / "out.onnx").graph.initializer
+    assert [numpy_helper.to_array(t)[0] for t in again] == [1, 2, 3]
+    assert float(model.graph.initializers["w2"].array[0]) == 3, "the model in memory stays usable"
     onnx.checker.check_model(str(tmp_path / "out.onnx"), full_check=True)
 
 

@@ -22,7 +22,7 @@ def rewritten(data: bytes) -> bytes:
     model = read_model(onnx.ModelProto.FromString(data))
     check_model(model)
     for scope in model.scopes():
-        scope.nodes_changed = scope.initializers_changed = scope.outputs_changed = True
+        scope.nodes_changed = scope.initializers_changed = True
         for node in scope:
             node.stale = True
     return bytes(write_model(model).SerializeToString())

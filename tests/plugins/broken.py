@@ -90,3 +90,31 @@ class WrongAt(GraphPass):
             if source is not None and ctx.spend("taken out", at=node):
                 node.output.replace_all_uses_with(source)
                 graph.remove(node)
+
+
+@register
+@dataclass(frozen=True)
+class BreaksNames(GraphPass):
+    """The last node of each body reads what nothing defines."""
+
+    info = PassInfo("breaks-names", opt_level=2)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        last = graph.last
+        if graph.owner is not None and last is not None and all(v is None or v.name != "gone" for v in last.inputs):
+            last.set_input(0, Value("gone", graph))
+
+
+@register
+@dataclass(frozen=True)
+class BreaksInterface(GraphPass):
+    """The first output of the model has another type."""
+
+    info = PassInfo("breaks-interface", opt_level=2)
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.owner is None and not graph.is_function:
+            kind = graph.proto.output[0].type.tensor_type
+            if kind.elem_type != 11:
+                kind.elem_type = 11
+                graph.model.version += 1

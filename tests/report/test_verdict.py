@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onnxopt.plaintext import cleaned, printable, short
 from onnxopt.report import batch, places, verdict
 from onnxopt.report.ci import junit, workflow_commands
-from onnxopt.report.names import cleaned, printable, short
 
 
 def side(op: str, *inputs: str, node: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.errors import InvariantError, OnnxOptError, VerificationError
-from onnxopt.graph import check_model
+from onnxopt.graph import check_model, write_model
 from onnxopt.pipeline.instrument import Instrument
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class CheckEach(Instrument):
-    """After each pass: the graph's own invariants, and `checks`, which raise if something is wrong.
+    """After each pass: the graph's own invariants, those of the model as it would be written, and `checks`, which raise
+    if something is wrong.
 
     With `suppress`, failures become warnings of the run's report.
     """
@@ -26,7 +27,7 @@ class CheckEach(Instrument):
     def __init__(
         self, checks: Sequence[Callable[[Model], None]] = (), *, invariants: bool = True, suppress: bool = False
     ) -> None:
-        self.checks = ([check_model] if invariants else []) + list(checks)
+        self.checks: list[Callable[[Model], object]] = ([check_model, write_model] if invariants else []) + list(checks)
         self.suppress = suppress
 
     def after(self, model: Model, p: Pass) -> None:

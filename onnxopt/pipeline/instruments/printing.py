@@ -83,7 +83,10 @@ class DumpModels(_Selected):
             raise WriteError(f"cannot write {self.folder}: {e.strerror or e}", "name another folder") from None
 
     def show(self, model: Model, p: Pass, when: str) -> None:
-        from onnxopt.io import save
+        from onnxopt.io import refuse_overwriting_input, save
 
         suffix = "-before" if when == "before" else ""
-        save(model, self.folder / f"{self._count:03}-{p.name}{suffix}.onnx")
+        file = self.folder / f"{self._count:03}-{p.name}{suffix}.onnx"
+        if model.path is not None:
+            refuse_overwriting_input(model.path, file)
+        save(model, file)

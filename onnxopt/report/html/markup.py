@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from typing import Any, Final
 
+from onnxopt.plaintext import printable
+
 _VOID: Final = {"br", "col", "hr", "img", "input", "link", "meta"}
+
+
+# What JSON escapes: pairs of surrogates, which are one character; others by their number; letters.
+_ESCAPES: Final = re.compile(r"\\(?:u(d[89ab]..)\\u(d[c-f]..)|u(....)|.)")
 
 
 class Markup(str):
@@ -18,7 +25,7 @@ class Markup(str):
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """`tag("td", text, class_="num")`. None is left out; True is an attribute without value."""
     written = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_text(value)}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
@@ -29,7 +36,11 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 
 def join(*children: object) -> Markup:
     """One after the other, text escaped."""
-    return Markup("".join(c if isinstance(c, Markup) else escape(str(c)) for c in children if c is not None))
+    return Markup("".join(c if isinstance(c, Markup) else _text(c) for c in children if c is not None))
+
+
+def _text(value: object) -> str:
+    return escape(printable(str(value), keep="\n\t"))
 
 
 def link(text: str, spot: tuple[int, int] | None) -> Markup:
@@ -39,8 +50,16 @@ def link(text: str, spot: tuple[int, int] | None) -> Markup:
     return tag("button", text, type="button", class_="link", data_side=spot[0], data_node=spot[1])
 
 
+def _visible(found: re.Match[str]) -> str:
+    """The escape of a character that is not seen, as text: a browser obeys those that turn the direction of writing."""
+    code = found[3]
+    return f"\\\\u{code}" if code is not None and not chr(int(code, 16)).isprintable() else found[0]
+
+
 def json_script(data: Any, **attributes: object) -> Markup:
-    """Data for scripts; nothing in it can end the script element (`</script`) or change its end (`<!--`)."""
+    """Data for scripts, texts `printable`; nothing in it can end the script element (`</script`) or change
+    its end (`<!--`)."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
+    text = _ESCAPES.sub(_visible, text)
     safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return tag("script", Markup(safe), type="application/json", **attributes)

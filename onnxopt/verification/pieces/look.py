@@ -17,8 +17,8 @@ from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
 from onnxopt.verification.rounding import Difference, difference, last_bit, worst
 from onnxopt.verification.run import CPU, Reference
-from onnxopt.verification.service import Tell
 from onnxopt.verification.skeleton import Skeleton
+from onnxopt.worker.service import Tell
 
 if TYPE_CHECKING:
     from onnx import NodeProto

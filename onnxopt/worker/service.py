@@ -15,8 +15,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from onnxopt.verification.frames import receive, send
-from onnxopt.verification.process import Gone, Worker
+from onnxopt.ort import onnxruntime
+from onnxopt.worker.frames import receive, send
+from onnxopt.worker.process import Gone, Worker
 
 Tell = Callable[[str], None]
 
@@ -30,6 +31,7 @@ class Died(Exception):
 
     def __init__(self, state: str, gone: Gone) -> None:
         super().__init__(f"onnxruntime {gone} {state}")
+        self.how = str(gone)
         self.state = state
         self.late = gone.late
 
@@ -39,17 +41,19 @@ class Died(Exception):
 
 
 class Service:
-    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death.
+    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death;
+    it takes at most `memory` bytes (0: whatever there is).
 
     Each state has `timeout` seconds, or all have until `deadline` on the monotonic clock, where that is set.
     """
 
-    def __init__(self, start: str, timeout: float) -> None:
+    def __init__(self, start: str, timeout: float, memory: int = 0) -> None:
         self._start = start
+        self._memory = memory
         self._timeout = timeout
         self.deadline: float | None = None
         self._posted: deque[str] = deque()
-        self._worker: Worker | None = Worker(start)
+        self._worker: Worker | None = Worker(start, memory)
         self._state = "at its start"
 
     @property
@@ -59,7 +63,7 @@ class Service:
     def post(self, method: str, *args: Any) -> None:
         """Ask for a call without waiting for it: the next `call` of this method gets its result."""
         if self._worker is None:
-            self._worker = Worker(self._start)
+            self._worker = Worker(self._start, self._memory)
         self._posted.append(method)
         self._worker.send((method, args))
 
@@ -103,13 +107,15 @@ class Service:
         self.close()
 
 
-def serve(make: Callable[[Tell], Any]) -> None:
-    """The worker's side: answer calls of the methods of one object until the parent is gone."""
+def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
+    """The worker's side: answer calls of the methods of one object until the parent is gone. `early`: load
+    onnxruntime at once."""
     source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
-        with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
-            import onnxruntime  # noqa: F401
+        if early:
+            with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
+                onnxruntime()
 
         def tell(state: str) -> None:
             send(target, ("state", state))

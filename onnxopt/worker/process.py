@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from onnxopt.verification.frames import HEADER, pack
+from onnxopt.worker.frames import HEADER, pack
+from onnxopt.worker.limits import confinement
 
 _HOME: Final = Path(__file__).parents[2]
 
@@ -26,13 +27,24 @@ class Gone(Exception):
         self.late = late
 
 
-class Worker:
-    """A Python process that runs `start`, and answers messages on its stdin by messages on its stdout."""
+def child(start: str) -> list[str]:
+    """The command of a Python process that runs `start`: all that we start begin here.
 
-    def __init__(self, start: str) -> None:
+    -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
+    """
+    return [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(_HOME)!r}); {start}"]
+
+
+class Worker:
+    """A Python process that runs `start`, and answers messages on its stdin by messages on its stdout.
+
+    It takes at most `memory` bytes (0: whatever there is), and ends with its parent, however that ends.
+    """
+
+    def __init__(self, start: str, memory: int = 0) -> None:
+        self._memory = memory
         self._process = subprocess.Popen(
-            # -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
-            [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(_HOME)!r}); {start}"],
+            child(f"{confinement(memory)}; {start}"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -74,6 +86,8 @@ class Worker:
         if code >= 0:
             return f"ended with exit code {code}"
         name = signal.Signals(-code).name
+        if name == "SIGABRT" and self._memory:  # what a runtime's threads do where memory is refused
+            return f"crashed ({name}), perhaps for want of more than {self._memory / (1 << 30):.1f} GiB (--memory)"
         return f"crashed ({name})" + (", out of memory it seems" if name == "SIGKILL" else "")
 
     def close(self) -> None:

@@ -1,0 +1,71 @@
+"""The key that tells a user's own cache entries from those of others: in a file of the user's, made on first use."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "ONNXOPT_CACHE_KEY"  # a secret of a build, whose machines have no home that lasts
+_BYTES: Final = 32
+
+
+def cache_key() -> bytes:
+    """Raises OSError where none can be kept, or the one that is there is not the user's alone."""
+    given = os.environ.get(VARIABLE, "")
+    if given:
+        return hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
+    file = _folder() / "cache.key"
+    try:
+        return _read(file)
+    except FileNotFoundError:
+        _make(file)
+        return _read(file)
+
+
+def is_own(found: os.stat_result) -> bool:
+    """Does the file or folder belong to who runs this? Elsewhere than on POSIX that is not asked."""
+    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+
+
+def _folder() -> Path:
+    """Where programs keep what is the user's: not in the cache, which may be carried from machine to machine."""
+    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME", "")
+    try:
+        return Path(base) / "onnxopt" if os.path.isabs(base) else Path.home() / ".config" / "onnxopt"
+    except RuntimeError as e:
+        raise OSError(str(e)) from None
+
+
+def _read(file: Path) -> bytes:
+    with open(os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb") as f:
+        found = os.fstat(f.fileno())
+        if not is_own(found) or (os.name == "posix" and stat.S_IMODE(found.st_mode) & 0o077):
+            raise PermissionError(f"{file} can be read by others: remove it")
+        key = f.read(_BYTES + 1)
+    if len(key) != _BYTES:
+        raise OSError(f"{file} is no key: remove it")
+    return key
+
+
+def _make(file: Path) -> None:
+    """Of several that make it at once, the first wins. It is never there without its content."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, new = tempfile.mkstemp(dir=file.parent, prefix=".cache.key.")  # readable for the user only
+    try:
+        with open(handle, "wb") as f:
+            f.write(secrets.token_bytes(_BYTES))
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(new, file)
+        except OSError:  # a file system without hard links
+            os.replace(new, file)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)

@@ -1,0 +1,30 @@
+"""All that commands write goes through here: a line at a time, of which no name makes two, or anything but text."""
+
+from __future__ import annotations
+
+import click
+
+from onnxopt.plaintext import harmless, line, printable
+
+
+def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:
+    """One line."""
+    click.echo(click.style(line(text), dim=True) if dim else line(text), err=err)
+
+
+def say_error(message: str, hint: str = "", *, colour: bool = False) -> None:
+    """What went wrong, and what to do about it, on stderr."""
+    red, faint, off = ("\x1b[1;31m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
+    click.echo(f"{red}error:{off} {line(message)}", err=True)
+    if hint:
+        click.echo(f"{faint}hint:{off} {line(hint)}", err=True)
+
+
+def say_all(text: str, *, err: bool = False) -> None:
+    """A document of several lines, which ends them itself: whoever made it wrote names into it as text."""
+    click.echo(harmless(printable(text, keep="\n\t")), nl=not text.endswith("\n"), err=err)
+
+
+def say_command(text: str, *, err: bool = False) -> None:
+    """A command to the build, in a line."""
+    click.echo(printable(text), err=err)

@@ -1,0 +1,81 @@
+"""Bytes from file to file, in the kernel where it can: shared (reflinks) or copied there, and holes stay holes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_CHUNK: Final = 1 << 22  # what passes through our memory at once, where the kernel does not copy
+_AT_ONCE: Final = 1 << 30  # an interruption waits for no more
+_CANNOT: Final = {
+    *(errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EACCES, errno.EIO),
+}
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Make `target` a copy of `source`. Raises OSError."""
+    with open(source, "rb") as f, open(target, "wb") as g:
+        size = os.fstat(f.fileno()).st_size
+        copy_range(f.fileno(), 0, size, g.fileno(), 0)
+        os.ftruncate(g.fileno(), size)  # it may end in a hole
+
+
+def copy_range(source: int, start: int, length: int, target: int, at: int) -> None:
+    """Copy bytes from one descriptor to another; holes are left out, which a new file has there already. Raises
+    OSError."""
+    for begin, end in _data(source, start, start + length):
+        done = _in_kernel(source, begin, end, target, at - start + begin)
+        _through_memory(source, done, end, target, at - start + done)
+
+
+def _data(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What is not a hole."""
+    if not hasattr(os, "SEEK_DATA"):
+        yield start, end
+        return
+    while start < end:
+        try:
+            begin = os.lseek(source, start, os.SEEK_DATA)
+            stop = os.lseek(source, begin, os.SEEK_HOLE)
+        except OSError as e:
+            if e.errno != errno.ENXIO:  # the file system does not know; else nothing follows but a hole
+                yield start, end
+            return
+        if begin >= end:
+            return
+        yield begin, min(stop, end)
+        start = stop
+
+
+def _in_kernel(source: int, begin: int, end: int, target: int, at: int) -> int:
+    """Copy as far as the kernel does; where that is."""
+    copy = getattr(os, "copy_file_range", None)  # Linux; shares the blocks where the file system can
+    while copy is not None and begin < end:
+        try:
+            done = copy(source, target, min(end - begin, _AT_ONCE), begin, at)
+        except OSError as e:
+            if e.errno not in _CANNOT:
+                raise
+            break
+        if not done:
+            break
+        begin, at = begin + done, at + done
+    return begin
+
+
+def _through_memory(source: int, begin: int, end: int, target: int, at: int) -> None:
+    if begin >= end:
+        return
+    os.lseek(source, begin, os.SEEK_SET)
+    os.lseek(target, at, os.SEEK_SET)
+    while begin < end:
+        chunk = os.read(source, min(end - begin, _CHUNK))
+        if not chunk:
+            raise OSError(errno.EIO, "a file became shorter while it was copied")
+        begin += len(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(target, view) :]

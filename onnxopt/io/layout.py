@@ -1,0 +1,240 @@
+"""Where the data of a model's tensors go when it is written: into the file, into a data file, or nowhere.
+
+All is decided and checked before a byte is written. Data that did not change never passes through our memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from onnxopt.errors import UsageError, WriteError
+from onnxopt.io.copying import copy_range
+from onnxopt.io.external import ExternalData, all_tensors
+from onnxopt.io.splice import Stored, write_spliced
+from onnxopt.protos import Array, is_external, tensor_bytes
+
+INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
+EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
+
+INLINE_LIMIT = 1_900_000_000  # protobuf ends at 2 GiB; the rest is room for names and attributes
+_SMALL: Final = 1024  # tensors below this stay in the file beside external data
+_PAGE: Final = 1 << 12  # what can be mapped begins at such an offset; on Windows
+_GRANULE: Final = 1 << 16  # at such a one
+_LARGE: Final = 1 << 20  # from here on the padding does not matter
+_HASHED: Final = 1 << 26  # up to here the name of a data file follows from what it holds alone, wherever that was
+
+
+@dataclass
+class _Piece:
+    """What goes into the data file at `offset`: bytes in memory, or `length` bytes at `start` of another file."""
+
+    tensor: TensorProto
+    offset: int
+    length: int
+    data: Array | bytes | None = None
+    source: Path | None = None
+    start: int = 0
+
+
+@dataclass
+class Layout:
+    """A plan. `inside`: what is spliced into the file, by the initializer's index in the main graph."""
+
+    home: Path  # the folder where the model will be read
+    inside: dict[int, Array | Stored] = field(default_factory=dict)
+    pieces: list[_Piece] = field(default_factory=list)
+    references: list[tuple[TensorProto, str]] = field(default_factory=list)  # to data that stays where it is
+    _size: int = 0
+    _placed: dict[tuple[Path, int, int], int] = field(default_factory=dict)  # shared data is written once
+    _incoming: list[tuple[TensorProto, memoryview | bytes]] = field(default_factory=list)
+    _before: list[tuple[TensorProto, TensorProto | bytes]] = field(default_factory=list)
+
+    def add(self, tensor: TensorProto, data: Array | bytes) -> None:
+        """Bytes in memory for the data file."""
+        size = data.nbytes if isinstance(data, np.ndarray) else len(data)
+        self.pieces.append(_Piece(tensor, self._room(size), size, data))
+
+    def add_from(self, tensor: TensorProto, source: Path, start: int, length: int) -> None:
+        """Bytes of another file for the data file."""
+        offset = self._placed.get((source, start, length))
+        if offset is None:
+            offset = self._placed[source, start, length] = self._room(length)
+            self.pieces.append(_Piece(tensor, offset, length, source=source, start=start))
+        else:
+            self.pieces.append(_Piece(tensor, offset, length))
+
+    def refer(self, tensor: TensorProto, target: Path) -> None:
+        """Data that stays where it is. Raises UsageError where no reader would follow."""
+        if not target.is_relative_to(self.home):
+            raise UsageError(
+                f"{target} cannot be referred to from {self.home}: it does not lie in that folder",
+                "write into the folder of the model, or have its data copied: --external copy",
+            )
+        self.references.append((tensor, target.relative_to(self.home).as_posix()))
+
+    def _room(self, size: int) -> int:
+        start = self._size + -self._size % (_GRANULE if size >= _LARGE else _PAGE)
+        self._size = start + size
+        return start
+
+    def digest(self) -> str:
+        """Of what the data file holds. Large files that are copied count by what tells them from their later selves."""
+        found = hashlib.sha256()
+        files = {p.source for p in self.pieces if p.source is not None}
+        read = {file: file.stat() for file in files}
+        hashed = sum(p.length for p in self.pieces if p.source is not None) <= _HASHED
+        for piece in self.pieces:
+            found.update(f"{piece.offset} {piece.length}\n".encode())
+            if piece.data is not None:
+                found.update(_flat(piece.data))
+            elif piece.source is not None and hashed:
+                with open(piece.source, "rb") as f:
+                    f.seek(piece.start)
+                    found.update(f.read(piece.length))
+            elif piece.source is not None:
+                s = read[piece.source]
+                found.update(f"{piece.start} {s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns}\n".encode())
+        return found.hexdigest()
+
+    def write_data(self, file: Path) -> None:
+        """The data file. One of its sources is open at a time. Raises OSError."""
+        with open(file, "wb") as f:
+            last: Path | None = None
+            source = None
+            try:
+                for piece in self.pieces:
+                    if piece.data is not None:
+                        f.seek(piece.offset)
+                        f.write(_flat(piece.data))
+                    elif piece.source is not None:
+                        if piece.source != last:
+                            source.close() if source is not None else None
+                            source, last = open(piece.source, "rb"), piece.source  # noqa: SIM115
+                        assert source is not None
+                        f.flush()
+                        copy_range(source.fileno(), piece.start, piece.length, f.fileno(), piece.offset)
+                f.truncate(self._size)
+            finally:
+                source.close() if source is not None else None
+
+    def write_model(self, file: Path, proto: ModelProto, name: str) -> None:
+        """The model, whose data file is called `name`. The proto is as it was afterwards. Raises OSError."""
+        try:
+            self._point(name)
+            head = proto.SerializeToString()
+        finally:
+            self._restore()
+        with open(file, "wb") as f:
+            write_spliced(f, head, self.inside) if self.inside else f.write(head)
+
+    def _point(self, name: str) -> None:
+        """Have the proto say where data are: in the data file of this name, or where they stay."""
+        for tensor, file in self.references:
+            self._keep(tensor)
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = file
+        for tensor, data in self._incoming:
+            self._keep(tensor)
+            _forget_location(tensor)
+            if data:
+                tensor.raw_data = bytes(data)
+        for piece in self.pieces:
+            self._keep(piece.tensor, piece.data)
+            piece.tensor.ClearField("raw_data")
+            piece.tensor.data_location = TensorProto.EXTERNAL
+            del piece.tensor.external_data[:]
+            for key, value in (("location", name), ("offset", str(piece.offset)), ("length", str(piece.length))):
+                piece.tensor.external_data.add(key=key, value=value)
+
+    def bring_in(self, tensor: TensorProto, data: memoryview) -> None:
+        """External data into the file, through the proto."""
+        self._incoming.append((tensor, data))
+
+    def splice_in(self, tensor: TensorProto, index: int, data: Stored) -> None:
+        """External data of an initializer of the main graph into the file."""
+        self._incoming.append((tensor, b""))
+        self.inside[index] = data
+
+    def _restore(self) -> None:
+        """The model in memory goes on reading where it read."""
+        for tensor, old in self._before:
+            if isinstance(old, TensorProto):
+                tensor.CopyFrom(old)
+            else:
+                tensor.raw_data = old
+                _forget_location(tensor)
+        self._before.clear()
+
+    def _keep(self, tensor: TensorProto, data: Array | bytes | None = None) -> None:
+        if isinstance(data, bytes):
+            self._before.append((tensor, data))
+            return
+        old = TensorProto()
+        old.CopyFrom(tensor)
+        self._before.append((tensor, old))
+
+
+def plan(proto: ModelProto, new: Mapping[int, Array], data: ExternalData, home: Path, external: str) -> Layout:
+    """Decide for each tensor of `proto`, whose initializers of the indices `new` have their data there.
+
+    `auto` and `copy`: external data goes into a data file, with what is new and large. `inline`: into the file.
+    `reuse`: it stays where it is, and is referred to. Whatever is asked for, a file that protobuf could not hold gets a
+    data file. Raises UsageError for what cannot be done, ModelError for data that are not there.
+    """
+    layout = Layout(home)
+    initializers = list(proto.graph.initializer)
+    index = {id(t): i for i, t in enumerate(initializers)}
+    tensors = list(all_tensors(proto))
+    elsewhere = any(is_external(t) for t in tensors)
+    inside = sum(tensor_bytes(t.data_type, t.dims) for t in tensors if external == INLINE or not is_external(t))
+    outgrown = inside > INLINE_LIMIT
+    if outgrown and external == INLINE:
+        raise WriteError(
+            f"the result has {inside / (1 << 30):.1f} GiB of weights, and protobuf's files end at 2 GiB",
+            "--external copy puts them into a file beside it",
+        )
+    for tensor in tensors:
+        at = index.get(id(tensor))
+        array = new.get(at) if at is not None else None
+        size = tensor_bytes(tensor.data_type, tensor.dims)
+        if is_external(tensor):
+            path, start, length = data.source_of(tensor)
+            if external == INLINE:
+                if at is None:
+                    layout.bring_in(tensor, data.bytes_of(tensor)[:length])
+                else:
+                    layout.splice_in(tensor, at, Stored(path, start, length))
+            elif external == REUSE:
+                layout.refer(tensor, path)
+            else:
+                layout.add_from(tensor, path, start, length)
+        elif array is not None and (outgrown or (elsewhere and external in (AUTO, COPY))):
+            layout.add(tensor, array)
+        elif array is not None and at is not None:
+            layout.inside[at] = array
+        elif outgrown and size >= _SMALL and tensor.HasField("raw_data"):
+            layout.add(tensor, tensor.raw_data)
+    return layout
+
+
+def _flat(data: Array | bytes) -> memoryview:
+    return data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else memoryview(data)
+
+
+def _forget_location(tensor: TensorProto) -> None:
+    tensor.ClearField("data_location")
+    del tensor.external_data[:]
+
+
+def check_choice(external: str) -> None:
+    """Raises UsageError for what is none of `EXTERNAL`."""
+    if external not in EXTERNAL:
+        raise UsageError(f"there is no external data {external!r}", f"it is one of {', '.join(EXTERNAL)}")

@@ -1,0 +1,116 @@
+"""A finished model into its place: its data first, under a name of their own, then the model, at last what it replaced.
+
+Who reads at any moment finds the old model with the old data, or the new one with the new.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from onnxopt.errors import OnnxOptError, WriteError
+from onnxopt.io.locks import alone_in
+
+_TOKEN: Final = 12  # hexadecimal digits
+
+
+def data_name(model: str, digest: str) -> str:
+    """What the data file of a model is called: other bytes have another name, so that none is ever written over."""
+    return f"{model}.{digest[:_TOKEN]}.data"
+
+
+def is_data_of(model: str, file: str) -> bool:
+    """Is it such a name?"""
+    return re.fullmatch(rf"{re.escape(model)}\.[0-9a-f]{{{_TOKEN}}}\.data", file) is not None
+
+
+def put_in_place(model: Path, data: Sequence[Path], target: Path, intend: Callable[[str, Sequence[str]], None]) -> None:
+    """Rename `data` and `model`, on the same file system, and remove the data file that only the old `target` read.
+
+    `intend` is told which data files come and go, before they do. Raises OSError, and WriteError where `target` is no
+    file.
+    """
+    refuse_special(target)
+    names = [file.name for file in data]
+    with alone_in(target.parent):
+        old = [name for name in _ours(target) if name not in names]
+        old = sorted({*old} - _read_by(model)) if old else []  # the new one may refer to what the old one had
+        intend(target.name, [*names, *old])
+        for file in [*data, model] if target.exists() else []:
+            shutil.copymode(target, file)
+        try:
+            for file in data:
+                os.replace(file, target.parent / file.name)
+            os.replace(model, target)
+        except BaseException:
+            remove_unread(target, [*names, *old])
+            raise
+        for name in old:
+            _remove(target.parent / name)
+
+
+def refuse_special(target: Path) -> None:
+    """Raises WriteError for what a rename would replace, though it is no file: a device, a pipe, a folder."""
+    try:
+        mode = target.stat().st_mode
+    except OSError:
+        return
+    if stat.S_ISDIR(mode):
+        raise WriteError(f"{target} is a directory", "name the file to write")
+    if not stat.S_ISREG(mode):
+        raise WriteError(f"{target} is not a file, and is not replaced", "name a file to write")
+
+
+def remove_unread(target: Path, names: Iterable[str]) -> None:
+    """Remove those data files of ours that the model `target`, if it is there, does not read."""
+    found = [n for n in names if is_data_of(target.name, n) and (target.parent / n).exists()]
+    if not found:
+        return
+    try:
+        read = _read_by(target) if target.exists() else set()
+    except OnnxOptError:  # whatever it reads
+        return
+    for name in found:
+        if name not in read:
+            _remove(target.parent / name)
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in a folder; none where they may not be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _ours(target: Path) -> list[str]:
+    """The data files of ours that the model in place reads."""
+    if not any(is_data_of(target.name, name) for name in listed(target.parent)):
+        return []
+    try:
+        return sorted(n for n in _read_by(target) if is_data_of(target.name, n))
+    except OnnxOptError:  # no model
+        return []
+
+
+def _read_by(model: Path) -> set[str]:
+    from onnxopt.io.external import external_tensors, location
+    from onnxopt.io.load import read_proto
+
+    return {location(t).file for t in external_tensors(read_proto(model))}
+
+
+def _remove(file: Path) -> None:
+    try:
+        if stat.S_ISREG(file.lstat().st_mode):
+            file.unlink()
+    except OSError:  # another process has it open (Windows), or was faster
+        return
+
+
+__all__ = ["data_name", "is_data_of", "listed", "put_in_place", "refuse_special", "remove_unread"]

@@ -1,0 +1,98 @@
+"""Folders for what is not finished, beside where it goes. What a killed process left, the next one clears."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from onnxopt.io.locks import alone_in, is_owned, own
+from onnxopt.io.placing import listed, remove_unread
+
+MANY: Final = "onnxopt"  # the name under which results of many models are staged
+_OWNER: Final = "onnxopt.owner"  # held while the process lives; what it is about to put beside the destination
+_FOLDER = re.compile(r"[a-z0-9_]{8}\.tmp")
+_FILE = re.compile(r"[a-z0-9_]{8}\.onnx\.tmp")
+
+
+class StagingFolder:
+    """`.NAME.XXXXXXXX.tmp` in `parent`, of which `NAME` is what will be written there. Raises OSError.
+
+    It is ours by a lock that ends with the process: who makes the next for the same name removes those that nobody
+    holds, and the data files that were put in place for a model that never followed.
+    """
+
+    def __init__(self, parent: Path, name: str, *others: str) -> None:
+        """`others`: names of which leftovers are cleared too."""
+        self._parent, self._prefix = parent, f".{name}."
+        self._model: tuple[Path, IO[bytes]] | None = None
+        with alone_in(parent):
+            for known in {name, *others, MANY}:
+                clear(parent, known)
+            self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
+            self._owner = own(self.path / _OWNER)
+
+    def files(self) -> list[Path]:
+        """What was staged here."""
+        return [f for f in sorted(self.path.iterdir()) if f.name != _OWNER]
+
+    def file_in(self, folder: Path) -> Path:
+        """The name of a hidden file for a model that has to lie where its data is, to be read. Raises OSError."""
+        if self._model is None:
+            middle = self.path.name[len(self._prefix) : -len(".tmp")]
+            file = folder / f"{self._prefix}{middle}.onnx.tmp"
+            with alone_in(folder):
+                self._model = file, own(file)
+        return self._model[0]
+
+    def intend(self, model: str, names: Sequence[str]) -> None:
+        """Write down the data files of a model beside this folder that are about to come or go."""
+        self._owner.write("".join(f"{name}\n" for name in (model, *names)).encode("utf-8", "surrogateescape"))
+        self._owner.flush()
+
+    def let_go(self) -> None:
+        """Of the hidden file, which is about to be renamed: where a file that is open cannot be."""
+        if self._model is not None and sys.platform == "win32":
+            self._model[1].close()
+
+    def remove(self) -> None:
+        """All that is left of it."""
+        self._owner.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._model is not None:
+            self._model[1].close()
+            self._model[0].unlink(missing_ok=True)
+
+
+def clear(parent: Path, name: str) -> None:
+    """Remove what killed processes staged in `parent` under this name."""
+    prefix = f".{name}."
+    for found in [f for f in listed(parent) if f.startswith(prefix)]:
+        entry, rest = parent / found, found[len(prefix) :]
+        if _FOLDER.fullmatch(rest) and entry.is_dir() and not entry.is_symlink():
+            _clear_folder(entry)
+        elif _FILE.fullmatch(rest) and _is_file(entry) and not is_owned(entry):
+            entry.unlink(missing_ok=True)
+
+
+def _clear_folder(entry: Path) -> None:
+    owner = entry / _OWNER
+    if not _is_file(owner) or is_owned(owner):
+        return
+    model, *names = owner.read_bytes().decode("utf-8", "surrogateescape").splitlines() or [""]
+    if model and os.path.basename(model) == model:
+        remove_unread(entry.parent / model, names)
+    shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,32 @@
+"""The terminal as rich writes to it: the only console, so that no name is markup, and none is anything but text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from onnxopt.plaintext import harmless, printable
+
+
+class Terminal(Console):
+    """Strings are text: who wants a style makes a `Text`."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """What rich is about to write, piece by piece; only its own pieces control anything."""
+        for piece in super().render(renderable, options):
+            if piece.control:
+                yield piece
+            else:
+                yield Segment(harmless(printable(piece.text, keep="\n")), piece.style)
+
+
+def show(*renderables: RenderableType) -> None:
+    """Print them to stdout."""
+    terminal = Terminal()
+    for renderable in renderables:
+        terminal.print(renderable)

@@ -1,0 +1,81 @@
+"""Functions of a model that call each other: how much they stand for, counted before anything is put in place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from onnx import ModelProto, NodeProto
+
+from onnxopt.errors import ModelError
+from onnxopt.protos import body_graphs
+
+Key = tuple[str, str, str]
+
+_NODES: Final = 1_000_000  # with all calls put in place
+_DEEP: Final = 100  # calls within calls; onnx itself takes no more
+
+
+def refuse_explosion(proto: ModelProto, name: object) -> None:
+    """Raise ModelError, naming the function, where calls go round in circles, or stand for too many nodes.
+
+    Thirty functions that call the one before them twice are a thousand million nodes: whoever follows calls one by one
+    (shape inference, an inliner, a runtime) does not come to an end. Linear in what is written.
+    """
+    if not proto.functions:
+        return
+    written, calls = {}, {}
+    for function in proto.functions:
+        key = (function.domain, function.name, function.overload)
+        written[key], calls[key] = _count(function.node)
+    hint = "let functions call each other less often, or export the model without functions"
+    totals: dict[Key, tuple[int, int]] = {}
+    for first in calls:
+        stack = [(first, iter(calls[first]))] if first not in totals else []
+        on_the_way = {first}
+        while stack:
+            key, inner = stack[-1]
+            callee = next((k for k in inner if k in calls and k not in totals), None)
+            if callee is None:
+                stack.pop()
+                on_the_way.discard(key)
+                known = [(n, *totals[k]) for k, n in calls[key].items() if k in totals]
+                nodes = written[key] + sum(n * size for n, size, _ in known)
+                depth = 1 + max((d for _, _, d in known), default=0)
+                _check(f"function {_label(key)}", nodes, depth, name, hint)
+                totals[key] = nodes, depth
+            elif callee in on_the_way:
+                raise ModelError(f"{name}: function {_label(callee)} calls itself", hint)
+            else:
+                stack.append((callee, iter(calls[callee])))
+                on_the_way.add(callee)
+    own, called = _count(proto.graph.node)
+    nodes = sum(n * totals[k][0] for k, n in called.items() if k in totals)
+    largest = max((k for k in called if k in totals), key=lambda k: called[k] * totals[k][0], default=None)
+    if largest is not None and nodes > 4 * own:
+        _check(f"function {_label(largest)}, with others that the graph calls,", nodes, 0, name, hint)
+
+
+def _check(who: str, nodes: int, depth: int, name: object, hint: str) -> None:
+    if nodes > _NODES:
+        raise ModelError(f"{name}: {who} stands for {nodes:,} nodes, more than {_NODES:,}", hint)
+    if depth > _DEEP:
+        raise ModelError(f"{name}: {who} calls others {depth} deep, more than {_DEEP}", hint)
+
+
+def _label(key: Key) -> str:
+    return f"{key[0]}::{key[1]}" + (f":{key[2]}" if key[2] else "")
+
+
+def _count(nodes: Iterable[NodeProto]) -> tuple[int, Counter[Key]]:
+    """(how many there are, with those in bodies; how often each operator is called)."""
+    count, called = 0, Counter[Key]()
+    scopes = [nodes]
+    while scopes:
+        for node in scopes.pop():
+            count += 1
+            called[node.domain, node.op_type, node.overload] += 1
+            if node.attribute:
+                scopes += [body.node for _, body in body_graphs(node)]
+    return count, called

@@ -1,0 +1,119 @@
+"""What a worker may take, and that it ends with its parent.
+
+Linux holds the limit itself, at each allocation, and ends the worker with the parent's main thread. Elsewhere, and for
+a parent that starts workers from other threads, a thread of the worker looks once in a while. Where even that is not
+to be had (Windows) a worker ends when it next reads from its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+IS_LIMITED: Final = sys.platform == "linux"  # does the system hold limits of memory?
+_EVERY: Final = 0.25  # seconds between two looks
+_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+_CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`memory`: bytes that one worker may take; 0: half of the machine. `work`: seconds that workers may take
+    altogether, but for those that verify, which have a limit of their own."""
+
+    memory: int = 0
+    work: float = 10.0
+
+    @property
+    def bytes(self) -> int:
+        """0 where nothing is known of the machine."""
+        return self.memory or machine_memory() // 2
+
+
+def machine_memory() -> int:
+    """Bytes that this process may see: of the machine, or of its container; 0 if unknown."""
+    found: list[int] = []
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            found.append(int(Path(file).read_text()))
+    return min((n for n in found if n > 0), default=0)
+
+
+@contextmanager
+def spare(memory: int) -> Iterator[None]:
+    """Native code that runs inside gets `memory` bytes more than this process has now, and MemoryError beyond: no
+    process is needed, and nothing is lost where it keeps within. Only Linux can; elsewhere nothing is limited."""
+    if not IS_LIMITED:
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = _data()
+    limit = used + memory
+    if not used or (soft != resource.RLIM_INFINITY and soft <= limit):
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data() -> int:
+    """Bytes that count against RLIMIT_DATA; 0 if unknown."""
+    try:
+        with open("/proc/self/statm", "rb") as f:
+            return int(f.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def confinement(memory: int) -> str:
+    """The program text by which a worker confines itself, to be called where it is started."""
+    at_once = sys.platform == "linux" and threading.current_thread() is threading.main_thread()
+    return f"from onnxopt.worker.limits import confine; confine({os.getpid()}, {memory}, {at_once})"
+
+
+def confine(parent: int, memory: int, at_once: bool) -> None:
+    """Take no more than `memory` bytes (0: whatever there is), and end when `parent` does."""
+    if at_once:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if sys.platform == "linux":
+        if memory:
+            import resource
+
+            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)  # who set one keeps it
+            if soft == resource.RLIM_INFINITY or memory < soft:
+                resource.setrlimit(resource.RLIMIT_DATA, (memory, hard))
+        memory = 0
+    if sys.platform != "win32":
+        if os.getppid() != parent:  # it ended while we started
+            os._exit(1)
+        if memory or not at_once:
+            threading.Thread(target=_watch, args=(parent, memory), daemon=True).start()
+
+
+def _watch(parent: int, memory: int) -> None:
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    while os.getppid() == parent:
+        if memory and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > memory:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(_EVERY)
+    os._exit(1)

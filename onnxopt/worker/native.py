@@ -1,0 +1,115 @@
+"""The worker's side of a room: onnxruntime and onnx on what a model says. Bytes come in, bytes and arrays go out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from onnxopt.ort import onnxruntime
+from onnxopt.protos import Array, array_to_tensor, numpy_dtype
+from onnxopt.worker.service import Refused, Tell, serve
+
+
+class Native:
+    def __init__(self, tell: Tell = lambda state: None) -> None:
+        self.tell = tell
+
+    def evaluate(self, data: bytes, wanted: Sequence[str], most: int) -> dict[str, Array]:
+        """The `wanted` values of a model without inputs, in one session, but for those of more than `most` bytes."""
+        self.tell("")
+        return {name: array for name, array in run_session(data, wanted).items() if array.nbytes <= most}
+
+    def evaluate_each(
+        self, data: bytes, wanted: Collection[str], most: int, leave_out: Collection[int]
+    ) -> dict[str, Array]:
+        """The same of those nodes that can be run, in a session each.
+
+        `leave_out`: nodes of which one is known to die, by index; what reads them is not run. A node that raises takes
+        only its own readers with it. The state is the index of the node that runs.
+        """
+        model = ModelProto.FromString(data)
+        given = {t.name: t for t in model.graph.initializer}
+        made: dict[str, Array] = {}
+        for i, node in enumerate(model.graph.node):
+            reads = [name for name in dict.fromkeys(node.input) if name]
+            if i in leave_out or any(name not in given and name not in made for name in reads):
+                continue
+            self.tell(str(i))
+            one = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+            one.graph.name = model.graph.name
+            one.graph.node.append(node)
+            one.graph.initializer.extend(
+                given[name] if name in given else array_to_tensor(made[name], name) for name in reads
+            )
+            outputs = [name for name in node.output if name]
+            one.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
+            for run in (run_session, _reference):
+                try:
+                    found = run(one.SerializeToString(), outputs)
+                    made |= {name: array for name, array in found.items() if array.nbytes <= most}
+                    break
+                except Exception:  # no kernel, or a genuine error at run time: the next, or leave the node
+                    continue
+        return {name: array for name, array in made.items() if name in wanted}
+
+    def convert(self, data: bytes, target: int) -> bytes:
+        """A model in another opset. Raises Refused."""
+        from onnx import version_converter
+
+        self.tell("")
+        try:
+            converted: ModelProto = version_converter.convert_version(ModelProto.FromString(data), target)
+        except Exception as e:
+            raise Refused(_first_line(e)) from None
+        return bytes(converted.SerializeToString())
+
+    def objection(self, source: bytes | str) -> str:
+        """Why onnx's checker, with shape inference, rejects a model, or a file; empty if it does not."""
+        from onnx import checker
+
+        self.tell("")
+        try:
+            checker.check_model(source, full_check=True)
+        except Exception as e:
+            return _first_line(e)
+        return ""
+
+
+def run_session(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
+    """The `wanted` values of a model without inputs, by onnxruntime with optimizations off."""
+    rt = onnxruntime()
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_reuse = False
+    options.log_severity_level = 4
+    session = rt.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    results: list[Any] = session.run(list(wanted), {})
+    made = zip(wanted, session.get_outputs(), results)
+    return {name: _typed(np.asarray(r), o.type) for name, o, r in made if r is not None}
+
+
+def _typed(array: Array, kind: str) -> Array:
+    """onnxruntime hands out the bytes of the 8-bit floats, which numpy does not have, as uint8."""
+    if array.dtype != np.uint8 or kind == "tensor(uint8)":
+        return array
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    return array.view(numpy_dtype(TensorProto.DataType.Value(name.upper())))
+
+
+def _reference(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
+    from onnx.reference import ReferenceEvaluator
+
+    with np.errstate(all="ignore"):
+        results: Any = ReferenceEvaluator(data).run(None, {})
+    return {name: np.asarray(r) for name, r in zip(wanted, results)}
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def main() -> None:
+    serve(Native, early=False)

@@ -1,0 +1,351 @@
+"""Models made to crash, hang or exhaust whoever runs a part of them: each is done, declined or refused, and soon.
+
+All runs are limited, so that a fault here does not take the machine down.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import psutil
+import pytest
+from onnx import parser
+
+from onnxopt.analysis import types
+from onnxopt.io import from_proto
+from tests.cli.conftest import SCRIPT
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits of a test")
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "d" : 1]>'
+SECONDS = 60  # for what takes three, on a machine that does other things
+MEMORY = 2 << 30
+FOLD = "d = Cast <to = 1> (c) y = Add (x, d)"
+SMALLEST = "int64[1] low = {-9223372036854775808}, int64[1] minus = {-1}, int64 zero = {0}, int64[1] none = {0}"
+
+CRASHING = {
+    "kernel": "{ c = Mod (low, minus) " + FOLD + " }",
+    "kernel_div": "{ c = Div (low, minus) " + FOLD + " }",
+    "behind_a_runtime": "{ a = CumSum (low, zero) c = Div (a, minus) " + FOLD + " }",
+}
+GROWING = {
+    "range": "<int64 a = {0}, int64 b = {35184372088832}, int64 s = {1}> "
+    "{ r = Range (a, b, s) f = Cast <to = 1> (r) k = ReduceSum (f) y = Add (x, k) }",
+    "concat": "<float[4] c0 = {1, 1, 1, 1}> { "
+    + " ".join(f"c{i + 1} = Concat <axis = 0> (c{i}, c{i})" for i in range(45))
+    + " k = ReduceSum (c45) y = Add (x, k) }",
+    "reshape": "<int64[3] s = {65536, 65536, 4096}, int64[1] flat = {-1}> "
+    "{ c = ConstantOfShape (s) r = Reshape (c, flat) d = Add (r, r) k = ReduceSum (d) y = Add (x, k) }",
+    "fills": "<int64[2] s = {16000, 4000}> { "
+    + " ".join(f"c{i} = ConstantOfShape (s) e{i} = Exp (c{i}) k{i} = ReduceMax (e{i})" for i in range(40))
+    + " k = Sum ("
+    + ", ".join(f"k{i}" for i in range(40))
+    + ") y = Add (x, k) }",
+}
+WORKING = {
+    "matmul": ("<int64[2] s = {4500, 4500}> { c = ConstantOfShape (s) d = MatMul (c, c)", "operations"),
+    "conv": (
+        "<int64[4] s = {1, 8, 256, 256}, int64[4] f = {32, 8, 129, 129}> "
+        "{ c = ConstantOfShape (s) w = ConstantOfShape (f) d = Conv <pads = [64, 64, 64, 64]> (c, w)",
+        "operations",
+    ),
+    "memory": ("<int64[2] s = {9000, 9000}> { c = ConstantOfShape (s) d = MatMul (c, c)", "memory"),
+}
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[[str], Path]:
+    def call(text: str) -> Path:
+        onnx.save(parser.parse_model(f"{HEAD} g (float[n, 4] x) => (float[] y) {text}"), tmp_path / "m.onnx")
+        return tmp_path / "m.onnx"
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+
+    def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [SCRIPT, *map(str, args)]
+        found = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, preexec_fn=limited, check=False
+        )
+        assert "Traceback" not in found.stderr
+        return found
+
+    return call
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Save = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", CRASHING)
+def test_a_crash_is_declined_with_the_name_of_the_node(name: str, run: Run, save: Save) -> None:
+    model = save(f"<{SMALLEST}> {CRASHING[name]}")
+    found = run("optimize", model, "out.onnx", "--no-verify", "-v")
+    assert found.returncode == 0, found.stderr
+    declined = next(line for line in found.stdout.splitlines() if "fold declined" in line)
+    assert "-> c" in declined, found.stdout
+    assert run("stats", model).returncode == 0
+    assert run("optimize", model, "again.onnx", "--quiet").returncode == 0
+
+
+def test_what_a_runtime_makes_of_a_division_by_zero_stays(run: Run, save: Save) -> None:
+    """It dies of it, or gives something."""
+    model = save(f"<{SMALLEST}> {{ a = CumSum (none, zero) c = Div (minus, a) {FOLD} }}")
+    found = run("optimize", model, "out.onnx")
+    assert found.returncode == 0, found.stderr
+    assert any(word in found.stdout for word in ("equal", "unchanged", "not verified")), found.stdout
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_inference_and_folding_keep_within_memory(name: str, run: Run, save: Save) -> None:
+    model = save(GROWING[name])
+    found = run("optimize", model, "out.onnx", "--no-verify")
+    assert found.returncode == 0, found.stderr
+    assert run("stats", model).returncode == 0
+
+
+def test_inference_without_a_limit_of_the_system(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors that are seen to be long are not followed."""
+    monkeypatch.setattr(types, "IS_LIMITED", False)
+    monkeypatch.setattr("onnxopt.worker.limits.IS_LIMITED", False)
+    model = from_proto(onnx.load(save(GROWING["range"])))
+    types.infer(model)
+    (add,) = (node for node in model.graph if node.op == "Add")
+    assert not model.values_fit
+    assert types.shape(add.output) == ("n", 4)
+
+
+@pytest.mark.parametrize("squared", [True, False])
+def test_sizes_that_are_powers_of_sums_are_not_known(squared: bool, run: Run, tmp_path: Path) -> None:
+    """(a + b + c + d) to the power of so many has more terms than there is memory."""
+    powers = " ".join(f"m{i + 1} = Mul (m{i}, {f'm{i}' if squared else 'm0'})" for i in range(60))
+    text = f"""{HEAD} g (float[a, b, c, d] x) => (float[] y) <int64 i = {{0}}, int64 j = {{1}}, int64 k = {{2}}>
+    {{ s = Shape (x) si = Gather (s, i) sj = Gather (s, j) sk = Gather (s, k) t = Add (si, sj) m0 = Add (t, sk)
+    {powers} f = Cast <to = 1> (m60) y = Add (x, f) }}"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx", "--no-verify")
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_a_fold_is_bounded_by_its_work(name: str, run: Run, save: Save) -> None:
+    text, what = WORKING[name]
+    found = run("optimize", save(f"{text} k = ReduceSum (d) y = Add (x, k) }}"), "out.onnx", "--no-verify", "-v")
+    assert found.returncode == 0, found.stderr
+    assert f"takes too m{'uch' if what == 'memory' else 'any'} {what} to compute" in found.stdout
+    assert "-> d" in found.stdout
+
+
+def test_a_composition_of_weights_is_bounded_by_its_work(run: Run, tmp_path: Path) -> None:
+    text = f"""{HEAD} g (float[n, 4000] x) => (float[n, 4000] y) <int64[2] s = {{4000, 4000}}>
+    {{ v = ConstantOfShape (s) a = MatMul (x, v) y = MatMul (a, v) }}"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx", "--no-verify", "-O3", "-v")
+    assert found.returncode == 0, found.stderr
+    assert "composing the weights takes too many multiplications" in found.stdout
+
+
+def test_what_takes_too_long_elsewhere_is_left_alone(run: Run, save: Save) -> None:
+    model = save("<int64[2] s = {2500, 2500}> { c = ConstantOfShape (s) d = MatMul (c, c) k = ReduceSum (d) "
+                 "y = Add (x, k) }")  # fmt: skip
+    found = run("optimize", model, "out.onnx", "--no-verify", "-v", "--work", "0.01")
+    assert found.returncode == 0, found.stderr
+    assert "the runtime took more than 0.01 s (--work)" in found.stdout
+
+
+FUNCTION = '<domain: "d", opset_import: ["" : 17, "d" : 1]> f%d (a) => (b) { %s }'
+
+
+def laugh(count: int, body: str) -> str:
+    functions = [FUNCTION % (0, "b = Relu (a)"), *(FUNCTION % (i, body % (i - 1, i - 1)) for i in range(1, count))]
+    return f"{HEAD} g (float[n, 4] x) => (float[] y) {{ y = d.f{count - 1} (x) }} " + " ".join(functions)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("optimize", "m.onnx", "out.onnx"),
+        ("optimize", "m.onnx", "out.onnx", "--no-verify", "--inline-functions"),
+        ("stats", "m.onnx"),
+        ("verify", "m.onnx", "m.onnx"),
+        ("bench", "m.onnx"),
+        ("bisect", "m.onnx"),
+    ],
+    ids=" ".join,
+)
+def test_functions_that_multiply_are_refused(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(laugh(31, "t = d.f%d (a) b = d.f%d (t)")), tmp_path / "m.onnx")
+    found = run(*command)
+    assert found.returncode == 2
+    assert "function d::f19 stands for 1,572,862 nodes, more than 1,000,000" in found.stderr
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_functions_that_call_themselves_or_too_deep_are_refused(run: Run, tmp_path: Path) -> None:
+    model = parser.parse_model(laugh(200, "t = d.f%d (a) b = Add (t, a) c%d = Neg (t)"))
+    onnx.save(model, tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx")
+    assert (found.returncode, "calls others 101 deep" in found.stderr) == (2, True), found.stderr
+    model.functions[0].node[0].op_type, model.functions[0].node[0].domain = "f199", "d"
+    onnx.save(model, tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx")
+    assert (found.returncode, "calls itself" in found.stderr) == (2, True), found.stderr
+
+
+def test_the_search_for_inputs_ends(run: Run, tmp_path: Path) -> None:
+    """No sizes fit: each attempt is larger than the one before."""
+    text = """g (float[batch, 128, h, w] x, float[batch, 32, s] z, int32 i) => (float[] y, int64[] o)
+    { a = Shape (x) b = Reshape (z, a) y = Relu (b) r = Relu (y) o = Gather (a, i) }"""
+    onnx.save(parser.parse_model(f"{HEAD} {text}"), tmp_path / "m.onnx")
+    began = time.monotonic()
+    found = run("optimize", "m.onnx", "out.onnx")
+    assert found.returncode == 0, found.stderr
+    assert "not verified: the original fails on every input tried" in found.stdout
+    assert time.monotonic() - began < 40
+
+
+def test_inputs_that_are_too_large_are_not_made(run: Run, tmp_path: Path) -> None:
+    text = f"{HEAD} g (float[50000, 50000] x) => (float[] y) {{ r = Relu (x) y = Relu (r) }}"
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx")
+    assert found.returncode == 0, found.stderr
+    assert "not verified: the original asks for inputs of 9.3 GiB" in found.stdout
+
+
+def test_verification_keeps_within_its_memory(run: Run, tmp_path: Path) -> None:
+    text = f"""{HEAD} g (float[1] x) => (float[] y) <int64[2] n = {{30000, 10000}}>
+    {{ e = Expand (x, n) r = Relu (e) s = Relu (r) y = ReduceMax <keepdims = 0> (s) }}"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    found = run("optimize", "m.onnx", "out.onnx", "--memory", "700M")
+    assert found.returncode == 0, found.stderr
+    assert "not verified" in found.stdout
+    assert "it takes more memory than it may (--memory)" in found.stdout
+    assert "equal" in run("optimize", "m.onnx", "out.onnx", "--memory", "7G").stdout
+
+
+# -- the end of it ---------------------------------------------------------------------------------------
+
+BUSY = "<int64[2] s = {9000, 9000}> { c = ConstantOfShape (s) d = MatMul (c, c) k = ReduceSum (d) y = Add (x, k) }"
+LONG = (
+    f"{HEAD} g (float[2, 4] x) => (float[] y) <int64[2] s = {{4000, 4000}}> "
+    "{ z = ReduceSum <keepdims = 0> (x) e = Expand (z, s) c0 = Identity (e) "
+    + " ".join(f"c{i + 1} = MatMul (c{i}, c{i})" for i in range(30))
+    + " y = ReduceSum (c30) }"
+)
+
+
+class Started:
+    """A command that runs, and its child that computes."""
+
+    def __init__(self, folder: Path, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [SCRIPT, *args], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def until_busy(self) -> psutil.Process:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            for child in psutil.Process(self.process.pid).children():
+                if child.cpu_times().user > 2 or (child.num_threads() > 1 and child.cpu_percent(0.2) > 50):
+                    return child
+            time.sleep(0.02)
+        raise AssertionError("no child computes")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    running: list[Started] = []
+
+    def call(*args: str) -> Started:
+        running.append(Started(tmp_path, *args))
+        return running[-1]
+
+    yield call
+    for started in running:
+        started.process.kill()
+        started.process.communicate()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_folding_is_ended_at_once(stop: signal.Signals, start: Callable[..., Started], save: Save) -> None:
+    save(BUSY)
+    more = [("constant-folding.max-work", 4 << 30), ("constant-folding.max-operations", 1 << 50)]
+    given = [word for key, value in more for word in ("--config", f"{key}={value}")]
+    started = start("optimize", "m.onnx", "out.onnx", "--no-verify", "--work", "300", *given)
+    child = started.until_busy()
+    began = time.monotonic()
+    os.kill(started.process.pid, stop)
+    _, said = started.process.communicate(timeout=SECONDS)
+    assert started.process.returncode == 130
+    assert said.splitlines()[-2:] == ["error: interrupted", "hint: nothing was written"]
+    assert time.monotonic() - began < 5
+    assert not child.is_running()
+
+
+@pytest.mark.parametrize(
+    "command", [("optimize", "m.onnx", "out.onnx"), ("verify", "m.onnx", "m.onnx"), ("bench", "m.onnx")], ids=" ".join
+)
+def test_whatever_runs_a_model_is_ended_at_once(
+    command: tuple[str, ...], start: Callable[..., Started], tmp_path: Path
+) -> None:
+    onnx.save(parser.parse_model(LONG), tmp_path / "m.onnx")
+    started = start(*command)
+    child = started.until_busy()
+    began = time.monotonic()
+    os.kill(started.process.pid, signal.SIGTERM)
+    assert started.process.wait(SECONDS) == 130
+    assert time.monotonic() - began < 5
+    assert not child.is_running()
+    assert [p.name for p in tmp_path.iterdir() if p.name != ".ses"] == ["m.onnx"]
+
+
+def test_a_busy_worker_does_not_outlive_its_parent(start: Callable[..., Started], tmp_path: Path) -> None:
+    """It computes, and does not look whether anybody waits for it."""
+    onnx.save(parser.parse_model(LONG), tmp_path / "m.onnx")
+    started = start("optimize", "m.onnx", "out.onnx")
+    child = started.until_busy()
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.process.wait()
+    deadline = time.monotonic() + 10
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+THREAD = """
+import os, threading, time
+from onnxopt.worker.process import Worker
+started = []
+thread = threading.Thread(target=lambda: started.append(Worker("import time; time.sleep(600)")))
+thread.start()
+thread.join()
+time.sleep(2)  # the worker does not end with the thread that started it
+print(started[0]._process.poll(), started[0]._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_worker_of_another_thread_ends_with_the_process() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", THREAD], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    code, worker = parent.stdout.readline().split()
+    assert code == "None"
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(int(worker)) and psutil.Process(int(worker)).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,44 @@
+"""A run leaves what was asked for: nothing in the home folder, nothing in the temporary one, no traces of a runtime."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("optimize", "{models}/conv_scale_shift.onnx", "out.onnx"),
+        ("optimize", "{models}/conv_scale_shift.onnx", "{models}/must_stay.onnx", "--out-dir", "o"),
+        ("optimize", "{models}/conv_scale_shift.onnx", "out.onnx", "--no-verify"),  # constants fold all the same
+        ("verify", "{models}/conv_scale_shift.onnx", "{models}/conv_scale_shift.onnx"),
+        ("bench", "{models}/conv_scale_shift.onnx", "--seconds", "0.1"),
+        ("stats", "{models}/conv_scale_shift.onnx"),
+    ],
+    ids=lambda command: " ".join(command).replace("{models}/", ""),
+)
+def test_nothing_is_left(command: tuple[str, ...], run: Run, samples: Path, tmp_path: Path) -> None:
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.mkdir()
+    temporary.mkdir()
+    places = dict.fromkeys(("HOME", "USERPROFILE", "LOCALAPPDATA"), str(home))
+    places |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))
+    done = run(*(word.format(models=samples) for word in command), **places, XDG_CACHE_HOME="", PYTHONPYCACHEPREFIX="")
+    assert done.returncode == 0, done.stderr
+    assert [*home.rglob("*"), *temporary.rglob("*")] == []
+
+
+def test_onnxruntime_has_one_door() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(n.partition(".")[0] == "onnxruntime" for n in names):
+                assert file == PACKAGE / "ort.py", file

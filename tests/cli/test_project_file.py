@@ -1,0 +1,151 @@
+"""A project's file that was merely found chooses; it does not act. What is named by the user may do both."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from onnxopt.cli.main import _COMMANDS
+from onnxopt.cli.project import ACTS, CHOOSES, acts
+from tests.cli.conftest import Run
+
+
+def options() -> set[str]:
+    """Every long option of every command."""
+    found = set()
+    for name, (module, _) in _COMMANDS.items():
+        command = getattr(import_module(module), name)
+        for param in command.params:
+            if isinstance(param, click.Option):
+                found |= {f.removeprefix("--") for f in (*param.opts, *param.secondary_opts) if f.startswith("--")}
+    return found
+
+
+def test_every_option_is_one_that_chooses_or_one_that_acts() -> None:
+    assert set(ACTS) | CHOOSES == options()
+    assert not set(ACTS) & CHOOSES
+
+
+def test_what_nobody_thought_of_acts() -> None:
+    assert acts("an-option-of-tomorrow")
+    assert acts("pipeline", "@/etc/passwd")
+    assert not acts("pipeline", "canonicalize")
+
+
+ACTING = {
+    "plugin": '["evil.py"]',
+    "out-dir": '"there"',
+    "in-place": "true",
+    "backup": '".orig"',
+    "cache-dir": '"there"',
+    "reproducer": '"there"',
+    "dump-dir": '"there"',
+    "report": '"there"',
+    "journal": '"there"',
+    "junit": '"there"',
+    "executor": '"dask:tcp://there:8786"',
+    "input": '["x=x.npy"]',
+    "no-verify": "true",
+    "rtol": "1e9",
+    "atol": "1e9",
+    "timeout": "1e-9",
+    "verify-memory": '"1"',
+    "memory": '"64M"',
+    "work": "1e-9",
+    "allow-unverified": "true",
+    "quiet": "true",
+    "pipeline": '"@/etc/passwd"',
+    "project-file": '"other.toml"',
+}
+
+
+@pytest.mark.parametrize("name", ACTING)
+@pytest.mark.parametrize("where", ["onnxopt.toml", "../onnxopt.toml", "pyproject.toml"])
+def test_a_file_that_is_merely_found_may_not_act(
+    name: str, where: str, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process: sixty of them."""
+    from onnxopt.cli.main import cli
+    from onnxopt.errors import UsageError
+
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "evil.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')")
+    head = "[tool.onnxopt]\n" if "pyproject" in where else ""
+    (inside / where).write_text(f"{head}{name} = {ACTING[name]}\n")
+    monkeypatch.chdir(inside)
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=f"toml: {name} .*merely found") as refused:
+        cli(["optimize", str(samples / "must_stay.onnx"), "out.onnx"], standalone_mode=False)
+    assert "--project-file" in refused.value.hint
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_all_that_act_are_tried() -> None:
+    optimize = getattr(import_module("onnxopt.cli.optimize"), "optimize")  # noqa: B009 - the module has its name
+    own = {f.removeprefix("--") for p in optimize.params for f in p.opts if f.startswith("--")}
+    assert set(ACTING) == (own & set(ACTS)) | {"pipeline"}
+
+
+@pytest.mark.parametrize("command", [("bisect", "m.onnx"), ("report", "m.onnx", "m.onnx", "-o", "p.html")])
+def test_nor_for_another_command(command: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "onnxopt.toml").write_text('plugin = "evil.py"\n')
+    r = run(*command)
+    assert (r.returncode, r.stdout) == (2, "")
+    assert "plugin runs code" in r.stderr and len(r.stderr.splitlines()) == 2
+
+
+def test_the_user_names_a_file_that_may(run: Run, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "onnxopt.toml").write_text('report = "r.json"\nno-verify = true\n')
+    model = samples / "conv_scale_shift.onnx"
+    assert run("optimize", model, "out.onnx").returncode == 2
+    assert not (tmp_path / "out.onnx").exists()
+    r = run("optimize", model, "out.onnx", "--project-file", "onnxopt.toml")
+    assert r.returncode == 0 and "not verified: --no-verify" in r.stdout, r.stderr
+    (tmp_path / "r.json").unlink()
+    r = run("optimize", model, "out.onnx", ONNXOPT_PROJECT_FILE=str(tmp_path / "onnxopt.toml"))
+    assert r.returncode == 0 and (tmp_path / "r.json").exists(), r.stderr
+    (tmp_path / "pyproject.toml").write_text("[tool.onnxopt]\nlevel = 0\nno-verify = true\n")
+    r = run("optimize", model, "out.onnx", "--project-file", "pyproject.toml")
+    assert r.returncode == 0 and "the bytes are the same" in r.stdout, r.stderr
+    r = run("optimize", model, "out.onnx", "--project-file", "nowhere.toml")
+    assert r.returncode == 2 and "nowhere.toml cannot be read" in r.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("level = [1]", "level: an integer is expected, not [1]"),
+        ("level = true", "level: an integer is expected, not True"),
+        ('level = "1"', "level: an integer is expected, not '1'"),
+        ("level = 9", "level: 9 is not in the range 0<=x<=3"),
+        ("strict = 1", "strict: true or false is expected, not 1"),
+        ("target = 1", "target: a string is expected, not 1"),
+        ("disable = [1]", "disable: a string is expected, or a list of such, not 1"),
+        ("disable = [['a']]", "disable: a string is expected, or a list of such, not ['a']"),
+        ("max-constant-bytes = 1.5", "max-constant-bytes: a size, such as 65536 or '4M', is expected, not 1.5"),
+        ("max-constant-bytes = 'x'", "max-constant-bytes: 'x' is not a number of bytes"),
+        ("pipeline = {a = 1}", "pipeline: a string is expected"),
+        ("format = 'yaml'", "format: 'yaml' is not one of"),
+        ("config = 1", "config: a string is expected"),
+        ("level = " + 2000 * "[", "cannot be read"),
+        ("level = 1979-05-27", "level: an integer is expected"),
+    ],
+)
+def test_values_have_the_types_of_their_options(text: str, said: str, run: Run, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "onnxopt.toml").write_text(text)
+    r = run("optimize", samples / "must_stay.onnx", "out.onnx")
+    assert r.returncode == 2 and said in r.stderr and "onnxopt.toml" in r.stderr, r.stderr
+    assert len(r.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["tool = 1 # [tool.onnxopt]", "tool.onnxopt = 1 # [tool.onnxopt", "\udcff[tool.onnxopt]"]
+)
+def test_what_is_no_table_is_said(text: str, run: Run, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(text.encode(errors="surrogateescape"))
+    r = run("optimize", samples / "must_stay.onnx", "out.onnx")
+    assert r.returncode == 2 and "cannot be read" in r.stderr, r.stderr

@@ -1,0 +1,152 @@
+"""Bodies within bodies that read what is around them, at any distance: whatever passes do to the names out there, what
+is written says the same."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+from hypothesis import HealthCheck, given, note, reject, settings
+from hypothesis import strategies as st
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxopt.api import OptimizeOptions, optimize_model
+from onnxopt.errors import ModelError
+from onnxopt.graph import check_model, write_model
+from onnxopt.io import from_proto
+from onnxopt.pipeline.instruments import CheckEach
+
+EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "150"))
+DEPTH = 4
+
+
+class Bodies:
+    """Draws scopes. `names`: what is visible, innermost last; all are float[2]."""
+
+    def __init__(self, draw: Any, shadowing: bool) -> None:
+        self.draw = draw
+        self.shadowing = shadowing
+
+    def pick(self, *choices: Any) -> Any:
+        return self.draw(st.sampled_from(choices))
+
+    def scope(self, names: list[str], depth: int, key: str) -> tuple[list[NodeProto], list[TensorProto], str]:
+        names, nodes, stored = list(names), [], []
+        made: list[str] = []
+
+        def new(what: str) -> str:
+            # Scopes beside each other use the same names; with shadowing those within each other do too.
+            name = f"{what}{len(made)}" + ("" if self.shadowing else f"_{depth}{key}")
+            made.append(name)
+            return name
+
+        for _ in range(self.draw(st.integers(1, 4))):
+            kinds = ["Identity", "Neg", "Add", "Constant", "stored"] + ["If", "If", "Loop"] * (depth < DEPTH)
+            kind = self.pick(*kinds)
+            if kind == "stored":
+                if depth:  # the same bytes in every scope
+                    stored.append(numpy_helper.from_array(np.array([1, 2], np.float32), new("w")))
+                    names.append(stored[-1].name)
+                continue
+            if kind == "Constant":
+                value = numpy_helper.from_array(np.array(self.pick([1, 2], [3, 4]), np.float32))
+                nodes.append(helper.make_node("Constant", [], [new("k")], value=value))
+            elif kind == "If":
+                bodies = {f"{k}_branch": self.body(names, depth + 1, k[0]) for k in ("then", "else")}
+                nodes.append(helper.make_node("If", [self.pick("c", "yes", "no")], [new("i")], **bodies))
+            elif kind == "Loop":
+                nodes.append(self.loop(names, depth + 1, new("l")))
+            else:
+                read = [self.pick(*names) for _ in range(1 + (kind == "Add"))]
+                nodes.append(helper.make_node(kind, read, [new(kind[0].lower())]))
+            names.append(nodes[-1].output[0])
+        if not nodes or nodes[-1].output[0] != names[-1]:
+            nodes.append(helper.make_node("Identity", [names[-1]], [new("o")]))
+        return nodes, stored, nodes[-1].output[0]
+
+    def body(self, names: list[str], depth: int, key: str) -> GraphProto:
+        nodes, stored, result = self.scope(names, depth, key)
+        return helper.make_graph(nodes, key, [], [info(result)], stored)
+
+    def loop(self, names: list[str], depth: int, name: str) -> NodeProto:
+        own = f"_{depth}l" if not self.shadowing else ""
+        ins = [helper.make_tensor_value_info(f"it{depth}", TensorProto.INT64, [])]
+        ins += [helper.make_tensor_value_info(f"go{depth}", TensorProto.BOOL, []), info(f"s{own}")]
+        nodes, stored, result = self.scope([*names, f"s{own}"], depth, "l")
+        nodes.append(helper.make_node("Identity", [f"go{depth}"], [f"on{depth}"]))
+        outs = [helper.make_tensor_value_info(f"on{depth}", TensorProto.BOOL, []), info(result)]
+        body = helper.make_graph(nodes, "l", ins, outs, stored)
+        return helper.make_node("Loop", [self.pick("one", "two"), "yes", self.pick(*names)], [name], body=body)
+
+
+def info(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+
+
+@st.composite
+def models(draw: Any, shadowing: bool = False) -> ModelProto:
+    nodes, _, result = Bodies(draw, shadowing).scope(["x", "w"], 0, "m")
+    weights = [
+        numpy_helper.from_array(np.array(v), n) for n, v in (("one", 1), ("two", 2), ("yes", True), ("no", False))
+    ]
+    weights.append(numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
+    inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, []), info("x")]
+    graph = helper.make_graph(nodes, "g", inputs, [info(result)], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def results(proto: ModelProto) -> list[np.ndarray[Any, Any]]:
+    x = np.array([5, -7], np.float32)
+    return [ReferenceEvaluator(proto).run(None, {"c": np.array(c), "x": x})[0] for c in (True, False)]
+
+
+def settled(proto: ModelProto, options: OptimizeOptions) -> ModelProto:
+    model = from_proto(proto)
+    optimize_model(model, options, [CheckEach()])
+    check_model(model)
+    result = ModelProto()
+    result.CopyFrom(write_model(model))
+    return result
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 300, suppress_health_check=list(HealthCheck))
+@given(models(), st.sampled_from([1, 2, 3]))
+def test_names_inside_bodies_are_those_of_the_scopes_around(proto: ModelProto, level: int) -> None:
+    note(onnx.printer.to_text(proto))
+    onnx.checker.check_model(proto, full_check=True)
+    once = settled(proto, OptimizeOptions(level=level))
+    note(onnx.printer.to_text(once))
+    onnx.checker.check_model(once, full_check=True)
+    np.testing.assert_array_equal(results(once), results(proto))
+    again = from_proto(once)
+    optimize_model(again, OptimizeOptions(level=level))
+    assert again.version == 0, "a second run changes something"
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 300, suppress_health_check=list(HealthCheck))
+@given(models(), st.data())
+def test_passes_in_any_order_with_a_write_between_them(proto: ModelProto, data: st.DataObject) -> None:
+    names = ["inline-branches", "inline-loops", "deduplicate-constants", "lift-constants", "elim-identity"]
+    names += ["common-subexpressions", "constant-folding", "dead-code", "canonicalize"]
+    text = ",".join(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=8)))
+    note(text + onnx.printer.to_text(proto))
+    once = settled(proto, OptimizeOptions(pipeline=text))
+    onnx.checker.check_model(once, full_check=True)
+    np.testing.assert_array_equal(results(once), results(proto))
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 300, suppress_health_check=list(HealthCheck))
+@given(models(shadowing=True), st.sampled_from([1, 2, 3]))
+def test_a_name_that_hides_another(proto: ModelProto, level: int) -> None:
+    """onnx's checker lets inputs and initializers of a body do so."""
+    note(onnx.printer.to_text(proto))
+    try:
+        once = settled(proto, OptimizeOptions(level=level))
+    except ModelError:
+        reject()  # what is read before the scope defines it is not what the scope around calls so
+    note(onnx.printer.to_text(once))
+    np.testing.assert_array_equal(results(once), results(proto))

@@ -1,0 +1,127 @@
+"""What a pass costs for each node stays the same in models of any length, and names stay short."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxopt.passes  # noqa: F401 - registers them
+from onnxopt.graph import Model, check_model, read_model
+from onnxopt.graph.names import Names
+from onnxopt.passes.levels import pipeline_for
+from onnxopt.pipeline import PassContext, execute, parse_pipeline
+
+SMALL, LARGE = 100, 1000
+
+
+def model(
+    nodes: list[onnx.NodeProto], weights: dict[str, Any], functions: tuple[onnx.FunctionProto, ...] = ()
+) -> Model:
+    """`x` of 4 by 4 to `y`."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+    ends[0].type.tensor_type.shape.dim.add(dim_value=4)
+    ends[0].type.tensor_type.shape.dim.add(dim_value=4)
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    return read_model(helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=functions))
+
+
+def readers(count: int) -> Model:
+    """Identities of one value, all of which a Sum reads."""
+    ends = [helper.make_node("Identity", ["r"], [f"v{i}"]) for i in range(count)]
+    head = helper.make_node("Exp", ["x"], ["r"])
+    return model([head, *ends, helper.make_node("Sum", [v.output[0] for v in ends], ["y"])], {})
+
+
+def unread_parts(count: int) -> Model:
+    """A Split, and of each part but the last a reader that nothing reads, the last part first."""
+    parts = [f"p{i}" for i in range(count)]
+    unread = [helper.make_node("Exp", [p], [f"d{i}"]) for i, p in enumerate(reversed(parts[:-1]))]
+    split = helper.make_node("Split", ["x", "sizes"], parts, axis=0)
+    return model([split, *unread, helper.make_node("Neg", parts[-1:], ["y"])], {"sizes": np.ones(count, np.int64)})
+
+
+def unread_functions(count: int) -> Model:
+    """Functions, most of which call the one before, and nothing the last."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    found = []
+    for i in range(count):
+        calls = i % 50 > 0  # no deeper than models may go
+        inner = helper.make_node(f"f{i - 1}" if calls else "Neg", ["a"], ["b"], domain="local" if calls else "")
+        found.append(helper.make_function("local", f"f{i}", ["a"], ["b"], [inner], opset))
+    return model([helper.make_node("f3", ["x"], ["y"], domain="local")], {}, tuple(found))
+
+
+def products(count: int) -> Model:
+    """Products of one value, all of which a Sum reads."""
+    nodes = [helper.make_node("MatMul", ["x", f"w{i}"], [f"v{i}"]) for i in range(count)]
+    weights = {f"w{i}": np.full((4, 4), i, np.float32) for i in range(count)}
+    return model([*nodes, helper.make_node("Sum", [n.output[0] for n in nodes], ["y"])], weights)
+
+
+def adds(count: int) -> Model:
+    """A chain of Adds of constants."""
+    names = ["x", *(f"v{i}" for i in range(count - 1)), "y"]
+    nodes = [helper.make_node("Add", [a, f"c{i}"], [b]) for i, (a, b) in enumerate(pairwise(names))]
+    return model(nodes, {f"c{i}": np.full((4,), i, np.float32) for i in range(count)})
+
+
+def steps(m: Model, pipeline: str, level: int) -> int:
+    """Lines of Python executed: what a clock would say on a quiet machine."""
+    count = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        execute(parse_pipeline(pipeline), m, PassContext(opt_level=level))
+    finally:
+        sys.settrace(before)
+    check_model(m)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("family", "pipeline", "left"),
+    [
+        (readers, "elim-identity", 2),
+        (unread_parts, "dead-code", 2),
+        (unread_functions, "dead-code", 1 + 4),
+        (products, "merge-parallel", 3),
+        (adds, "simplify-arithmetic", 1),
+    ],
+)
+def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> None:
+    """Ten times the nodes, ten times the work; `benchmarks/growth.py` says how long that takes."""
+    small, large = family(SMALL), family(LARGE)
+    assert steps(large, pipeline, 3) / steps(small, pipeline, 3) < 15, (
+        "a quadratic algorithm takes a hundred times as many"
+    )
+    assert large.node_count() == left
+
+
+def test_names_do_not_grow_with_rewrites() -> None:
+    m = adds(300)
+    execute(pipeline_for(2), m)
+    assert m.node_count() == 1
+    assert max(len(name) for name in m.graph.initializers) < 12
+    names = Names()
+    names.add("conv_1")
+    made = ["conv_1"]
+    for _ in range(100):
+        made.append(names.fresh(made[-1]))
+        made.append(names.fresh(made[-1], "_Mul"))
+    assert len(set(made)) == len(made)
+    assert made[1:3] == ["conv_1_1", "conv_1_Mul"], "what the model calls itself is not taken apart"
+    assert max(map(len, made)) < len("conv_1_Mul_100") + 1
