@@ -12,6 +12,7 @@ from typing import Final
 
 _TERMS: Final = 128
 _DEGREE: Final = 32
+_LONGEST: Final = 200  # characters of a symbol that says how it was computed
 LARGEST: Final = 1 << 63  # no size is as large
 
 
@@ -101,6 +102,18 @@ def divide(a: Size, b: Size) -> Size | None:
             return None
         quotient.append((tuple(sorted(rest.elements())), coefficient // number))
     return _normal(quotient)
+
+
+def quotient(a: Size, b: int) -> Size | None:
+    """The floor of a / b: where it does not come out even a symbol of its own, the same for the same `a` and `b`."""
+    if isinstance(a, int):
+        return a // b
+    constant = dict(a.terms).get((), 0)
+    even = divide(a - constant, b)
+    if even is not None:
+        return even + constant // b
+    name = f"{{({a})//{b}}}"
+    return symbol(name) if len(name) <= _LONGEST else None
 
 
 def is_nonnegative(size: Size) -> bool:

@@ -199,20 +199,37 @@ def _skeleton(model: Model) -> ModelProto:
             copy.name = value.name
         else:
             target.initializer.add(name=value.name, data_type=data_type, dims=dims)
-    opaque: set[str] = set()
+    opaque: dict[str, Value] = {}
     for node in graph:
         schema = find_schema(node.op, graph.opset(node.domain))
         if schema is None:
-            opaque.update(v.name for v in node.outputs if v is not None)
+            opaque.update((v.name, v) for v in node.outputs if v is not None)
         elif node.domain == "ai.onnx.ml":
             target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, graph))
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
-        target.value_info.extend(i for i in proto.graph.value_info if i.name in opaque)
+        claims = [i for i in proto.graph.value_info if i.name in opaque]
+        target.value_info.extend(claims)
+        said = {i.name for i in claims}
+        target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
         target.output.extend(i for i in proto.graph.output if i.name in opaque)
     target.output.extend(ValueInfoProto(name=v.name) for v in graph.outputs if v.name not in opaque)
     return skeleton
+
+
+def _fact(value: Value) -> ValueInfoProto:
+    """What was found out of a value that inference knows nothing of."""
+    info = ValueInfoProto(name=value.name)
+    info.type.tensor_type.elem_type = value.dtype
+    if value.shape is not None:
+        dims = info.type.tensor_type.shape.dim
+        for d in value.shape:
+            if isinstance(d, int):
+                dims.add(dim_value=d)
+            else:
+                dims.add(dim_param=d or "")
+    return info
 
 
 def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:
