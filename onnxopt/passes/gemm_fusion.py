@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
@@ -48,19 +52,22 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
 def product_of_rows(m: Match, x: Value, rows: Array, w: Array, b: Value | None, target: Value) -> Value:
     """Reshape(Gemm(Reshape(x, rows), W, b), leading dims of x) = x W + b.
 
-    One node less, as onnxruntime makes rows of all leading dims by itself. Of several products in a row it would leave
-    more nodes: `flatten-rows` weighs that.
+    One node less, as onnxruntime makes rows of all leading dims by itself; where x is not wide enough yet, one target
+    less to compute. Of several products in a row it would leave more nodes: `flatten-rows` weighs that.
     """
     dims, result = m.shape(x), m.shape(m.outer.output)
     m.require(rows.shape == (2,) and w.ndim == 2, "not rows of a matrix")
     m.require(m.opset >= 7, "operands do not broadcast before opset 7")
-    m.require(dims is not None and result is not None and len(dims) > 2, "the dims are unknown, or too few")
+    m.require(dims is not None and result is not None and len(dims) >= len(result) > 2, "the dims are unknown, or few")
     assert dims is not None and result is not None
-    columns, plain = w.shape, m.product.op == "MatMul"
+    columns, plain, n = w.shape, m.product.op == "MatMul", len(result) - 1
     if m.product.attr("transB"):
         columns = columns[::-1]
-    m.require((dims[-1], result[-1]) == columns and rows[1] in (-1, columns[0]), "the rows are others")
-    m.require(None not in dims[:-1] and dims[:-1] == result[:-1], "not provably the leading dims")
+    if len(dims) > len(result) and target.constant:
+        m.skip()  # it takes a Reshape still, and nobody would have to compute less
+    last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
+    m.require((last, result[-1]) == columns and rows[1] in (-1, last), "the rows are others")
+    m.require(None not in dims[:n] and dims[:n] == result[:n] and 0 not in dims[:n], "not provably the leading dims")
     m.require(plain or not m.product.attr("transA"), "the first matrix is transposed")
     m.require(plain or m.product.attr("alpha") == m.product.attr("beta") == 1, "alpha or beta is not 1")
     m.require(b is None or (m.rank(b) or 0) == 1 or m.shape(b) == (1, columns[1]), "the bias differs from row to row")
@@ -69,6 +76,8 @@ def product_of_rows(m: Match, x: Value, rows: Array, w: Array, b: Value | None, 
     if m.product.attr("transB"):
         m.require(weight.only_user is m.product, "the weights would be stored twice")
         weight = m.const(w.T, like=weight)
+    if len(dims) > len(result):
+        x = m.op.Reshape(x, m.const(np.array([0] * n + [last], np.int64)))
     product: Value = m.op.MatMul(x, weight)
     if b is None:
         return product
