@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from onnx import TensorProto
 
@@ -28,16 +30,23 @@ def concat_of_concat(m: Match, first: Value) -> Value:
             inputs.append(v)
     if not flattened:
         m.skip()
+    m.require(len(inputs) <= _MOST_PARTS, f"it would have more than {_MOST_PARTS:,} parts")
     result: Value = m.op.Concat(*inputs, like=m.outer)
     return result
 
 
+_MOST_PARTS: Final = 1024  # a chain of Concats writes them again at each step
+_MOST_COPIES: Final = 64  # of the parts of one Concat that several read: copies of copies double at each step
+
+
 def _joins_only(v: Value, axis: int) -> bool:
-    """Do only Concats along its own axis read the Concat `v`, which goes then?"""
-    joins = [v.producer, *v.users]
+    """Do only Concats along its own axis read the Concat `v`, which goes then, without too many copies of its parts?"""
+    node, places = v.producer, sum(v.users.values())
+    if node is None or (places > 1 and places * len(node.inputs) > _MOST_COPIES):
+        return False
+    joins = [node, *v.users]
     return not v.is_output and all(
-        n is not None and n.op == "Concat" and n.graph is v.graph and n.attr("axis") == axis and not n.has_references
-        for n in joins
+        n.op == "Concat" and n.graph is v.graph and n.attr("axis") == axis and not n.has_references for n in joins
     )
 
 

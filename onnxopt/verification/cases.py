@@ -57,6 +57,7 @@ GROUPS: Final = {
     "masks": tuple(name for name, r in RECIPES.items() if r.mask),
 }
 _MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
+_LARGER: Final = 16  # times the sizes that the original is known to take
 
 
 def choose(names: Sequence[str]) -> list[Recipe]:
@@ -100,7 +101,9 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
     if recipe.other and base is not None:
         changing = [s for s in plan.symbols if not plan.is_batch(s)]
         later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
-        yield from (c for c in later if c != base and all(c[s] != base[s] for s in changing))
+        most = _LARGER * max(base.values(), default=1)  # far larger ones take long to fail
+        fitting = (c for c in later if max(c.values(), default=1) <= most)
+        yield from (c for c in fitting if c != base and all(c[s] != base[s] for s in changing))
     if recipe.mask and plan.symbols:
         yield from plan.size_choices((_MASKED_LENGTH,))
     if base is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.decisions import conditions, decides, operator_names
+from onnxopt.verification.hints import baked, batches, sums
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -24,6 +25,7 @@ _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
+_LONG: Final = (512, 1600, 5200)  # windows over raw audio
 # Operators that hand integers on unchanged, as far as bounds are concerned.
 _CARRIES: Final = frozenset((
     "Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat",
@@ -67,13 +69,16 @@ class Plan:
     decides: bool = False  # does an operator inside turn floats into what jumps?
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
+    addends: frozenset[str] = frozenset()  # symbols that outputs have sums of
+    batches: frozenset[str] = frozenset()  # symbols that are the first dim of an input, and no other
+    baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
 
     @property
     def symbols(self) -> list[str]:
         return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
 
     def is_batch(self, symbol: str) -> bool:
-        return _BATCH.search(symbol) is not None
+        return _BATCH.search(symbol) is not None or (bool(self.addends) and symbol in self.batches)
 
     def fix(self, dims: dict[str, int]) -> None:
         """Give dynamic dims their sizes."""
@@ -81,13 +86,14 @@ class Plan:
             replace(i, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in i.shape)) for i in self.inputs
         ]
 
-    def size_choices(self, sizes: Sequence[int] = _SIZES) -> Iterator[dict[str, int]]:
+    def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
+        sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         symbols = self.symbols
         if not symbols:
             yield {}
             return
-        composite = [s for s in symbols if _COMPOSITE.search(s)]
+        composite = [s for s in symbols if _COMPOSITE.search(s)] or self._totals(symbols)
         batch = [s for s in symbols if self.is_batch(s)]
         for size in sizes:
             plain = {s: min(size, 3) if s in batch else size for s in symbols}
@@ -96,6 +102,10 @@ class Plan:
                 yield plain | {s: total for s in composite if s not in batch}
         for size in sizes:
             yield dict.fromkeys(symbols, size)
+
+    def _totals(self, symbols: Sequence[str]) -> list[str]:
+        """Where outputs have sums of symbols, what is neither part of one nor a batch is one too: a mask over all."""
+        return [s for s in symbols if s not in self.addends and not self.is_batch(s)] if self.addends else []
 
 
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
@@ -114,6 +124,8 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
+    if plan.symbols:
+        plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:

@@ -110,3 +110,15 @@ def test_names_do_not_grow_with_rewrites() -> None:
     assert len(set(made)) == len(made)
     assert made[1:3] == ["conv_1_1", "conv_1_Mul"], "what the model calls itself is not taken apart"
     assert max(map(len, made)) < len("conv_1_Mul_100") + 1
+
+
+@pytest.mark.parametrize(("count", "second", "most"), [(40, "itself", 64), (3000, "x", 1024)])
+def test_joined_concats_have_a_bounded_number_of_parts(count: int, second: str, most: int) -> None:
+    """Copies of copies double at each step; a chain that is one node is written again at each step."""
+    names = ["x", *(f"v{i}" for i in range(count - 1)), "y"]
+    nodes = [
+        helper.make_node("Concat", [a, a if second == "itself" else second], [b], axis=0) for a, b in pairwise(names)
+    ]
+    m = model(nodes, {})
+    execute(parse_pipeline("merge-chains"), m, PassContext())
+    assert 2 < max(len(node.inputs) for node in m.nodes()) <= most

@@ -1,0 +1,70 @@
+"""Sizes that a model takes, where its dims do not say them: found, so that something is verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxopt.verification import EQUAL, verify
+from tests.samples import build_text
+
+# The mask is as long as what is there already and what is new; no dim of an input says so.
+PAST = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past) => (float[s0, total] present)
+{ both = Concat <axis = 1> (past, new) present = Mul (both, mask) }
+"""
+# Traced with seven tokens.
+BAKED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, t, 4] x) => (float[p, q, r] y)
+<int64[1] seven = {7}, int64[1] two = {2}, int64 one = {1}, int64[1] zero = {0}, int64 first = {0}>
+{
+  tokens = Transpose <perm = [1, 0, 2]> (x)
+  shape = Shape (x)
+  batch = Gather (shape, first)
+  twice = Add (batch, batch)
+  rows = Unsqueeze (twice, zero)
+  target = Concat <axis = 0> (seven, rows, two)
+  y = Reshape (tokens, target)
+}
+"""
+# A window over raw audio, longer than a picture is wide.
+LONG = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, 1, t] x, float[1, 1, 400] w) => (float[b, 1, n] y)
+{ y = Conv <strides = [160]> (x, w) }
+"""
+
+
+def save(model: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "dims"),
+    [
+        (PAST, [{"s0": 2, "s1": 2, "s27": 2, "s10": 2, "s64": 4}, {"s0": 3, "s1": 3, "s27": 3, "s10": 3, "s64": 6}]),
+        (BAKED, [{"b": 3, "t": 7}]),
+        (LONG, [{"b": 3, "t": 512}, {"b": 3, "t": 1600}]),
+    ],
+    ids=["past", "baked", "long"],
+)
+def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Path) -> None:
+    model = build_text(text)
+    if text is PAST:
+        model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "s10 + s27"
+    path = save(model, tmp_path)
+    verdict = verify(path, path)
+    assert verdict.status == EQUAL, verdict.message
+    assert [c.dims for c in verdict.cases][: len(dims)] == dims
+
+
+def test_far_larger_sizes_are_not_tried_for_another_case(tmp_path: Path) -> None:
+    """What is traced with seven tokens takes no others: those that it would fail on at length are left out."""
+    path = save(build_text(BAKED), tmp_path)
+    assert verify(path, path).seconds < 5
