@@ -29,9 +29,7 @@ def pick(message: Any, rng: random.Random) -> Any:
     """A message somewhere in `message`: what is large is not met more often than what is small."""
     while True:
         inner = [
-            (field, value)
-            for field, value in message.ListFields()
-            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+            (field, value) for field, value in message.ListFields() if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
         ]
         if not inner or rng.random() < 0.12:
             return message

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Small models that between them have all that a model can have: what is damaged begins as one of them."""
 
 from __future__ import annotations

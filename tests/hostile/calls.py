@@ -8,12 +8,12 @@ _OUT = ("out.onnx", "out.onnx.????????????.data")
 _OPTIMIZE = (0, 1, 2, 3)
 
 
-def optimize(*more: str, makes: tuple[str, ...] = _OUT) -> Call:
-    return Call(("optimize", "m.onnx", "out.onnx", "--memory", "2G", *more), makes, _OPTIMIZE)
+def optimize(*more: str, makes: tuple[str, ...] = (), always: tuple[str, ...] = ()) -> Call:
+    return Call(("optimize", "m.onnx", "out.onnx", "--memory", "2G", *more), (*_OUT, *makes), _OPTIMIZE, always)
 
 
-def unverified(*more: str, makes: tuple[str, ...] = _OUT) -> Call:
-    return optimize("--no-verify", *more, makes=makes)
+def unverified(*more: str, makes: tuple[str, ...] = (), always: tuple[str, ...] = ()) -> Call:
+    return optimize("--no-verify", *more, makes=makes, always=always)
 
 
 # Those that stay in one process are cheap; the others start one that runs models.
@@ -27,9 +27,9 @@ CHEAP = [
     unverified("--inline-functions", "--freeze-initializers"),
     unverified("--format", "json", "--provenance"),
     unverified("--dim", "N=3", "--shape", "x:2"),
-    unverified("--report", "r.json", "--time-passes", "--journal", "j.json", makes=(*_OUT, "r.json", "j.json")),
-    unverified("--dump-dir", "d", "--print-ir-after", "changed", makes=(*_OUT, "d", "d/*")),
-    unverified("--reproducer", "crash"),
+    unverified("--report", "r.json", "--time-passes", "--journal", "j.json", makes=("r.json", "j.json")),
+    unverified("--dump-dir", "d", "--print-ir-after", "changed", always=("d", "d/*")),
+    unverified("--reproducer", "crash", always=("crash", "crash/*")),
     unverified("-O2", "--strict"),
     Call(("optimize", "m.onnx", "--check", "--no-verify", "--junit", "j.xml"), ("j.xml",), _OPTIMIZE, ("j.xml",)),
     Call(("stats", "m.onnx"),),
@@ -53,8 +53,8 @@ COSTLY = [
     Call(("verify", "m.onnx", "m.onnx", "--memory", "2G", "--timeout", "10")),
     Call(("verify", "good.onnx", "m.onnx", "--memory", "2G", "--timeout", "10", "--format", "json")),
     Call(("report", "good.onnx", "m.onnx", "-o", "p.html", "--memory", "2G"), ("p.html",), _OPTIMIZE),
-    Call(("partition", "m.onnx", "--ops", "Add,Relu", "--out-dir", "parts"), ("parts", "parts/*")),
-    Call(("partition", "m.onnx", "--ops", "Add,Relu", "--fuse", "out.onnx"), _OUT),
+    Call(("partition", "m.onnx", "--ops", "Add,Relu", "--out-dir", "parts", "--memory", "2G"), ("parts", "parts/*")),
+    Call(("partition", "m.onnx", "--ops", "Add,Relu", "--fuse", "out.onnx", "--memory", "2G"), _OUT),
     Call(("bisect", "m.onnx", "--memory", "2G"), ("*.onnx", "*.onnx.*.data")),
     Call(("bench", "m.onnx", "--runs", "2", "--memory", "2G", "--timeout", "10")),
     Call(("optimize", "m.onnx", "good.onnx", "--out-dir", "o", "--jobs", "2", "--cache-dir", "c", "--no-verify"),

@@ -11,7 +11,9 @@ from onnx import ModelProto
 from onnxopt.wire import fields, varint
 
 
-def boundaries(data: bytes, begin: int = 0, end: int | None = None, of: Descriptor = ModelProto.DESCRIPTOR) -> list[int]:
+def boundaries(
+    data: bytes, begin: int = 0, end: int | None = None, of: Descriptor = ModelProto.DESCRIPTOR
+) -> list[int]:
     """Where a field begins, its content begins, or it ends, at every depth."""
     found = set()
     for key, start, at, stop in fields(memoryview(data), begin, len(data) if end is None else end):

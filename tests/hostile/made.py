@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Models that are meant: cycles, bombs, laughs, names, sizes, types, numbers. {name: bytes}"""
 
 from __future__ import annotations
@@ -26,13 +27,26 @@ def no_text() -> Iterator[tuple[str, bytes]]:
     """Names of which the last byte is no UTF-8."""
     for name in ("if", "calls", "everything", "beside"):
         data = base(name).SerializeToString()
-        for old in (b"then_branch", b"value_float", b"Relu", b"Mul", b"text", b"sparse", b"key", b"w.bin", b"location", b"Neg"):
+        for old in (
+            b"then_branch",
+            b"value_float",
+            b"Relu",
+            b"Mul",
+            b"text",
+            b"sparse",
+            b"key",
+            b"w.bin",
+            b"location",
+            b"Neg",
+        ):
             if old in data:
                 yield f"no text: {old.decode()} in {name}", data.replace(old, old[:-1] + b"\xff")
 
 
 def text(body: str, weights: str = "", more: str = "", end: str = "(float[n, 4] x) => (float[] y)") -> ModelProto:
-    return parser.parse_model(f"{HEAD} g {end} <{weights}> {body} {more}" if weights else f"{HEAD} g {end} {body} {more}")
+    return parser.parse_model(
+        f"{HEAD} g {end} <{weights}> {body} {more}" if weights else f"{HEAD} g {end} {body} {more}"
+    )
 
 
 def cycles() -> Iterator[tuple[str, ModelProto]]:
@@ -120,7 +134,10 @@ def bombs() -> Iterator[tuple[str, ModelProto]]:
         chain = " ".join(f"c{i + 1} = {op} (c{i}, c{i})" for i in range(50))
         yield f"{op} that doubles", text(f"{{ {chain} c = Identity (c50) {TAIL}", "float[2, 2] c0 = {1, 2, 3, 4}")
     for size in (1 << 16, 1 << 31, most):
-        yield f"an input of {size}", text("{ i = Identity (x) y = Relu (i) }", end=f"(float[{size}, {size}] x) => (float[] y)")
+        yield (
+            f"an input of {size}",
+            text("{ i = Identity (x) y = Relu (i) }", end=f"(float[{size}, {size}] x) => (float[] y)"),
+        )
 
 
 def laughs() -> Iterator[tuple[str, ModelProto]]:
@@ -216,7 +233,9 @@ def sizes() -> Iterator[tuple[str, ModelProto]]:
         model = base("chain")
         model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", 1, [1] * rank))
         yield f"input of rank {rank}", model
-    for data, kind in itertools.product((b"", b"\0", b"\0" * 3, b"\0" * 1000), ("raw_data", "float_data", "int64_data")):
+    for data, kind in itertools.product(
+        (b"", b"\0", b"\0" * 3, b"\0" * 1000), ("raw_data", "float_data", "int64_data")
+    ):
         model = base("chain")
         tensor = model.graph.initializer[1]
         tensor.ClearField("float_data")
@@ -237,7 +256,9 @@ def types() -> Iterator[tuple[str, ModelProto]]:
             model.graph.initializer[0].data_type = number
         elif where == "constant":
             node = model.graph.node.add(op_type="Constant", output=["more"])
-            node.attribute.append(helper.make_attribute("value", TensorProto(data_type=number, dims=[1], raw_data=b"\0" * 8)))
+            node.attribute.append(
+                helper.make_attribute("value", TensorProto(data_type=number, dims=[1], raw_data=b"\0" * 8))
+            )
             model.graph.node.add(op_type="Add", input=["more", "more"], output=["z"])
         else:
             getattr(model.graph, where)[0].type.tensor_type.elem_type = number
@@ -299,7 +320,9 @@ def opsets() -> Iterator[tuple[str, ModelProto]]:
         model = base(name)
         del model.opset_import[:]
         yield f"none in {name}", model
-        model.opset_import.extend([helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx", 12), helper.make_opsetid("", 7)])
+        model.opset_import.extend(
+            [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx", 12), helper.make_opsetid("", 7)]
+        )
         yield f"three in {name}", model
 
 

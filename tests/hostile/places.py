@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Where a model says that its weights are, and what lies there."""
 
 from __future__ import annotations
