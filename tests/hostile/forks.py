@@ -1,7 +1,7 @@
 """A process that runs the command many times: each run in a fork, so that a thousand need one start.
 
-Reads requests, a line of JSON each, from stdin, and answers in the same way on stdout. Only for Linux, which can say what
-a run left behind.
+Reads requests, a line of JSON each, from stdin, and answers in the same way on stdout. Only for Linux, which can say
+what a run left behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A sample of what strangers may send: `make fuzz-hostile` runs all of it.
 
-What other tests ask in detail (`tests/cli/test_dangerous_models.py`, `test_names.py`, `test_external.py`) is here in its breadth.
+What other tests ask in detail (`test_dangerous_models.py`, `test_names.py`, `test_external.py`) is here in its breadth.
 """
 
 from __future__ import annotations
