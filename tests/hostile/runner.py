@@ -55,10 +55,8 @@ class Runner:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         try:
-            self._process.wait(GRACE)
+            self._process.communicate(timeout=GRACE)
         finally:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobod
 ALL = 5000
 EVERY = 11
 PARTS = 4  # each a test, so that they may run side by side
-INSTALLED = 300  # every so many go through the installed command
+INSTALLED = 450  # every so many go through the installed command
 SECONDS = 60.0  # for what takes a third of it, on a machine that does other things
 
 
