@@ -8,7 +8,7 @@ Shape, Gather, Concat, Mul, …, and back into the shapes of Reshape, Expand, Ra
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +17,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.operator_shapes import RULES
 from onnxopt.analysis.symbolic import (
     LARGEST,
     Expr,
@@ -29,6 +30,7 @@ from onnxopt.analysis.symbolic import (
 )
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
+from onnxopt.graph.reader import function_label
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array
 
@@ -80,13 +82,26 @@ class ShapeData:
             yield node
 
     def _visit(self, node: Node) -> None:
-        if node.has_references or len(node.outputs) != 1 or node.outputs[0] is None:
+        if node.has_references:
+            return
+        rule = RULES.get(node.op)
+        if rule is not None and not (node.domain and _is_function(node)):
+            with suppress(TooComplex):
+                self._learn_all(node, rule(self, node) or [])
+        if len(node.outputs) != 1 or node.outputs[0] is None:
             return
         value = node.outputs[0]
         with suppress(TooComplex):
             self._visit_shape(node, value)
         with suppress(TooComplex):
             self._visit_data(node, value)
+
+    def _learn_all(self, node: Node, found: Sequence[tuple[Size | None, ...] | None]) -> None:
+        for i, (v, dims) in enumerate(zip(node.outputs, found)):
+            if v is not None and dims is not None:
+                self._learn(v, dims)
+                if node.domain == "com.microsoft" and not i and not v.dtype and node.inputs[0] is not None:
+                    v.dtype = types.dtype(node.inputs[0])  # inference knows nothing of it
 
     def _visit_shape(self, node: Node, value: Value) -> None:
         rule = _SHAPES.get(node.op)
@@ -117,6 +132,12 @@ class ShapeData:
     def _like_inputs(self, node: Node) -> tuple[Size | None, ...] | None:
         shapes = [self.shape(v) for v in node.inputs if v is not None]
         return None if not shapes or any(s is None for s in shapes) else broadcast([s for s in shapes if s is not None])
+
+
+def _is_function(node: Node) -> bool:
+    """Does the model say itself what an operator of a foreign domain is?"""
+    label = function_label(node.domain, node.proto.op_type, node.proto.overload)
+    return node.graph is None or label in node.graph.model.functions
 
 
 def _better(known: int | str | None, found: Size | None) -> int | str | Size | None:

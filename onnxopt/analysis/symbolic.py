@@ -12,6 +12,7 @@ from typing import Final
 
 _TERMS: Final = 128
 _DEGREE: Final = 32
+_LONGEST: Final = 200  # characters of a symbol that says how it was computed
 LARGEST: Final = 1 << 63  # no size is as large
 
 
@@ -87,20 +88,40 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Size:
 def divide(a: Size, b: Size) -> Size | None:
     """a / b where it comes out even for every value of the symbols; None where that is not proven.
 
-    `b` is a product (an int, or one monomial); its symbols are taken as not zero.
+    `b` is taken as not zero. Long division: the largest term of what is left by the largest of `b`.
     """
     divisor = _terms(b)
-    if len(divisor) != 1 or divisor[0][1] == 0:
+    if divisor == (((), 0),):
         return None
-    symbols, number = divisor[0]
-    quotient = []
-    for monomial, coefficient in _terms(a):
+    (symbols, number), left = max(divisor, key=_rank), a
+    result: Size = 0
+    for _ in range(_TERMS):
+        if left == 0:
+            return result
+        monomial, coefficient = max(_terms(left), key=_rank)
         rest = Counter(monomial)
         rest.subtract(symbols)
         if coefficient % number or any(n < 0 for n in rest.values()):
             return None
-        quotient.append((tuple(sorted(rest.elements())), coefficient // number))
-    return _normal(quotient)
+        term = _normal([(tuple(sorted(rest.elements())), coefficient // number)])
+        result, left = result + term, left - term * b
+    return None
+
+
+def _rank(term: tuple[Monomial, int]) -> tuple[int, Monomial]:
+    return len(term[0]), term[0]
+
+
+def quotient(a: Size, b: int) -> Size | None:
+    """The floor of a / b: where it does not come out even a symbol of its own, the same for the same `a` and `b`."""
+    if isinstance(a, int):
+        return a // b
+    constant = dict(a.terms).get((), 0)
+    even = divide(a - constant, b)
+    if even is not None:
+        return even + constant // b
+    name = f"{{({a})//{b}}}"
+    return symbol(name) if len(name) <= _LONGEST else None
 
 
 def is_nonnegative(size: Size) -> bool:

@@ -5,20 +5,23 @@ never turns false; only new values lack facts. Inference therefore runs when a r
 facts, and at most once between two calls of `refresh_allowed`, which keeps the cost linear.
 
 Facts grow: where an `Unsqueeze` or a `Shape` has become a constant, inference finds a number for what was a symbol. A
-value that is known better is looked at again, as one that changed is (`learn`), and where all is quiet inference has
-the last word (`settle`): so what is written is what a second run would make of it.
+value that is known better is looked at again, as one that changed is (`learn`), and a round of passes begins with all
+that inference knows (`settle`): so what is written is what a second run would make of it.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Final
 
-from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto, shape_inference
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, shape_inference
+from onnx.defs import OpSchema
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
-from onnxopt.graph.schema import is_known
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import node_protos
 from onnxopt.protos import tensor_bytes, tensor_type
@@ -26,6 +29,7 @@ from onnxopt.worker.limits import IS_LIMITED, spare
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
+_DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 # Bytes that one inference may take beyond what it is given; for each node several times what it needs.
 _SPARE: Final = 1 << 28
 _SPARE_PER_NODE: Final = 1 << 12
@@ -85,7 +89,7 @@ def update(model: Model) -> None:
 
 
 def settle(model: Model) -> None:
-    """Infer a last time, where more may be known by now."""
+    """Infer again where more may be known by now."""
     if model.is_vague:
         update(model)
 
@@ -195,17 +199,47 @@ def _skeleton(model: Model) -> ModelProto:
             copy.name = value.name
         else:
             target.initializer.add(name=value.name, data_type=data_type, dims=dims)
-    opaque: set[str] = set()
+    opaque: dict[str, Value] = {}
     for node in graph:
-        if not is_known(node.op, graph.opset(node.domain)):
-            opaque.update(v.name for v in node.outputs if v is not None)
+        schema = find_schema(node.op, graph.opset(node.domain))
+        if schema is None:
+            opaque.update((v.name, v) for v in node.outputs if v is not None)
+        elif node.domain == "ai.onnx.ml":
+            target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, graph))
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
-        target.value_info.extend(i for i in proto.graph.value_info if i.name in opaque)
+        claims = [i for i in proto.graph.value_info if i.name in opaque]
+        target.value_info.extend(claims)
+        said = {i.name for i in claims}
+        target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
         target.output.extend(i for i in proto.graph.output if i.name in opaque)
     target.output.extend(ValueInfoProto(name=v.name) for v in graph.outputs if v.name not in opaque)
     return skeleton
+
+
+def _fact(value: Value) -> ValueInfoProto:
+    """What was found out of a value that inference knows nothing of."""
+    info = ValueInfoProto(name=value.name)
+    info.type.tensor_type.elem_type = value.dtype
+    if value.shape is not None:
+        dims = info.type.tensor_type.shape.dim
+        for d in value.shape:
+            if isinstance(d, int):
+                dims.add(dim_value=d)
+            else:
+                dims.add(dim_param=d or "")
+    return info
+
+
+def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:
+    """Types of results that the schema names: for most operators of classical models there is no inference."""
+    for v, output in zip(node.outputs, schema.outputs):
+        kind = _DECLARED.get(output.type_str)
+        if v is not None and kind and not v.is_output:
+            info = ValueInfoProto(name=v.name)
+            info.type.tensor_type.elem_type = kind
+            yield info
 
 
 class _Facts:

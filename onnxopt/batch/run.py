@@ -17,22 +17,28 @@ from onnxopt.batch.storage import fetch, is_url, store
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.placing import refuse_special
-from onnxopt.verification import UNVERIFIED
+from onnxopt.verification import UNVERIFIED, Verifier
 
 if TYPE_CHECKING:
     from onnxopt.api import Report
     from onnxopt.io.staging import StagingFolder
     from onnxopt.pipeline import Instrument
+    from onnxopt.worker.service import Spare
 
 Phase = Callable[[str], None]
 
 
-def run(job: Job, progress: Phase = lambda name: None, instruments: Sequence[Instrument] = ()) -> Outcome:
-    """Do it. Never raises for what happens to one model: the outcome says it."""
+def run(
+    job: Job,
+    progress: Phase = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    judge: Spare | None = None,
+) -> Outcome:
+    """Do it. Never raises for what happens to one model: the outcome says it. `judge` verifies job after job."""
     start = time.perf_counter()
     outcome = Outcome(job.source, job.destination)
     try:
-        _run(job, outcome, progress, instruments)
+        _run(job, outcome, progress, instruments, judge)
     except OnnxOptError as e:
         outcome.status, outcome.code, outcome.message, outcome.hint = "failed", e.exit_code, e.message, e.hint
         report = getattr(e, "report", None)
@@ -45,7 +51,7 @@ def run(job: Job, progress: Phase = lambda name: None, instruments: Sequence[Ins
     return outcome
 
 
-def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Instrument]) -> None:
+def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Instrument], judge: Spare | None) -> None:
     from onnxopt.pipeline.registry import load_module
 
     for plugin in job.plugins:
@@ -77,7 +83,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
                 return
         folder = stack.enter_context(staging(job))
         made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
-        report = _optimized(job, source, made, progress, instruments)
+        report = _optimized(job, source, made, progress, instruments, judge)
         report.source, report.destination = job.source, "" if job.check else job.destination
         outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
         if cache is not None and key is not None and _lasts(report):
@@ -85,14 +91,20 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         _place(job, source, made, outcome, folder, cached=False)
 
 
-def _optimized(job: Job, source: Path, made: Path, progress: Phase, instruments: Sequence[Instrument]) -> Report:
+def _optimized(
+    job: Job, source: Path, made: Path, progress: Phase, instruments: Sequence[Instrument], judge: Spare | None
+) -> Report:
     from onnxopt.rollback import optimize_or_roll_back
 
+    verifier = None
+    if job.verify_options is not None and (job.options.level or job.options.pipeline):
+        verifier = Verifier(source, job.verify_options, spare=judge)
     return optimize_or_roll_back(
         source,
         made,
         job.options,
         verify_options=job.verify_options,
+        verifier=verifier,
         strict=job.strict,
         allow_unverified=job.allow_unverified,
         progress=progress,

@@ -19,15 +19,16 @@ from typing import Final
 
 from onnxopt.batch.job import Done, Job
 from onnxopt.batch.run import run
+from onnxopt.worker.limits import peak_memory
+from onnxopt.worker.service import LARGE, Spare
 
 _MOST_JOBS: Final = 200  # what leaks, in us or in a runtime, ends with the process
-_MOST_MEMORY: Final = 1 << 30  # bytes: a large model leaves a heap with holes
 
 
 def main() -> None:
     """Serve jobs. An interruption leaves nothing behind, and says nothing: the parent does."""
     gc.disable()  # as in the command: a graph lives as long as its job
-    jobs = _Jobs()
+    jobs, judge = _Jobs(), Spare()
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a plugin prints must not enter the answer
 
@@ -38,8 +39,8 @@ def main() -> None:
         try:
             last = False
             while not last and (job := jobs.next()) is not None:
-                outcome = run(job, send)
-                last = jobs.taken >= _MOST_JOBS or _peak_memory() > _MOST_MEMORY
+                outcome = run(job, send, judge=judge)
+                last = jobs.taken >= _MOST_JOBS or peak_memory() > LARGE
                 send(Done(outcome, last))
                 if not last:
                     gc.collect()
@@ -86,13 +87,3 @@ def _interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
     else:
         signal.pthread_kill(main_thread, signal.SIGINT)
-
-
-def _peak_memory() -> int:
-    """Bytes that this process has had at most; 0 where nobody counts."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

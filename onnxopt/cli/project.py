@@ -22,7 +22,7 @@ CHOOSES: Final = frozenset(
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
         # of commands that read no such file
         *("runs", "seconds", "warmup", "threads", "provider", "cases", "pieces", "top", "no-work", "node", "ops"),
-        *("outputs", "data", "allow-single-node", "no-single-node"),
+        *("external", "outputs", "data", "allow-single-node", "no-single-node"),
         *("match-outputs", "overlapping", "ignore-literals", "exact", "single-use"),
     )
 )
@@ -71,7 +71,7 @@ def _read_defaults(ctx: click.Context, param: click.Parameter, named: Path | Non
 
 
 def _defaults(ctx: click.Context, file: Path, settings: dict[str, Any], trusted: bool) -> dict[str, Any]:
-    known, all_known = _flags(ctx.command), _settings()
+    known, all_known = _flags(ctx.command), _settings(ctx)
     defaults = {}
     for name, value in settings.items():
         if name not in known and name not in all_known:
@@ -130,11 +130,11 @@ def _flags(command: click.Command) -> dict[str, click.Parameter]:
     return {flag.removeprefix("--"): p for p in command.params for flag in p.opts if flag.startswith("--") and p.name}
 
 
-def _settings() -> dict[str, click.Parameter]:
+def _settings(ctx: click.Context) -> dict[str, click.Parameter]:
     """What a project's file may set: the options of `optimize`."""
-    from onnxopt.cli.optimize import optimize
-
-    return _flags(optimize)
+    commands = ctx.find_root().command
+    command = commands.get_command(ctx, "optimize") if isinstance(commands, click.Group) else None
+    return _flags(command or ctx.command)
 
 
 def find_settings(folder: Path) -> tuple[Path | None, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,10 +88,11 @@ class Value:
     def array(self, array: Array | None) -> None:
         self._array, self._digest = array, None
 
-    @property
     def digest(self) -> bytes:
         """A hash of the constant's bytes, made on first use. Not for strings, of which an array holds the addresses."""
         if self._digest is None:
+            import hashlib
+
             flat = np.ascontiguousarray(self.array).reshape(-1)
             self._digest = hashlib.sha256(flat.view(np.uint8).data).digest()
         return self._digest

@@ -15,7 +15,6 @@ from onnxopt.rewriting import Match, const, op, rewrite, var
 
 def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) -> tuple[Array, Array]:
     """Both bounds of a Clip; one that is absent is the largest finite number (Clip-11)."""
-    m.require(m.opset >= 11, "the bounds are attributes before opset 11")
     known = next((b for b in (low, high, like) if b is not None), None)
     m.require(known is not None, "no bound is known")
     assert known is not None
@@ -72,7 +71,7 @@ def relu_of_clip(m: Match, x: Value, a: Array | None, b: Array | None) -> Value:
 class ClipChains(RewritePass):
     """Clip(Clip(x, a, b), c, d) = Clip(x, a', b'); Relu is a Clip from zero.
 
-    Applies when: the bounds are constant (inputs, from opset 11 on), and nobody reads the value in between.
+    Applies when: the bounds are constant, and nobody reads the value in between.
     Keeps: NaN, which no bound holds; infinities where one bound is absent, which a Clip makes the largest number.
     Not done: Max and Min, which in runtimes may turn -0.0 into 0.0 (`simplify-arithmetic` does it).
     """

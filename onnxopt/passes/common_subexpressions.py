@@ -114,14 +114,22 @@ def _is_pure(node: Node) -> bool:
 
 
 def _replaceable(node: Node, first: Node) -> bool:
-    pairs = zip(node.outputs, first.outputs)
-    return not any(a is not None and a.is_used and (b is None or a.is_output) for a, b in pairs)
+    """Has all that is read of `node` one value of `first`? Of two that are outputs, each is its own."""
+    for a, b in zip(node.outputs, first.outputs):
+        if a is not None and a.is_used and (b is None or (a.is_output and (b.is_output or node.graph != first.graph))):
+            return False
+    return True
 
 
 def _replace(node: Node, first: Node) -> None:
     graph = node.graph
     assert graph is not None
-    for a, b in zip(node.outputs, first.outputs):
-        if a is not None and b is not None:
+    for i, (a, b) in enumerate(zip(node.outputs, first.outputs)):
+        if a is None or b is None:
+            continue
+        if a.is_output:  # the name stays, and the first makes it
+            b.replace_all_uses_with(a)
+            graph.take_over(a, first, i)
+        else:
             a.replace_all_uses_with(b)
     graph.remove(node)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxopt.analysis import kernels, types
+from onnxopt.analysis.quantization import quantize
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
@@ -17,9 +18,7 @@ from onnxopt.pipeline.context import MEMORY, WORK
 from onnxopt.protos import Array, element_type, make_node, tensor_bytes
 
 # Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
-_KEPT = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW
-)
+_KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW)
 # Their kernels return views.
 _VIEWS = frozenset(
     {"Expand", "ConstantOfShape", "Shape", "Size", "Identity", "Transpose", "Slice", "Squeeze", "Unsqueeze"}
@@ -37,9 +36,9 @@ class ConstantFolding(GraphPass):
     """f(constants) = constant.
 
     Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
-    Keeps: QuantizeLinear and DequantizeLinear; what would make the file grow by more than `max_bytes` a tensor
-    (a size-neutral fold of a big weight is always done); large fills, whose value the other passes know all the
-    same; nodes that fail when run, kill the process that runs them, or would take too much memory or time.
+    Keeps: DequantizeLinear, also of a weight that was quantized here; what would make the file grow by more than
+    `max_bytes` a tensor (a size-neutral fold of a big weight is always done); large fills, whose value the other passes
+    know all the same; nodes that fail when run, kill the process that runs them, or would take too much memory or time.
     Not done: random operators, training Dropout, control flow, sequences and optionals.
     """
 
@@ -158,6 +157,13 @@ class _Cone:
                 continue
             inputs = [None if v is None else self.arrays[v] if v in self.arrays else v.array for v in node.inputs]
             if not self._pays(node, self._expected(node, inputs)):
+                continue
+            if node.op == "QuantizeLinear":
+                quantized = quantize(node, inputs)
+                if quantized is None:
+                    self._give_up(node, "runtimes may quantize it otherwise")
+                else:
+                    self.arrays[node.output] = quantized
                 continue
             try:
                 results = kernels.evaluate(node, inputs, opset)

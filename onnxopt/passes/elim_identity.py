@@ -9,7 +9,9 @@ from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens, without_ones
+
+_SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
 
 def same_shape(m: Match, x: Value) -> None:
@@ -197,21 +199,12 @@ def unsqueeze_of_no_axes(m: Match, x: Value, axes: Array) -> Value:
 
 @rewrite(one_of("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")(var("x"), ..., name="reduce"))
 def reduce_over_ones(m: Match, x: Value) -> Value:
-    """Reduce(x) = x, dims kept, when every reduced dim is 1."""
+    """Reduce(x) = x, or Squeeze(x), when every reduced dim is 1."""
     node = m.reduce
+    result, reduces = without_ones(m, node, x)
     sums = node.op in ("ReduceSum", "ReduceMean") and m.dtype(x) not in (TensorProto.INT32, TensorProto.INT64)
-    given = node.input(1)
-    m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
-    if not axes:
-        m.require(given is not None or len(node.inputs) > 1 or m.opset >= 18, "reduces all axes")
-        m.require(node.attr("noop_with_empty_axes", 0) == 1, "reduces all axes")
-        return x
-    m.require(node.attr("keepdims", 1), "dims are dropped")
-    dims = m.shape(x)
-    m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
-    m.require(not sums, "a sum starts at +0 and turns -0 into it")
-    return x
+    m.require(not reduces or not sums, "a sum starts at +0 and turns -0 into it")
+    return result
 
 
 @rewrite(op.Resize(var("x"), ..., name="resize"))
@@ -269,6 +262,40 @@ def add_zero(m: Match, x: Value) -> Value:
     zero = next(v for v in m.anchor.inputs if v is not x and v is not None)
     m.require(zero.array.dtype.kind in "iu" or np.signbit(zero.array).all(), "+0 turns -0 into +0")
     return x
+
+
+@rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c"), name="node"))
+def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
+    """x * ones = x / ones = x - zeros = x + (-0, …) = x, where they do not widen x."""
+    if not c.constant or widens(m, x, c) or max(c.constant_type()[1], default=1) < 2 or 0 in c.constant_type()[1]:
+        m.skip()
+    array = c.array
+    neutral = m.node.op in ("Div", "Mul")
+    if array.dtype.kind not in "iuf" or array.flat[0] != neutral or not (array == neutral).all():
+        m.skip()
+    signed = np.signbit(array) if array.dtype.kind == "f" else None
+    if signed is not None and m.node.op in ("Add", "Sub"):
+        m.require((signed == (m.node.op == "Add")).all(), "zeros of this sign turn others over")
+    return x
+
+
+@rewrite(
+    op.QuantizeLinear(
+        op.DequantizeLinear(var("q"), const("scale"), const("zero").opt(), name="dequantize", shared=True),
+        const("scale"),
+        const("zero").opt(),
+        name="quantize",
+    )
+)
+def quantized_again(m: Match, q: Value, scale: Array, zero: Array | None) -> Value:
+    """Quantize(Dequantize(q, s, z), s, z) = q."""
+    kind = m.dtype(q)
+    m.require(kind in _SHORT and m.dtype(m.quantize.output) == kind, "not integers of one type, of at most 16 bits")
+    m.require(scale.dtype == np.float32, "the scale is not of single precision")
+    m.require((np.abs(scale) > 1e-30).all() and (np.abs(scale) < 1e30).all(), "products with the scale may be lost")
+    same = all(m.dequantize.attr(a) == m.quantize.attr(a) for a in ("axis", "block_size"))
+    m.require(same and not m.quantize.attr("precision", 0), "scaled otherwise")
+    return q
 
 
 @rewrite(op.And(var("x"), True))
@@ -342,7 +369,8 @@ class ElimIdentity(RewritePass):
 
     Applies when: type, shape and bits of the output are provably the input's.
     Keeps: the Identity between an input, initializer or outer value and a graph output.
-    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0; constants that raise the rank.
+    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0 (`simplify-arithmetic` does it); constants that raise
+    the rank.
     """
 
     info = PassInfo("elim-identity", opt_level=1)
@@ -369,6 +397,8 @@ class ElimIdentity(RewritePass):
         power_of_one,
         subtract_zero,
         add_zero,
+        neutral_tensor,
+        quantized_again,
         and_true,
         or_false,
         idempotent,

@@ -45,7 +45,7 @@ class FlattenRows(GraphPass):
     info = PassInfo("flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.is_function or graph.opset() < 13 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
+        if graph.is_function or graph.opset() < 11 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.update(graph.model)
         for found in regions(graph, _leading_dims, _rows):

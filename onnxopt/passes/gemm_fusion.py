@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS
-from onnxopt.rewriting import Match, op, quantized, rewrite, var
+from onnxopt.protos import FLOATS, Array
+from onnxopt.rewriting import Match, const, one_of, op, quantized, rewrite, var
 
 
 @rewrite(op.Add(op.MatMul(var("x"), var("w"), name="product"), var("b")))
@@ -13,7 +17,7 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     """x W + b = Gemm(x, W, b) for matrices."""
     m.require(m.rank(x) == 2 and m.rank(w) == 2, "not matrices")
     m.require(m.dtype(x) in FLOATS, "not a floating point product")
-    m.require(m.opset >= 11, "Gemm has no optional bias before opset 11")
+    m.require(m.opset >= 7, "before opset 7 a bias does not broadcast by itself")
     m.require(not quantized(m, x) and not quantized(m, w), "the product is quantized")
     rows, columns = (m.shape(x) or ())[0], (m.shape(w) or ())[1]
     dims = m.shape(b)
@@ -38,13 +42,57 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     return result
 
 
+@rewrite(
+    op.Reshape(
+        one_of("Gemm", "MatMul")(op.Reshape(var("x"), const("rows")), const("w"), var("b").opt(), name="product"),
+        var("target"),
+        name="outer",
+    )
+)
+def product_of_rows(m: Match, x: Value, rows: Array, w: Array, b: Value | None, target: Value) -> Value:
+    """Reshape(Gemm(Reshape(x, rows), W, b), leading dims of x) = x W + b.
+
+    One node less, as onnxruntime makes rows of all leading dims by itself; where x is not wide enough yet, one target
+    less to compute. Of several products in a row it would leave more nodes: `flatten-rows` weighs that.
+    """
+    dims, result = m.shape(x), m.shape(m.outer.output)
+    m.require(rows.shape == (2,) and w.ndim == 2, "not rows of a matrix")
+    m.require(m.opset >= 7, "operands do not broadcast before opset 7")
+    m.require(dims is not None and result is not None and len(dims) >= len(result) > 2, "the dims are unknown, or few")
+    assert dims is not None and result is not None
+    columns, plain, n = w.shape, m.product.op == "MatMul", len(result) - 1
+    if m.product.attr("transB"):
+        columns = columns[::-1]
+    if len(dims) > len(result) and target.constant:
+        m.skip()  # it takes a Reshape still, and nobody would have to compute less
+    last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
+    m.require((last, result[-1]) == columns and rows[1] in (-1, last), "the rows are others")
+    m.require(None not in dims[:n] and dims[:n] == result[:n] and 0 not in dims[:n], "not provably the leading dims")
+    m.require(plain or not m.product.attr("transA"), "the first matrix is transposed")
+    m.require(plain or m.product.attr("alpha") == m.product.attr("beta") == 1, "alpha or beta is not 1")
+    m.require(b is None or (m.rank(b) or 0) == 1 or m.shape(b) == (1, columns[1]), "the bias differs from row to row")
+    m.require(not quantized(m, x), "the product is quantized")
+    weight = m.value("w")
+    if m.product.attr("transB"):
+        m.require(weight.only_user is m.product, "the weights would be stored twice")
+        weight = m.const(w.T, like=weight)
+    if len(dims) > len(result):
+        x = m.op.Reshape(x, m.const(np.array([0] * n + [last], np.int64)))
+    product: Value = m.op.MatMul(x, weight)
+    if b is None:
+        return product
+    total: Value = m.op.Add(product, b)
+    return total
+
+
 @register
 class GemmFusion(RewritePass):
-    """x W + b = Gemm(x, W, b); a Transpose of a matrix before a Gemm becomes its attribute.
+    """x W + b = Gemm(x, W, b); a Transpose of a matrix before a Gemm becomes its attribute. A product of rows that are
+    made for it alone is one of all leading dims.
 
     Applies when: both are matrices, and b broadcasts into the product.
     Not done: integers, quantized products, products used elsewhere. `flatten-rows` makes matrices of higher ranks.
     """
 
     info = PassInfo("gemm-fusion", opt_level=2)
-    rules = (fold_matmul_add, transpose_of_first, transpose_of_second)
+    rules = (fold_matmul_add, transpose_of_first, transpose_of_second, product_of_rows)

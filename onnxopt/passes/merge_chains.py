@@ -10,6 +10,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting.forms import operands
 
 
 @rewrite(op.Concat(var("first"), ..., name="outer"))
@@ -20,16 +21,7 @@ def concat_of_concat(m: Match, first: Value) -> Value:
     flattened = 0
     for v in m.outer.inputs:
         inner = v.producer if v is not None else None
-        if (
-            inner is not None
-            and inner.op == "Concat"
-            and v is not None
-            and v.only_user is m.outer
-            and inner.graph is m.graph
-            and v.users[m.outer] == 1
-            and inner.attr("axis") == axis
-            and not inner.has_references
-        ):
+        if v is not None and inner is not None and inner.op == "Concat" and _joins_only(v, axis):
             inputs += inner.inputs
             flattened += 1
         else:
@@ -38,6 +30,15 @@ def concat_of_concat(m: Match, first: Value) -> Value:
         m.skip()
     result: Value = m.op.Concat(*inputs, like=m.outer)
     return result
+
+
+def _joins_only(v: Value, axis: int) -> bool:
+    """Do only Concats along its own axis read the Concat `v`, which goes then?"""
+    joins = [v.producer, *v.users]
+    return not v.is_output and all(
+        n is not None and n.op == "Concat" and n.graph is v.graph and n.attr("axis") == axis and not n.has_references
+        for n in joins
+    )
 
 
 @rewrite(op.Concat(var("first"), ..., name="concat"))
@@ -100,7 +101,6 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     """Gather(x, 0, axis) = Squeeze(x, axis) where the axis has one element."""
     if index.ndim or int(index) not in (0, -1):
         m.skip()
-    m.require(m.opset >= 13, "Squeeze takes its axes as input from opset 13 on")
     dims, axis = m.shape(x), int(m.gather.attr("axis"))
     m.require(dims is not None and dims[axis] == 1, "the axis has more elements, or an unknown number")
     m.require(not x.constant, "a constant, which folds")
@@ -161,6 +161,33 @@ def unsqueeze_of_broadcast(m: Match, x: Value, y: Value, inner: Array, outer: Ar
     axes = [0, *(int(i) % middle + 1 for i in inner.reshape(-1))]
     wide = m.op.Unsqueeze(y, m.const(np.array(axes, np.int64)))
     result: Value = getattr(m.op, m.node.op)(x, wide, like=m.node)
+    return result
+
+
+@rewrite(op.Reshape(op.Concat(var("first"), ..., name="concat"), var("target"), name="reshape"))
+def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
+    """Reshape(Concat(Unsqueeze(a, k), Unsqueeze(b, k), …; k), axes k and k + 1 as one) = Concat(a, b, …; k)."""
+    parts: list[Value] = []
+    rank = m.rank(first)
+    axis = int(m.concat.attr("axis")) % rank if rank else 0
+    for v in m.concat.inputs:
+        node = v.producer if v is not None else None
+        if v is None or node is None or node.op != "Unsqueeze" or not rank or node.inputs[0] is None:
+            m.skip()
+        axes = operands(node)[1:2]
+        if not axes or axes[0] is None or not axes[0].constant or (axes[0].array % rank).tolist() != [axis]:
+            m.skip()
+        parts.append(node.inputs[0])
+    dims, wanted = m.shape(parts[0]), m.shape(m.reshape.output)
+    m.require(dims is not None and wanted is not None and None not in wanted, "the dims are unknown")
+    assert dims is not None and wanted is not None
+    m.require(axis < len(dims), "the new axis is the last one")
+    size = dims[axis]
+    m.require(isinstance(size, int), "the length of the axis is unknown")
+    assert isinstance(size, int)
+    joined = (*dims[:axis], size * len(parts), *dims[axis + 1 :])
+    m.require(wanted == joined, "other axes become one")
+    result: Value = m.op.Concat(*parts, axis=axis)
     return result
 
 
@@ -309,6 +336,7 @@ class MergeChains(RewritePass):
         gather_of_single,
         squeeze_of_reshape,
         squeeze_of_concat,
+        reshape_of_stack,
         unsqueeze_of_broadcast,
         unsqueeze_of_reduce,
         reshape_of_reduce,

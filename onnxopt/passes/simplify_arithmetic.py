@@ -7,7 +7,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, either, op, rewrite, var
+from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var, widens, without_ones
 
 
 @rewrite(op.Mul(var("x"), either(op.Div(1, var("y")), op.Reciprocal(var("y")))))
@@ -67,6 +67,20 @@ def _scaled(m: Match, x: Value, factor: Array, divisor: Array) -> Value:
     return result
 
 
+@rewrite(one_of("Add", "Sub")(var("x"), var("zeros")))
+def sum_with_zeros(m: Match, x: Value, zeros: Value) -> Value:
+    """x + 0.0 = x - 0.0 = x, but for the sign of a zero."""
+    if not zeros.constant or zeros.constant_type()[0] not in FLOATS or widens(m, x, zeros) or zeros.array.any():
+        m.skip()
+    return x
+
+
+@rewrite(one_of("ReduceMean", "ReduceSum")(var("x"), ..., name="reduce"))
+def sum_of_one(m: Match, x: Value) -> Value:
+    """ReduceSum(x) = ReduceMean(x) = x, or Squeeze(x), over dims of one, but for the sign of a zero."""
+    return without_ones(m, m.reduce, x)[0]
+
+
 @rewrite(op.Where(op.Not(var("c")), var("a"), var("b"), name="where"))
 def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
     """Where(not c, a, b) = Where(c, b, a)."""
@@ -97,7 +111,6 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
     rank = m.rank(x)
     m.require(a.size == b.size == 1, "bounds for each element")
     m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "the rank is unknown, or would rise")
-    m.require(m.opset >= 11, "the bounds are attributes before opset 11")
     m.require(a.dtype == np.float32 or (a.dtype == np.float64 and m.opset >= 12), "runtimes clip few other types")
     m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
     result: Value = m.op.Clip(x, m.const(a.reshape(()), like=a), m.const(b.reshape(()), like=b))
@@ -106,7 +119,7 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 @register
 class SimplifyArithmetic(RewritePass):
-    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one; Min of Max is Clip.
+    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one, zeros none; Min of Max is Clip.
 
     Applies when: the values are floating point, and nobody reads the one in between.
     Keeps: integers, whose division truncates; constants that would take more room together.
@@ -121,6 +134,8 @@ class SimplifyArithmetic(RewritePass):
         product_of_divisors,
         factor_of_divided,
         divided_product,
+        sum_with_zeros,
+        sum_of_one,
         choice_of_not,
         clip_of_max,
         clip_of_min,

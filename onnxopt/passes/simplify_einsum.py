@@ -42,10 +42,7 @@ def einsum_of_one(m: Match, x: Value) -> Value:
         return value
     m.require([c for c in term if c in result] == list(result), "summed and turned: two operators")
     axes = [i for i, c in enumerate(term) if c not in result]
-    if m.opset >= 13:
-        value = m.op.ReduceSum(x, m.const(np.array(axes, np.int64)), keepdims=0)
-    else:
-        value = m.op.ReduceSum(x, axes=axes, keepdims=0)
+    value = m.op.ReduceSum(x, m.const(np.array(axes, np.int64)), keepdims=0)
     return value
 
 

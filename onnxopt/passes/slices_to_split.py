@@ -26,7 +26,7 @@ class SlicesToSplit(GraphPass):
     info = PassInfo("slices-to-split", opt_level=1)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.opset() < 13:
+        if graph.opset() < 10:
             return
         groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
         for node in graph.by_op.get("Slice", ()):
@@ -78,8 +78,13 @@ def _covers(cuts: list[Range], size: int | None) -> bool:
 def _split(graph: Graph, axis: int, cuts: dict[Range, list[Node]], first: Node) -> None:
     source = first.inputs[0]  # not what it was at first, if that was itself cut out twice
     assert source is not None
-    sizes = graph.add_constant(np.array([b - a for a, b in cuts], np.int64), f"{source.name}_sizes", first)
-    split = Node(make_node("Split", "", first.name, {"axis": axis}), [source, sizes], [None] * len(cuts))
+    sizes = [b - a for a, b in cuts]
+    if graph.opset() < 13:
+        proto, inputs = make_node("Split", "", first.name, {"axis": axis, "split": sizes}), [source]
+    else:
+        proto = make_node("Split", "", first.name, {"axis": axis})
+        inputs = [source, graph.add_constant(np.array(sizes, np.int64), f"{source.name}_sizes", first)]
+    split = Node(proto, [*inputs], [None] * len(cuts))
     split.proto.metadata_props.extend(first.proto.metadata_props)
     split.stale = True
     graph.insert(split, first)

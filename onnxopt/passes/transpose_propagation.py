@@ -47,13 +47,13 @@ class TransposePropagation(GraphPass):
     (Concat, Split, Softmax, Reduce, Pad, Slice) has more Transposes at its border than the turned region needs, and
     these move no more elements.
     Keeps: what is read elsewhere, or an output, in its order: by a Transpose that counts against the rest.
-    Not done: opsets before 13.
+    Not done: opsets before 11; Softmax before opset 13, which takes all axes from one on together.
     """
 
     info = PassInfo("transpose-propagation", opt_level=2, before=("flatten-rows",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.is_function or graph.opset() < 13 or not graph.by_op.get("Transpose"):
+        if graph.is_function or graph.opset() < 11 or not graph.by_op.get("Transpose"):
             return
         while self._turn_regions(graph, ctx):
             pass  # what is turned reads what others read, and may be one region with them now
@@ -100,6 +100,8 @@ def _turnable_rank(node: Node) -> int | None:
         return None
     op = node.op
     if op not in UNARY and op not in _BROADCASTING and op not in _ONE_AXIS | _REDUCE and op not in ("Pad", "Slice"):
+        return None
+    if op in ("LogSoftmax", "Softmax") and node.graph is not None and node.graph.opset() < 13:
         return None
     first = node.inputs[0]
     value = first if op in _REDUCE and first is not None else node.outputs[0]

@@ -40,7 +40,7 @@ class Sequential(Pass):
 @register
 @dataclass(frozen=True)
 class Fixpoint(Pass):
-    """Runs passes in order, round after round, until a whole round changes nothing, and nothing new is learnt.
+    """Runs passes in order, round after round, until a whole round, that knows all there is to know, changes nothing.
 
     A pass is left out while the model is as that pass left it. Raises NoFixpointError after `max_rounds`.
     """
@@ -61,16 +61,15 @@ class Fixpoint(Pass):
         assert ctx.report is not None
         outer, ctx.in_round = ctx.in_round, True
         for _ in range(self.max_rounds):
-            before = model.state
             types.refresh_allowed(model)
+            types.settle(model)
+            before = model.state
             for i, p in enumerate(self.passes):
                 if not is_current(p, model, ctx):
                     ctx.rest.append((*self.passes[i + 1 :], self))
                     run_pass(p, model, ctx)
                     ctx.rest.pop()
             ctx.report.rounds += 1
-            if model.state == before:
-                types.settle(model)
             if model.state == before or ctx.fuel.left == 0:
                 ctx.in_round = outer
                 return

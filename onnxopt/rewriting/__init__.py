@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.lazy import lazy
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
-from onnxopt.rewriting.guards import ends_formula, quantized
+from onnxopt.rewriting.guards import ends_formula, quantized, widens, without_ones
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
 from onnxopt.rewriting.replace import remove_dead
@@ -40,6 +40,8 @@ __all__ = [
     "rewrite",
     "text",
     "var",
+    "widens",
+    "without_ones",
 ]
 
 __getattr__ = lazy(__name__, {"subgraph": ("Replaced", "SubgraphMatch", "SubgraphMatcher", "replace_pattern")})

@@ -9,6 +9,7 @@ from typing import Any
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
+from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, match
 from onnxopt.rewriting.matcher import value_equals as equals
@@ -124,8 +125,9 @@ class _Walk:
             self.inner.append((line, node, p))
         if p.name is not None:
             self.bound.nodes[p.name] = node
+        inputs = operands(node) if len(node.inputs) < len(p.inputs) else node.inputs
         for i, q in enumerate(p.inputs):
-            if not self.value(q, node.inputs[i] if i < len(node.inputs) else None, depth + 1):
+            if not self.value(q, inputs[i] if i < len(inputs) else None, depth + 1):
                 for rest in p.inputs[i + 1 :]:
                     self.lines.append(Line(depth + 1, None, text(rest)))
                 return False

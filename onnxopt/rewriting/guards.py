@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array
 from onnxopt.rewriting.match import Match
@@ -12,6 +15,35 @@ def quantized(m: Match, x: Value) -> bool:
     if x.producer is not None and x.producer.op == "DequantizeLinear":
         return True
     return any(user.op == "QuantizeLinear" for v in m.anchor.outputs if v is not None for user in v.users)
+
+
+def widens(m: Match, x: Value, c: Value) -> bool:
+    """May broadcasting with the constant `c` give more dims, or larger ones, than `x` has?"""
+    dims = c.constant_type()[1]
+    if not dims:
+        return False
+    shape = m.shape(x)
+    if shape is None or len(shape) < len(dims):
+        return True
+    return any(d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
+
+
+def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
+    """What a Reduce of `x` over dims of one makes, and whether it reduces at all; declines where a dim is another."""
+    given = node.input(1)
+    m.require(given is None or given.constant, "the axes are computed")
+    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
+    dims = m.shape(x)
+    if not axes:
+        if node.attr("noop_with_empty_axes", 0):
+            return x, False
+        m.require(dims is not None and all(d == 1 for d in dims), "reduces all axes")
+        axes = range(len(dims or ()))
+    m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
+    if node.attr("keepdims", 1) or not axes:
+        return x, True
+    places = sorted(a % len(dims or ()) for a in axes)
+    return m.op.Squeeze(x, m.const(np.array(places, np.int64))), True
 
 
 def ends_formula(x: Value, factor: Array) -> bool:

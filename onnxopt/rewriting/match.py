@@ -16,6 +16,8 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array, make_attribute, make_node
+from onnxopt.rewriting.forms import FORMS
+from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
 from onnxopt.rewriting.rule import Declined
 
@@ -114,6 +116,13 @@ class Match:
         self.new_constants.append((value, hint or self._hint(like)))
         return value
 
+    def adopt(self, inputs: list[Value | None]) -> None:
+        """What was an attribute is a constant of the graph, where a new node reads it."""
+        made = {id(v) for v, _ in self.new_constants}
+        for v in inputs:
+            if v is not None and v.constant and not v.name and v.producer is None and id(v) not in made:
+                self.new_constants.append((v, self._hint(None)))
+
     def _hint(self, like: Array | Value | None) -> str:
         if isinstance(like, Value):
             return like.name
@@ -143,6 +152,13 @@ class Builder:
             **attributes: Any,
         ) -> Any:
             m = self._m
+            ins = list(inputs)
+            form = FORMS.get(op_type) if not domain else None
+            if form is not None and m.opset < form.since and any(v is not None for v in ins[1:]):
+                written = written_as_attributes(form, ins[1:])
+                if isinstance(written, str):
+                    raise Declined(written)
+                ins, attributes = ins[:1], {**attributes, **written}
             same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
             if like is not None and same and not attributes and m.replaces(like):
                 proto = like.proto
@@ -160,9 +176,9 @@ class Builder:
                 proto = make_node(op_type, domain, m.anchor.name, attributes)
                 proto.metadata_props.extend(m.anchor.proto.metadata_props)
             results: list[Value | None] = [Value("", m.graph) for _ in range(outputs)]
-            ins = list(inputs)
             while ins and ins[-1] is None:
                 ins.pop()
+            m.adopt(ins)
             node = Node(proto, ins, results)
             node.stale = True
             for i, v in enumerate(results):

@@ -17,6 +17,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
 from onnxopt.protos import attribute_value, element_type
+from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var
 
 
@@ -97,6 +98,8 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node
     inputs, patterns = node.inputs, p.inputs
+    if len(inputs) < len(patterns):
+        inputs = operands(node)
     if len(inputs) > len(patterns) and not p.variadic:
         return False
     for name, expected in p.attributes:

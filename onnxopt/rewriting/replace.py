@@ -22,7 +22,10 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     created = {id(n) for n in m.new_nodes}
     taken: set[int] = set()
     before = [v for node, _ in m.bindings.covered for v in node.inputs if v is not None]
+    read = {id(v) for n in m.new_nodes for v in n.inputs} | {id(new) for _, new in pairs}
     for value, hint in m.new_constants:
+        if id(value) not in read:
+            continue  # an attribute says it
         graph.attach_constant(value, hint, before=m.before)
     for node in m.new_nodes:
         for v in node.outputs:

@@ -19,7 +19,7 @@ from onnxopt.verification.records import (
     VerifyOptions,
 )
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Died, Refused, Service
+from onnxopt.worker.service import Died, Refused, Service, Spare
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -54,14 +54,16 @@ class Verifier:
         labels: tuple[str, str] = ("the original", "the result"),
         stepwise: bool = False,
         start: str = _START,
+        spare: Spare | None = None,
     ) -> None:
         """`labels`: what messages call the two. `stepwise`: the timeout is for each step, and what dies in one case is
-        started again for the next."""
+        started again for the next. `spare`: where a worker comes from and goes to, that serves others too."""
         self.original = Path(original)
         self.options = options or VerifyOptions()
         self.labels = labels
         self.stepwise = stepwise
         self._start = start
+        self._spare = spare
         self._service: Service | None = None
         self._plan: Plan | None = None
         self._requests: list[tuple[Recipe, Read]] = []
@@ -78,7 +80,8 @@ class Verifier:
         self.options = self.options.share(self._limit_bytes)
 
     def _serve(self) -> Service:
-        return Service(self._start, self.options.timeout, self._limit_bytes)
+        make = Service if self._spare is None else self._spare.take
+        return make(self._start, self.options.timeout, self._limit_bytes)
 
     # -- what it is told ---------------------------------------------------------------------------------
 
@@ -376,7 +379,10 @@ class Verifier:
                     self._call("hold", Request(recipe, read(), self._base))
 
     def close(self) -> None:
-        if self._service is not None:
+        if self._service is not None and self._spare is not None:
+            self._spare.keep(self._service)
+            self._service = None
+        elif self._service is not None:
             self._service.close()
 
     def __enter__(self) -> Verifier:

@@ -108,12 +108,18 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
             threading.Thread(target=_watch, args=(parent, memory), daemon=True).start()
 
 
-def _watch(parent: int, memory: int) -> None:
+def peak_memory() -> int:
+    """Bytes that this process has had at most; 0 where nobody counts."""
+    if sys.platform == "win32":
+        return 0
     import resource
 
-    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _watch(parent: int, memory: int) -> None:
     while os.getppid() == parent:
-        if memory and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > memory:
+        if memory and peak_memory() > memory:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(_EVERY)
     os._exit(1)

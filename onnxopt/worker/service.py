@@ -13,12 +13,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.ort import onnxruntime
 from onnxopt.worker.frames import receive, send
+from onnxopt.worker.limits import peak_memory
 from onnxopt.worker.process import Gone, Worker
 
+LARGE: Final = 1 << 30  # bytes: a process that has had so much is not kept, a large model leaves a heap with holes
+_GRACE: Final = 0.5  # seconds for what nobody waits for any more
+_RENEW: Final = "renew"
+_STARTING: Final = "at its start"
 Tell = Callable[[str], None]
 
 
@@ -54,7 +59,7 @@ class Service:
         self.deadline: float | None = None
         self._posted: deque[str] = deque()
         self._worker: Worker | None = Worker(start, memory)
-        self._state = "at its start"
+        self._state = _STARTING
 
     @property
     def alive(self) -> bool:
@@ -94,6 +99,20 @@ class Service:
             with contextlib.suppress(Exception):
                 self.call(self._posted[0])
 
+    def renew(self, start: str, timeout: float, memory: int) -> bool:
+        """Forget all that was said and asked, for another caller; False, and closed, where that cannot be, or has no
+        point."""
+        if self._worker is not None and (start, memory) == (self._start, self._memory):
+            self._timeout, self.deadline = timeout, time.monotonic() + _GRACE
+            self.drain()
+            if self._worker is not None:
+                with contextlib.suppress(Died):
+                    if self.call(_RENEW) <= LARGE:
+                        self.deadline, self._state = None, _STARTING
+                        return True
+        self.close()
+        return False
+
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
@@ -105,6 +124,29 @@ class Service:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+class Spare:
+    """Keeps the worker of one caller for the next: it has imported what both need."""
+
+    def __init__(self) -> None:
+        self._kept: Service | None = None
+
+    def take(self, start: str, timeout: float, memory: int) -> Service:
+        """The one that is kept, as if it were new, or a new one."""
+        service, self._kept = self._kept, None
+        if service is not None and service.renew(start, timeout, memory):
+            return service
+        return Service(start, timeout, memory)
+
+    def keep(self, service: Service) -> None:
+        self.close()
+        self._kept = service
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
 
 def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
@@ -127,7 +169,11 @@ def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
             except EOFError:
                 return
             try:
-                answer = ("done", getattr(served, method)(*args))
+                if method == _RENEW:
+                    served = make(tell)
+                    answer: tuple[str, Any] = ("done", peak_memory())
+                else:
+                    answer = ("done", getattr(served, method)(*args))
             except Exception as e:
                 answer = ("raised", e)
             send(target, answer)

@@ -46,10 +46,6 @@ def test_a_constant_that_the_caller_of_a_function_decides_has_no_parameters() ->
     assert (found.nodes, found.parameters) == (3, 0)
 
 
-def test_a_constant_without_a_value_is_no_reason_to_fail() -> None:
-    assert stats('<ir_version: 8, opset_import: ["" : 17]> g () => (float[2] y) { y = Constant () }').parameters == 0
-
-
 def test_sparse_initializers_count_with_what_they_store() -> None:
     proto = helper.make_model(
         helper.make_graph(

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxopt.analysis.symbolic import Expr, Size, differs, divide, is_nonnegative, symbol
+from onnxopt.analysis.symbolic import Expr, Size, differs, divide, is_nonnegative, quotient, symbol
 
 a, b = symbol("a"), symbol("b")
 SIZES = st.fixed_dictionaries({"a": st.integers(0, 9), "b": st.integers(0, 9)})
@@ -55,9 +55,9 @@ def test_proofs_hold_for_every_size(x: Any, y: Any, of: dict[str, int]) -> None:
         assert value(p, of) != value(q, of)
     if is_nonnegative(p):
         assert value(p, of) >= 0
-    quotient = divide(p, q)
-    if quotient is not None and value(q, of):
-        assert value(quotient, of) * value(q, of) == value(p, of)
+    result = divide(p, q)
+    if result is not None and value(q, of):
+        assert value(result, of) * value(q, of) == value(p, of)
 
 
 def test_one_form_for_equal_expressions() -> None:
@@ -67,6 +67,16 @@ def test_one_form_for_equal_expressions() -> None:
     assert divide(a * b * 8, b * 4) == a * 2
     assert divide(a + 1, 2) is None
     assert divide(a * 4, a + b) is None
+    assert divide((a + b) * (a * 4 + 2), a + b) == a * 4 + 2
+    assert divide((a + b) * (a - b) + 1, a + b) is None
+    assert divide(a, 0) is None
+
+
+def test_the_floor_of_a_quotient() -> None:
+    assert quotient(-3, 2) == -2
+    assert quotient(a * 4 + 3, 2) == a * 2 + 1
+    assert quotient(a + 1, 2) == quotient(1 + a, 2) != quotient(a, 2)
+    assert quotient(symbol("x" * 300) + 1, 2) is None
     assert differs(a, -1)
     assert not differs(a, 0)
     assert str(2 * a * b + 1) == "1+2*a*b"

@@ -17,6 +17,7 @@ from onnxopt.batch import secret
 from onnxopt.batch.cache import Cache, Key
 from onnxopt.batch.placing import file_digest
 
+DATA = "m.onnx.0123456789ab.data"  # a name that results give
 KEY = Key(hashlib.sha256(b"a model").hexdigest(), named=True)
 links = pytest.mark.skipif(sys.platform == "win32", reason="needs symbolic links")
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and owners are POSIX's")
@@ -36,7 +37,7 @@ def full(tmp_path: Path) -> Path:
     made = tmp_path / "made"
     made.mkdir()
     (made / "m.onnx").write_bytes(b"model")
-    (made / "m.onnx.data").write_bytes(b"data")
+    (made / DATA).write_bytes(b"data")
     Cache(tmp_path / "cache").put(KEY, made / "m.onnx", {"nodes": 3}, 0)
     return tmp_path / "cache"
 
@@ -53,7 +54,7 @@ def taken(folder: Path, into: Path) -> tuple[bool, list[str]]:
     known = cache.get(KEY, into)
     if known is not None:
         assert known.model == into / "m.onnx"
-        assert (known.model.read_bytes(), (into / "m.onnx.data").read_bytes()) == (b"model", b"data")
+        assert (known.model.read_bytes(), (into / DATA).read_bytes()) == (b"model", b"data")
         assert (known.report, known.code) == ({"nodes": 3}, 0)
     return known is not None, cache.notes
 

@@ -108,4 +108,4 @@ def test_processes_are_started_in_two_places_by_one_command() -> None:
         for file in PACKAGE.rglob("*.py")
         if starts.search(file.read_text()) or "multiprocessing" in file.read_text()
     }
-    assert found == {("batch/local.py", True), ("verification/process.py", True)}
+    assert found == {("batch/local.py", True), ("worker/process.py", True)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxopt.passes  # noqa: F401 - registers them
-from onnxopt.graph import Model, check_model, read_model
+from onnxopt.graph import Model, read_model
 from onnxopt.graph.names import Names
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import PassContext, execute, parse_pipeline
+from tests.steps import lines_executed
 
 SMALL, LARGE = 100, 1000
 
@@ -74,22 +74,7 @@ def adds(count: int) -> Model:
 
 
 def steps(m: Model, pipeline: str, level: int) -> int:
-    """Lines of Python executed: what a clock would say on a quiet machine."""
-    count = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        execute(parse_pipeline(pipeline), m, PassContext(opt_level=level))
-    finally:
-        sys.settrace(before)
-    check_model(m)
-    return count
+    return lines_executed(lambda: execute(parse_pipeline(pipeline), m, PassContext(opt_level=level)))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from onnxopt.pipeline.pattern_partition import pattern_partitions
 from onnxopt.pipeline.split import Part, split
 from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 from onnxopt.rewriting import Match, op, rewrite, var
+from tests.steps import lines_executed
 
 X = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
 SIGNATURE = "(float[2, 4] x) => (float[2, 4] y)"
@@ -280,29 +281,12 @@ def _shape(name: str, count: int) -> Model:
     return read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
-def _steps(m: Model) -> int:
-    """Lines of Python executed: what a clock would say on a quiet machine."""
-    count = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        propose(m, "Sum")
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_the_steps_per_node_stay_flat(name: str) -> None:
     """Ten times the nodes, ten times the work; `benchmarks/partition.py` says how long that takes."""
     small, large = _shape(name, COUNT // 10), _shape(name, COUNT)
-    assert _steps(large) / _steps(small) < 20, "a quadratic algorithm takes a hundred times as many"
+    large_steps, small_steps = (lines_executed(partial(propose, m, "Sum")) for m in (large, small))
+    assert large_steps / small_steps < 20, "a quadratic algorithm takes a hundred times as many"
     partitions, own = propose(large, "Sum"), SHAPES[name][1]
     assert sum(len(p) for p in partitions) == sum(own(n) for n in range(COUNT))
     assert name != "chain" or len(partitions) == 1

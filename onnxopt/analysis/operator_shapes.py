@@ -1,0 +1,236 @@
+"""Shapes of what windows, samplers, recurrences and runtimes' own operators make, as expressions of what they read.
+
+A rule takes (sizes known so far, node) and gives the dims of each output, None for those that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.analysis.symbolic import Size, divide, quotient
+from onnxopt.graph.node import Node
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shape_data import ShapeData
+
+Dims = tuple[Size | None, ...]
+Rule = Callable[["ShapeData", Node], "list[Dims | None] | None"]
+
+
+def _ints(s: ShapeData, n: Node, index: int, name: str) -> list[int] | None:
+    """A list of plain numbers: an attribute of older opsets, an input of newer ones."""
+    written = n.attr(name)
+    if written is not None:
+        return [int(written)] if isinstance(written, int) else [int(i) for i in written]
+    content = s.content(n.input(index))
+    values = content.reshape(-1).tolist() if content is not None else None
+    return values if values is not None and all(isinstance(v, int) for v in values) else None
+
+
+def _windows(n: Node, sizes: tuple[Size, ...], kernel: list[int]) -> Iterator[Size | None]:
+    """Places of a window along each spatial axis."""
+    count = len(sizes)
+    strides, dilations = n.attr("strides") or [1] * count, n.attr("dilations") or [1] * count
+    pads = n.attr("pads") or [0] * (2 * count)
+    mode = n.attr("auto_pad") or "NOTSET"
+    mode = mode.decode() if isinstance(mode, bytes) else mode
+    for i, size in enumerate(sizes):
+        stride, span = strides[i], dilations[i] * (kernel[i] - 1) + 1
+        if mode in ("SAME_UPPER", "SAME_LOWER"):
+            yield quotient(size + (stride - 1), stride)
+        elif n.attr("ceil_mode") and stride > 1:
+            yield None
+        else:
+            border = 0 if mode == "VALID" else pads[i] + pads[i + count]
+            yield quotient(size + (border - span + stride), stride)
+
+
+def _conv(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, w = s.shape(n.input(0)), s.shape(n.input(1))
+    if x is None or w is None or len(x) < 3 or len(x) != len(w):
+        return None
+    kernel = [k for k in w[2:] if isinstance(k, int)]
+    return [(x[0], w[0], *_windows(n, x[2:], kernel))] if len(kernel) == len(x) - 2 else None
+
+
+def _conv_transpose(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, w = s.shape(n.input(0)), s.shape(n.input(1))
+    if (
+        x is None
+        or w is None
+        or len(x) != len(w)
+        or n.attr("output_shape")
+        or n.attr("auto_pad") not in (None, "NOTSET")
+    ):
+        return None
+    count, group = len(x) - 2, n.attr("group") or 1
+    strides, dilations = n.attr("strides") or [1] * count, n.attr("dilations") or [1] * count
+    pads, extra = n.attr("pads") or [0] * (2 * count), n.attr("output_padding") or [0] * count
+    result: list[Size | None] = [x[0], w[1] * group]
+    for i, k in enumerate(w[2:]):
+        more = dilations[i] * (k + -1) + 1 + extra[i] - pads[i] - pads[i + count]
+        result.append(strides[i] * (x[i + 2] + -1) + more)
+    return [tuple(result)]
+
+
+def _pool(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, kernel = s.shape(n.input(0)), n.attr("kernel_shape")
+    if x is None or not kernel or len(kernel) != len(x) - 2:
+        return None
+    dims = (*x[:2], *_windows(n, x[2:], kernel))
+    return [dims] * len(n.outputs)
+
+
+def _global_pool(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x = s.shape(n.input(0))
+    return [(*x[:2], *(1 for _ in x[2:]))] if x is not None else None
+
+
+def _first(s: ShapeData, n: Node) -> list[Dims | None]:
+    return [s.shape(n.input(0))]
+
+
+def _resize(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x = s.shape(n.input(0))
+    policy = n.attr("keep_aspect_ratio_policy")
+    if x is None or policy not in (None, "stretch", b"stretch"):
+        return None
+    result: list[Size | None] = list(x)
+    axes = [i % len(x) for i in n.attr("axes") or range(len(x))]
+    sizes, scales = s.content(n.input(3)), n.input(2)
+    if sizes is not None and sizes.size == len(axes):
+        for i, size in zip(axes, sizes.reshape(-1).tolist()):
+            result[i] = size
+        return [tuple(result)]
+    if scales is None or not scales.constant or scales.array.size != len(axes):
+        return None
+    for i, scale in zip(axes, scales.array.reshape(-1).tolist()):
+        result[i] = result[i] * int(scale) if scale in range(1, 1 << 16) else None  # type: ignore[operator]
+    return [tuple(result)]
+
+
+def _pad(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, pads = s.shape(n.input(0)), _ints(s, n, 1, "pads")
+    if x is None or pads is None:
+        return None
+    given = n.input(3)
+    axes = list(range(len(x))) if given is None else _ints(s, n, 3, "axes")
+    if axes is None or len(pads) != 2 * len(axes):
+        return None
+    result: list[Size | None] = list(x)
+    for i, axis in enumerate(axes):
+        result[axis] = x[axis] + (pads[i] + pads[i + len(axes)])
+    return [tuple(result)]
+
+
+def _tile(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, repeats = s.shape(n.input(0)), s.content(n.input(1))
+    if x is None or repeats is None or repeats.shape != (len(x),):
+        return None
+    return [tuple(None if r is None else d * r for d, r in zip(x, repeats.tolist()))]
+
+
+def _split(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, count = s.shape(n.input(0)), len(n.outputs)
+    if x is None:
+        return None
+    axis = int(n.attr("axis") or 0) % len(x)
+    sizes: list[Any] | None
+    if n.input(1) is not None:
+        content = s.content(n.input(1))
+        sizes = content.reshape(-1).tolist() if content is not None else None
+    else:
+        sizes = n.attr("split") or [divide(x[axis], count)] * count
+    if sizes is None or len(sizes) != count:
+        sizes = [None] * count
+    return [(*x[:axis], size, *x[axis + 1 :]) for size in sizes]
+
+
+def _top_k(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, k = s.shape(n.input(0)), s.content(n.input(1))
+    if not x or k is None or k.size != 1:
+        return None
+    axis = int(n.attr("axis")) % len(x)
+    dims = (*x[:axis], k.reshape(-1)[0], *x[axis + 1 :])
+    return [dims, dims]
+
+
+def _grid_sample(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, grid = s.shape(n.input(0)), s.shape(n.input(1))
+    return [(*x[:2], *grid[1:-1])] if x is not None and grid is not None and len(x) == len(grid) else None
+
+
+def _einsum(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    equation = n.attr("equation")
+    text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
+    terms, arrow, result = text.partition("->")
+    if not arrow or "." in text:
+        return None
+    sizes: dict[str, Size] = {}
+    for term, v in zip(terms.split(","), n.inputs, strict=False):
+        dims = s.shape(v)
+        if dims is None or len(dims) != len(term):
+            return None
+        for letter, d in zip(term, dims):
+            if sizes.get(letter, 1) == 1:  # one may broadcast
+                sizes[letter] = d
+    return [tuple(sizes.get(letter) for letter in result)]
+
+
+def _recurrent(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, hidden = s.shape(n.input(0)), n.attr("hidden_size")
+    if x is None or len(x) != 3 or not hidden or n.attr("layout"):
+        return None
+    directions = 2 if n.attr("direction") in ("bidirectional", b"bidirectional") else 1
+    last: Dims = (directions, x[1], int(hidden))
+    return [(x[0], *last), last, last]
+
+
+def _flatten(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x = s.shape(n.input(0))
+    if x is None:
+        return None
+    axis, result = int(n.attr("axis")), []
+    axis += len(x) if axis < 0 else 0
+    for part in (x[:axis], x[axis:]):
+        total: Size = 1
+        for d in part:
+            total = total * d
+        result.append(total)
+    return [tuple(result)]
+
+
+def _columns(s: ShapeData, n: Node) -> list[Dims | None] | None:
+    x, columns = s.shape(n.input(0)), n.attr("N")
+    return [(*x[:-1], columns)] if x and columns else None
+
+
+_SAME: Final = (
+    *("BatchNormalization", "DequantizeLinear", "Dropout", "GroupNormalization", "Hardmax", "InstanceNormalization"),
+    *("LRN", "LpNormalization", "MeanVarianceNormalization", "Mish", "QuantizeLinear", "RMSNormalization"),
+    *("Selu", "Shrink", "Softsign", "Swish", "ThresholdedRelu", "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler"),
+)
+# Of onnxruntime's own operators, those whose first output is like their first input.
+_SAME_THERE: Final = (
+    *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"),
+    "SkipSimplifiedLayerNormalization",
+)
+RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(_SAME, _first),
+    **{f"com.microsoft::{op}": _first for op in _SAME_THERE},
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
+    "com.microsoft::MatMulNBits": _columns,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Einsum": _einsum,
+    "Flatten": _flatten,
+    "GridSample": _grid_sample,
+    "Pad": _pad,
+    "Resize": _resize,
+    "Split": _split,
+    "Tile": _tile,
+    "TopK": _top_k,
+}

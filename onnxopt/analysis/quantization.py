@@ -1,0 +1,79 @@
+"""QuantizeLinear of constants: the bits that every correct runtime makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array, element_type, numpy_dtype
+
+# Of integers the least and the largest, of float8 the largest finite number.
+_RANGES: Final = {
+    TensorProto.UINT8: (0, 255),
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT16: (0, 65535),
+    TensorProto.INT16: (-32768, 32767),
+    TensorProto.UINT4: (0, 15),
+    TensorProto.INT4: (-8, 7),
+}
+_LARGEST: Final = {
+    TensorProto.FLOAT8E4M3FN: 448.0,
+    TensorProto.FLOAT8E4M3FNUZ: 240.0,
+    TensorProto.FLOAT8E5M2: 57344.0,
+    TensorProto.FLOAT8E5M2FNUZ: 57344.0,
+}
+
+
+def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
+    """What a QuantizeLinear makes of single precision; None where runtimes may differ (NaN, infinities, a scale of 0).
+
+    The quotient is rounded to single precision, then to the nearest integer, or number of eight bits, ties to even; it
+    stops at the ends of the range.
+    """
+    x, scale = inputs[0], inputs[1]
+    zero = inputs[2] if len(inputs) > 2 else None
+    if x is None or scale is None or not (x.dtype == scale.dtype == np.float32) or node.attr("precision", 0):
+        return None
+    kind = element_type(zero) if zero is not None else node.attr("output_dtype", 0) or TensorProto.UINT8
+    steps = _along(node, scale, x.shape)
+    if steps is None or kind not in _RANGES | _LARGEST:
+        return None
+    with np.errstate(all="ignore"):
+        quotient = x / steps
+    if not np.isfinite(quotient).all() or not np.isfinite(steps).all():
+        return None
+    if kind in _LARGEST:
+        largest = _LARGEST[kind]
+        if (zero is not None and zero.astype(np.float32).any()) or (
+            not node.attr("saturate", 1) and (np.abs(quotient) > largest).any()
+        ):
+            return None
+        return np.asarray(np.clip(quotient, -largest, largest).astype(numpy_dtype(kind)))
+    offset = np.zeros((), np.int64) if zero is None else _along(node, zero.astype(np.int64), x.shape)
+    if offset is None:
+        return None
+    low, high = _RANGES[kind]
+    whole = np.rint(np.clip(quotient.astype(np.float64), low - offset, high - offset)).astype(np.int64) + offset
+    return np.asarray(whole.astype(numpy_dtype(kind)))
+
+
+def _along(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array | None:
+    """A scale or zero point for each element, along an axis or in blocks along it."""
+    if parameter.ndim == 0 or (parameter.ndim == 1 and parameter.size == 1):
+        return parameter.reshape(())
+    axis, rank, block = int(node.attr("axis", 1)), len(shape), int(node.attr("block_size", 0) or 0)
+    if not -rank <= axis < rank:
+        return None
+    axis %= rank
+    if block:
+        if parameter.ndim != rank or block * parameter.shape[axis] < shape[axis]:
+            return None
+        wide = np.take(np.repeat(parameter, block, axis), range(shape[axis]), axis)
+        return wide if wide.shape == shape else None
+    if parameter.shape != (shape[axis],):
+        return None
+    return parameter.reshape([-1 if i == axis else 1 for i in range(rank)])

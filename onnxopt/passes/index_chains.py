@@ -1,0 +1,88 @@
+"""Elements that are picked one by one are picked together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, op, rewrite, var
+
+
+@rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather"), const("axes")))
+def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
+    """Unsqueeze(Gather(x, i, axis), axis) = Gather(x, [i], axis)."""
+    rank, axis = m.rank(x), int(m.gather.attr("axis"))
+    m.require(index.ndim == 0 and axes.size == 1, "more than one element or axis")
+    place = int(axes.reshape(-1)[0])
+    m.require(rank is not None or min(place, axis) >= 0, "negative axes of an unknown rank")
+    n = rank or max(place, axis) + 1
+    m.require(place % n == axis % n, "another axis")
+    result: Value = m.op.Gather(x, m.const(index.reshape(1)), like=m.gather)
+    return result
+
+
+@rewrite(op.Concat(var("first"), ..., name="concat"))
+def concat_of_picks(m: Match, first: Value) -> Value:
+    """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis; = x where these are all."""
+    rank = m.rank(first)
+    if rank is None:
+        m.skip()
+    axis = int(m.concat.attr("axis")) % rank
+    parts: list[tuple[Value, list[int]] | Value] = []
+    merged = False
+    for v in m.concat.inputs:
+        assert v is not None
+        picked = _picked(m, v, axis)
+        last = parts[-1] if parts else None
+        if picked is None:
+            parts.append(v)
+        elif isinstance(last, tuple) and last[0] is picked[0]:
+            parts[-1] = last[0], last[1] + picked[1]
+            merged = True
+        else:
+            parts.append(picked)
+    if not merged:
+        m.skip()
+    inputs = [p if isinstance(p, Value) else _all_of(m, *p, axis) for p in parts]
+    result: Value = m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
+    return result
+
+
+def _picked(m: Match, v: Value, axis: int) -> tuple[Value, list[int]] | None:
+    """What nobody else reads of a tensor whose length along the axis is known: the tensor, and the indices."""
+    node = v.producer
+    if node is None or node.op != "Gather" or node.has_references or v.only_user is not m.concat:
+        return None
+    x, given = node.inputs[0], node.inputs[1]
+    if x is None or given is None or x.constant or not given.constant or given.array.ndim != 1:
+        return None
+    dims = m.shape(x)
+    size = dims[axis] if dims is not None and axis < len(dims) else None
+    if dims is None or not isinstance(size, int) or node.attr("axis") % len(dims) != axis:
+        return None
+    indices = given.array
+    if ((indices < -size) | (indices >= size)).any():
+        return None
+    return x, (indices % size).tolist()
+
+
+def _all_of(m: Match, x: Value, indices: list[int], axis: int) -> Value:
+    dims = m.shape(x) or ()
+    if indices == list(range(int(dims[axis] or 0))):
+        return x
+    result: Value = m.op.Gather(x, m.const(np.array(indices, np.int64)), axis=axis)
+    return result
+
+
+@register
+class IndexChains(RewritePass):
+    """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]); Unsqueeze(Gather(x, i)) = Gather(x, [i]).
+
+    Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
+    Targets of Reshape are written like that: one dim of a Shape after the other.
+    """
+
+    info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
+    rules = (unsqueeze_of_gather, concat_of_picks)

@@ -1,0 +1,82 @@
+"""What older opsets write as attributes and newer ones as inputs: rules see, and make, inputs."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis.types import dtype
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.protos import Array, numpy_dtype
+
+
+class Form(NamedTuple):
+    """From opset `first` on `names` are attributes, from `since` on inputs in this order, behind the data."""
+
+    first: int
+    since: int
+    names: tuple[str, ...]
+
+
+_REDUCE: Final = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"),
+    "ReduceSumSquare",
+)
+FORMS: Final = {
+    "Clip": Form(6, 11, ("min", "max")),
+    "Pad": Form(2, 11, ("pads", "value")),
+    "ReduceSum": Form(1, 13, ("axes",)),
+    "Slice": Form(1, 10, ("starts", "ends", "axes")),
+    "Split": Form(2, 13, ("split",)),
+    "Squeeze": Form(1, 13, ("axes",)),
+    "Unsqueeze": Form(1, 13, ("axes",)),
+    **dict.fromkeys(_REDUCE, Form(1, 18, ("axes",))),
+}
+_NUMBERS: Final = frozenset({"max", "min", "value"})  # of the type of the data; the others are lists of integers
+
+
+def operands(node: Node) -> list[Value | None]:
+    """The inputs of a node, with values of no graph for the attributes that are inputs later: constants."""
+    form = FORMS.get(node.op)
+    assert node.graph is not None
+    if form is None or not form.first <= node.graph.opset() < form.since or len(node.inputs) != 1:
+        return node.inputs
+    x = node.inputs[0]
+    found: list[Value | None] = [x]
+    for name in form.names:
+        attribute = node.attr(name)
+        if attribute is None:
+            found.append(None)
+            continue
+        value = Value("", node.graph)
+        found.append(value)
+        kind = dtype(x) if x is not None and name in _NUMBERS else TensorProto.INT64
+        if kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64):  # else it is not known as one
+            value.constant = True
+            value.array = np.array(attribute, numpy_dtype(kind))
+    while found and found[-1] is None:
+        found.pop()
+    return found
+
+
+def attributes(form: Form, values: list[Value | None]) -> dict[str, object] | str:
+    """The attributes that say what `values`, the inputs behind the data, say later; or why there are none such."""
+    found: dict[str, object] = dict.fromkeys(form.names)
+    for i, v in enumerate(values):
+        if v is None:
+            continue
+        if i >= len(form.names) or not v.constant:
+            return f"an attribute has to say it before opset {form.since}"
+        name, array = form.names[i], v.array
+        if name in _NUMBERS and not _is_single_precision(array):
+            return "the attribute holds single precision only"
+        found[name] = float(array.reshape(())) if name in _NUMBERS else array.reshape(-1).tolist()
+    return found
+
+
+def _is_single_precision(array: Array) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((array.astype(np.float32).astype(array.dtype) == array).all())

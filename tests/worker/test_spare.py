@@ -1,0 +1,62 @@
+"""One worker for one caller after another: as new for each, and never waited for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from onnxopt.worker.service import Spare
+
+START = "from tests.worker.toy import main; main()"
+
+
+@pytest.fixture
+def spare() -> Iterator[Spare]:
+    found = Spare()
+    yield found
+    found.close()
+
+
+def test_the_next_caller_gets_the_process_and_nothing_of_what_was_said(spare: Spare) -> None:
+    first = spare.take(START, 10.0, 0)
+    process, count = first.call("add")
+    first.post("add")  # nobody asks for the answer
+    spare.keep(first)
+    second = spare.take(START, 10.0, 0)
+    assert (process, count) == (second.call("add")[0], 1)
+    assert second.call("add") == (process, 2)
+    second.close()
+
+
+def test_what_is_still_busy_is_not_waited_for(spare: Spare) -> None:
+    first = spare.take(START, 10.0, 0)
+    process, _ = first.call("add")
+    first.post("sleep", 60.0)
+    spare.keep(first)
+    began = time.monotonic()
+    second = spare.take(START, 10.0, 0)
+    assert time.monotonic() - began < 10
+    assert second.call("add")[0] != process
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    second.close()
+
+
+def test_other_limits_need_another_process(spare: Spare) -> None:
+    first = spare.take(START, 10.0, 0)
+    process, _ = first.call("add")
+    spare.keep(first)
+    second = spare.take(START, 10.0, 4 << 30)
+    assert second.call("add")[0] != process
+    second.close()
+
+
+def test_one_is_kept(spare: Spare) -> None:
+    first, second = spare.take(START, 10.0, 0), spare.take(START, 10.0, 0)
+    spare.keep(first)
+    spare.keep(second)
+    assert not first.alive
+    assert second.alive
