@@ -3,6 +3,8 @@
 PYTHON ?= python3
 JOBS ?= 2
 EXAMPLES ?= 20000
+SECONDS ?= 600
+SEED ?= 0
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz lint types format bench bench-growth bench-judge bench-macs bench-onnxsim bench-peers clean
+.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load lint types format bench bench-growth bench-judge bench-macs bench-onnxsim bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +71,14 @@ docs: $(READY) ## build the documentation into build/site
 
 fuzz: $(READY) ## optimize many random graphs (EXAMPLES=20000)
 	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py -q
+
+fuzz-hostile: $(READY) ## run 5,700 hostile files and calls, and end commands at 100 moments (JOBS=2 SEED=0)
+	@seq 0 $$(( $(JOBS) - 1 )) | xargs -I{} -P $(JOBS) $(BIN)/python -m tests.hostile --seed $(SEED) --part {}/$(JOBS)
+	@ONNXOPT_MOMENTS=100 $(BIN)/python -m pytest tests/hostile/test_faults.py -q -n $(JOBS)
+
+fuzz-load: $(READY) ## load, optimize and save what a fuzzer makes, guided by coverage (SECONDS=600)
+	@$(BIN)/python -m pip install --quiet atheris 2> /dev/null || echo "no atheris here" >&2
+	@$(BIN)/python -m tests.hostile.load_fuzzer --seconds $(SECONDS)
 
 lint: $(READY) ## check style and formatting
 	@$(BIN)/ruff check .

@@ -295,7 +295,7 @@ def optimize_file(
         clock = now
 
     if check_result and passes.passes and verifier is None:
-        verifier = Verifier(source, verify_options or VerifyOptions())
+        verifier = Verifier(source, verify_options or VerifyOptions(limit=options.limits.memory))
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from onnx import AttributeProto, TensorProto
@@ -199,8 +199,8 @@ def _file_bytes(model: Model) -> int:
         for e in tensor.external_data
         if e.key == "location"
     }
-    files: set[Path] = {model.path.resolve(), *((folder / name).resolve() for name in names)}
-    return sum(f.stat().st_size for f in files if f.is_file())
+    files = {os.path.realpath(folder / name) for name in names if "\0" not in name} | {os.path.realpath(model.path)}
+    return sum(os.path.getsize(f) for f in files if os.path.isfile(f))
 
 
 def _tensors(graph: Graph) -> Iterator[TensorProto]:

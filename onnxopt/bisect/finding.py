@@ -146,9 +146,8 @@ def _smallest(
     """The first part on which the pass alone makes a result that differs."""
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
-        plain = (
-            VerifyOptions(*(getattr(verify_options, n) for n in ("rtol", "atol", "seed"))) if verify_options else None
-        )
+        kept = ("rtol", "atol", "seed", "limit")
+        plain = VerifyOptions(**{n: getattr(verify_options, n) for n in kept}) if verify_options else None
         for part in parts:
             before.write_bytes(part.SerializeToString())
             model = from_proto(part)

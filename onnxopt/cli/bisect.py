@@ -48,7 +48,8 @@ def bisect(
 
     options = make_options(given)
     with blaming(source):
-        found = search(source, options, VerifyOptions(rtol, atol, seed), (lambda _: None) if quiet else say)
+        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory)
+        found = search(source, options, judging, (lambda _: None) if quiet else say)
     place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
     number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""
     say(f"{place}: run {found.pass_run} of the pipeline's passes{number}: {found.message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -34,6 +35,11 @@ _COMMANDS: Final = {
     "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
     "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
 }
+# What the system says of itself, whatever was asked for: no bug of ours.
+_REFUSED: Final = (
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
+)
 _CLEANING_UP: Final = 10.0  # seconds
 
 
@@ -98,6 +104,8 @@ def main() -> None:
     except Exception as e:
         if os.environ.get("ONNXOPT_DEBUG"):
             _say_trace()
+        if what := _refused(e):
+            _fail(f"the system refuses: {what}", "raise its limits (ulimit -a), or make room", 2)
         _fail(
             f"internal error: {type(e).__name__}: {' '.join(str(e).split())}",
             "please report it; ONNXOPT_DEBUG=1 shows where",
@@ -115,6 +123,15 @@ class _Interruption:
         if time.monotonic() > self._quiet_until:
             self._quiet_until = time.monotonic() + _CLEANING_UP
             raise KeyboardInterrupt
+
+
+def _refused(e: Exception) -> str:
+    """What the system does not give, empty where this is no such error."""
+    if isinstance(e, MemoryError):
+        return "it has no more memory"
+    if isinstance(e, OSError) and e.errno in _REFUSED:
+        return str(e.strerror)
+    return str(e) if isinstance(e, RuntimeError) and "start new thread" in str(e) else ""
 
 
 def _leave() -> None:

@@ -100,12 +100,17 @@ def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return {key: text for key, _, text in pairs}
 
 
+def _is_size(text: str) -> bool:
+    """A number that a dim can hold; Python refuses to read very long ones."""
+    return text.strip().isdecimal() and len(text.strip()) < 19
+
+
 def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
     """`--dim NAME=SIZE`, repeatable."""
     sizes = {}
     for text in value:
         name, found, size = text.rpartition("=")
-        if not found or not name or not size.strip().isdigit():
+        if not found or not name or not _is_size(size):
             raise click.BadParameter(f"{text!r} is not NAME=SIZE")
         sizes[name] = int(size)
     return sizes
@@ -116,7 +121,7 @@ def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, .
     shapes = {}
     for text in value:
         name, found, sizes = text.rpartition(":")
-        if not found or not name or not all(s.strip().isdigit() for s in sizes.split(",")):
+        if not found or not name or not all(_is_size(s) for s in sizes.split(",")):
             raise click.BadParameter(f"{text!r} is not INPUT:1,128")
         shapes[name] = tuple(int(s) for s in sizes.split(","))
     return shapes

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onnxopt.cli.options import limit_option
 from onnxopt.cli.say import say
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few
 
@@ -52,8 +53,9 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     metavar="OUT.onnx",
     help="Write the model with each supported part as one function call, and check it.",
 )
+@limit_option
 def partition(
-    source: Path, ops: tuple[str, ...], out_dir: Path | None, allow_single_node: bool, fused: Path | None
+    source: Path, ops: tuple[str, ...], out_dir: Path | None, allow_single_node: bool, fused: Path | None, limit: int
 ) -> None:
     """Cut a model into the parts that a backend supports and the rest.
 
@@ -80,9 +82,9 @@ def partition(
         if out_dir is not None or fused is not None:
             plan = make_plan(model.proto)
             if out_dir is not None:
-                _write_parts(source, plan, parts, out_dir)
+                _write_parts(source, plan, parts, out_dir, limit)
             if fused is not None:
-                _write_fused(source, plan, model, proposed, fused)
+                _write_fused(source, plan, model, proposed, fused, limit)
 
 
 def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
@@ -139,7 +141,7 @@ def _print_table(parts: Sequence[Part], summary: str) -> None:
     show(table, summary)
 
 
-def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path) -> None:
+def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, limit: int) -> None:
     """Write and check the parts beside `folder`; they go into it when they are right."""
     from onnxopt.io import refuse_overwriting_input
     from onnxopt.io.placing import refuse_special
@@ -169,7 +171,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path) 
             )
         index = Path(t) / _INDEX
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
-        _check(source, plan, steps, "the parts, run in order,")
+        _check(source, plan, steps, "the parts, run in order,", limit)
         folder.mkdir(exist_ok=True)
         for file in [*(s.file for s in steps), index]:
             os.replace(file, folder / file.name)
@@ -185,7 +187,9 @@ def _encoded(proto: ModelProto, name: str) -> bytes:
         raise ModelError(f"{name} is larger than 2 GiB", "support fewer operators, so that parts get smaller") from None
 
 
-def _write_fused(source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path) -> None:
+def _write_fused(
+    source: Path, plan: Plan, model: Model, proposed: Sequence[Partition], destination: Path, limit: int
+) -> None:
     from onnxopt.io import Staged
     from onnxopt.pipeline.fuse import fuse_partition
     from onnxopt.verification.composition import Step
@@ -201,16 +205,17 @@ def _write_fused(source: Path, plan: Plan, model: Model, proposed: Sequence[Part
         staged.write(model)
         required = tuple(i.name for i in plan.inputs)
         outputs = tuple(v.name for v in model.graph.outputs)
-        _check(source, plan, [Step(staged.path, required, outputs, tuple(plan.overridable))], "the fused model")
+        step = Step(staged.path, required, outputs, tuple(plan.overridable))
+        _check(source, plan, [step], "the fused model", limit)
         staged.commit()
     say(f"wrote {destination}: {count} function calls, {len(model.graph)} nodes")
 
 
-def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str) -> None:
+def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, limit: int) -> None:
     from onnxopt.verification import DIFFERENT, UNVERIFIED, VerifyOptions
     from onnxopt.verification.composition import verify_composition
 
-    verdict = verify_composition(source, plan, steps, VerifyOptions())
+    verdict = verify_composition(source, plan, steps, VerifyOptions(limit=limit))
     if verdict.status == DIFFERENT:
         raise VerificationError(
             f"{what} differ{'s' * ('model' in what)} from the original: {verdict.message}",

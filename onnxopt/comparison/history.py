@@ -16,7 +16,7 @@ from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
 from onnxopt.pipeline.instruments import Entry, Journal, Sizes, Timeline
-from onnxopt.verification import Verification, Verifier
+from onnxopt.verification import Verification, Verifier, VerifyOptions
 
 _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
 
@@ -62,7 +62,7 @@ def judge(
     """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
     `entries`: what the run that made it did, to say which rewrites happened at its places."""
     options = options or OptimizeOptions()
-    with Verifier(source) as verifier:
+    with Verifier(source, VerifyOptions(limit=options.limits.memory)) as verifier:
         verifier.start()
         model = load(source)
         if options.dims or options.shapes:

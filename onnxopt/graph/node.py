@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from onnx import AttributeProto, NodeProto
 
+from onnxopt.errors import ModelError
 from onnxopt.graph.schema import attribute_default
 from onnxopt.protos import Array, attribute_value, body_graphs, make_attribute, qualified, tensor_to_array
 
@@ -117,12 +118,22 @@ class Node:
         """The attribute's value; else the schema's default for the opset in force; else `default`."""
         found = self.attributes.get(name)
         if found is not None:
-            return UNKNOWN if found.ref_attr_name else attribute_value(found)
+            return self._referred(found) if found.ref_attr_name else attribute_value(found)
         if self.graph is not None:
             schema = attribute_default(self.op, self.graph.opset(self.domain), name)
             if schema is not None:
                 return schema
         return default
+
+    def _referred(self, attribute: AttributeProto) -> Unknown:
+        """A function's attribute. Outside of functions nobody gives it a value: raises ModelError."""
+        if self.graph is not None and not self.graph.root.is_function:
+            raise ModelError(
+                f"{self.graph.model.name}: {self.graph.path}: {self} refers to the attribute "
+                f"`{attribute.ref_attr_name}` of a function, and is in none",
+                "the file does not pass onnx.checker; export it again, or repair it",
+            )
+        return UNKNOWN
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set (None: remove) an attribute in place."""

@@ -25,7 +25,10 @@ _WORD: Final = re.compile(r"[\w.:/+-]+")
 
 def parse_pipeline(text: str) -> Sequential:
     """The passes that `text` names. Raises UsageError that points at the line and column."""
-    return _Parser(text).everything()
+    try:
+        return _Parser(text).everything()
+    except RecursionError:
+        raise UsageError("the pipeline is nested too deep", "write fewer passes inside each other") from None
 
 
 def text(p: Pass) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.verification.cases import OWN, missing
 from onnxopt.verification.compare import compare
@@ -15,9 +17,13 @@ from onnxopt.verification.judge import Judge
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import DIFFERENT, EQUAL, UNVERIFIED, CaseRecord, Verification, VerifyOptions
-from onnxopt.verification.run import OnnxRuntime, Reference, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, is_starved, reason
 from onnxopt.verification.verdict import conclude, word
-from onnxopt.worker.service import Refused
+from onnxopt.worker.limits import Limits
+from onnxopt.worker.service import Died, Refused, Service, Tell, serve
+
+_START: Final = "from onnxopt.verification.composition import main; main()"
+_STEPS: Final = "running the parts"
 
 
 @dataclass(frozen=True)
@@ -31,11 +37,33 @@ class Step:
 
 
 def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
-    """Run the original, and the steps in order, on inputs made by `plan`; optimizations are off in both.
+    """Run the original, and the steps in order, on inputs made by `plan`, in a worker; optimizations are off in both.
 
-    In this process: a crash of the runtime is one of ours. Status `unverified` where the original does not run.
+    Status `unverified` where the original does not run, or takes more than it may.
     """
-    judge = Judge()
+    limit = Limits(options.limit).bytes
+    with Service(_START, options.timeout, limit) as service:
+        service.deadline = time.monotonic() + options.timeout
+        try:
+            found: Verification = service.call("verify", original.absolute(), plan, steps, options.share(limit))
+        except Died as e:
+            is_wrong = e.state == _STEPS and not e.late
+            return Verification(DIFFERENT if is_wrong else UNVERIFIED, str(e))
+    return found
+
+
+def main() -> None:
+    """The worker's program."""
+    serve(_Worker)
+
+
+class _Worker:
+    def __init__(self, tell: Tell) -> None:
+        self.verify = functools.partial(_verify, tell)
+
+
+def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
+    judge = Judge(tell)
     try:
         judge.open(str(original), options, ("the original", "the result"))
         if plan.stateful:  # onnxruntime would write into weights that parts have copies of: no comparison is fair
@@ -47,9 +75,12 @@ def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], option
     kept = list(judge.kept.values())
     if not kept:
         return Verification(UNVERIFIED, f"the original fails on every input tried: {answers[0].note}")
+    tell(_STEPS)
     try:
         found = _run(steps, [case for case, _ in kept], isinstance(judge.engine, OnnxRuntime))
     except Exception as e:
+        if is_starved(e):
+            return Verification(UNVERIFIED, f"the parts take more memory than they may (--memory): {reason(e)}")
         return Verification(DIFFERENT, f"the parts fail where the original runs: {reason(e)}")
     records = []
     for (case, results), values in zip(kept, found, strict=True):

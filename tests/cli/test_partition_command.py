@@ -112,17 +112,20 @@ def test_a_part_that_cannot_be_a_function_stays(tmp_path: Path) -> None:
     assert "0 function calls, 1 nodes" in r.output
 
 
+WRONG = """from onnxopt.verification import composition
+honest = composition._run
+def wrong(*args):
+    found = honest(*args)
+    found[1]["y"] = found[1]["y"] + 1
+    return found
+composition._run = wrong
+composition.main()"""
+
+
 def test_a_mismatch_is_an_error_and_nothing_is_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = composition._run
-
-    def wrong(*args: Any) -> list[dict[str, Any]]:
-        found = honest(*args)
-        found[1]["y"] = found[1]["y"] + 1
-        return found
-
-    monkeypatch.setattr(composition, "_run", wrong)
+    monkeypatch.setattr(composition, "_START", WRONG)
     for option, target in (("--out-dir", "parts"), ("--fuse", "fused.onnx")):
         r = run(source, "--ops", "Mul", option, tmp_path / target)
         assert isinstance(r.exception, VerificationError)

@@ -1,0 +1,53 @@
+"""A sample of what strangers may send: `make fuzz-hostile` runs all of it.
+
+What other tests ask in detail (`test_dangerous_models.py`, `test_names.py`, `test_external.py`) is here in its breadth.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SCRIPT
+from tests.hostile.inputs import Input, inputs
+from tests.hostile.promise import HERE, Ran, broken, tree
+from tests.hostile.runner import Runner
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a run left behind")
+
+ALL = 5000
+EVERY = 11
+PARTS = 4  # each a test, so that they may run side by side
+INSTALLED = 450  # every so many go through the installed command
+SECONDS = 60.0  # for what takes a third of it, on a machine that does other things
+
+
+def test_there_are_enough() -> None:
+    assert sum(1 for _ in inputs()) >= ALL
+
+
+def sample(part: int) -> list[Input]:
+    return list(inputs())[part * EVERY :: EVERY * PARTS]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_is_promised(part: int, tmp_path: Path) -> None:
+    with Runner(tmp_path, SECONDS) as runner:
+        for given in sample(part):
+            ran = runner.run(given)
+            assert not ran.broken, f"{given.name}: {given.call.args}\n{ran.broken}\n{ran.stdout!r}\n{ran.stderr!r}"
+
+
+@pytest.mark.parametrize("given", list(inputs())[5::INSTALLED], ids=lambda given: ascii(given.name))
+def test_the_installed_command(given: Input, tmp_path: Path) -> None:
+    """Without a fork of anything: a start of Python for each."""
+    given.lay(tmp_path)
+    before = tree(tmp_path)
+    done = subprocess.run(
+        [SCRIPT, *given.call.args], cwd=tmp_path / HERE, capture_output=True, timeout=SECONDS, check=False
+    )
+    ran = Ran(done.returncode, False, 0.0, 0.0, 0, [], done.stdout, done.stderr, before, tree(tmp_path))
+    assert not broken(given.call, ran, tmp_path), (done.stdout, done.stderr)
