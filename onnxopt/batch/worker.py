@@ -40,6 +40,7 @@ def main() -> None:
             last = False
             while not last and (job := jobs.next()) is not None:
                 outcome = run(job, send, judge=judge)
+                jobs.is_busy = False  # before anybody hears of it, and ends stdin
                 last = jobs.taken >= _MOST_JOBS or peak_memory() > LARGE
                 send(Done(outcome, last))
                 if not last:
@@ -57,14 +58,13 @@ class _Jobs:
     def __init__(self) -> None:
         self.taken = 0
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._is_busy = False
+        self.is_busy = False
         threading.Thread(target=self._read, daemon=True).start()
 
     def next(self) -> Job | None:
         """The next job, None after the last."""
-        self._is_busy = False
         job = self._queue.get()
-        self._is_busy = True
+        self.is_busy = job is not None
         self.taken += 1
         return job
 
@@ -75,7 +75,7 @@ class _Jobs:
                 assert isinstance(job, Job)
                 self._queue.put(job)
         self._queue.put(None)
-        if self._is_busy:
+        if self.is_busy:
             _interrupt()
 
 

@@ -272,10 +272,11 @@ def test_what_protobuf_cannot_hold_is_not_tried(run: Run, tmp_path: Path) -> Non
     model = write_model(tmp_path / "in" / "m.onnx", ["w.bin"], missing=True, size=600_000_000)
     with open(model.with_name("w.bin"), "wb") as f:
         f.truncate(2_400_000_000)
-    done = run("optimize", "in/m.onnx", "out.onnx", "--external", "inline", "--no-verify")
+    folds = ("--disable", "sum_with_zeros,neutral_tensor")  # zeros would be no terms
+    done = run("optimize", "in/m.onnx", "out.onnx", "--external", "inline", "--no-verify", *folds)
     assert done.returncode == 2
     assert "2.2 GiB of weights" in done.stderr
-    done = run("optimize", "in/m.onnx", "out.onnx", "--no-verify")
+    done = run("optimize", "in/m.onnx", "out.onnx", "--no-verify", *folds)
     assert done.returncode == 0, done.stderr
     (data,) = tmp_path.glob("out.onnx.*.data")
     assert data.stat().st_size == 2_400_000_000

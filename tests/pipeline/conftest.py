@@ -34,6 +34,8 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
     for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
         monkeypatch.delitem(sys.modules, name)
+    for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:
+        del registry._PASSES[name]  # of a test elsewhere, whose module is forgotten
 
 
 @pytest.fixture
