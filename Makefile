@@ -64,7 +64,7 @@ browser: ## find Chromium, which tests open the report page in, or install it (D
 # Without a browser its tests fail and say so; the others run.
 test: $(READY) ## run the test suite (JOBS=2)
 	@$(MAKE) --no-print-directory --silent browser || true
-	@$(BIN)/python -m pytest -n $(JOBS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 docs: $(READY) ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html
