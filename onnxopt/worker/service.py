@@ -21,7 +21,7 @@ from onnxopt.worker.limits import peak_memory
 from onnxopt.worker.process import Gone, Worker
 
 LARGE: Final = 1 << 30  # bytes: a process that has had so much is not kept, a large model leaves a heap with holes
-_GRACE: Final = 0.5  # seconds for what nobody waits for any more
+_GRACE: Final = 2.0  # seconds for what nobody waits for any more
 _RENEW: Final = "renew"
 _STARTING: Final = "at its start"
 Tell = Callable[[str], None]
