@@ -246,7 +246,8 @@ class _Facts:
     """What one run of inference found, beside what was known before.
 
     Both are true, so the dims that they give to one axis are the same size, whatever they call it: `same` maps a symbol
-    to one that says more, a number at best. So do two symbols of earlier runs become one.
+    to one that says more, a number at best. So do two symbols of earlier runs become one. What a body says is true of
+    its own values: outside, where it may not run, it says nothing.
     """
 
     def __init__(self, own: set[str], suffix: str) -> None:
@@ -277,7 +278,7 @@ class _Facts:
             if dims is None or (value.shape is not None and len(value.shape) != len(dims)):
                 dims = value.shape
             elif value.shape is not None:
-                dims = tuple(map(self._merged, value.shape, dims))
+                dims = tuple(self._merged(a, b, everywhere=graph.owner is None) for a, b in zip(value.shape, dims))
             if dims is not None:
                 self.found.append((value, dims))
         if graph.owners:
@@ -286,14 +287,14 @@ class _Facts:
                     if a.name in node.bodies:
                         self._read(node.bodies[a.name], a.g)
 
-    def _merged(self, known: Dim, new: Dim) -> Dim:
+    def _merged(self, known: Dim, new: Dim, everywhere: bool) -> Dim:
         """Of two dims that are the same size, the one that says more: numbers, symbols of inputs, the older."""
         a, b = self._best(known), self._best(new)
         if a is None or b is None or a == b:
             return b if a is None else a
         if isinstance(a, int) or (isinstance(b, str) and (_is_invented(b) or not _is_invented(a))):
             a, b = b, a  # b says more
-        if isinstance(a, str) and a not in self.own:
+        if everywhere and isinstance(a, str) and a not in self.own:
             self.same[a] = b
         return b
 

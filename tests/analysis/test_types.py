@@ -12,6 +12,20 @@ SAME = """
 g (float[N, 3] x) => (float[N, 3] a, float[N, 3] b, float[K] c) { a = Relu (x) b = Neg (x) c = lab.Keep (x) }
 """
 
+# The branch runs only where `x` has five elements, if it runs.
+BRANCH = """
+<ir_version: 8, opset_import: ["" : 17, "lab" : 1]>
+g (float[N] x, bool c) => (float[K] y)
+<float[5] five = {1, 2, 3, 4, 5}>
+{
+  u = lab.Keep (x)
+  y = If (c) <
+    then_branch = t () => (float[J] a) { a = Identity (five) },
+    else_branch = e () => (float[L] b) { b = Neg (five) }
+  >
+}
+"""
+
 # How long `flat` is comes of arithmetic that only constant folding does.
 LATE = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -37,6 +51,16 @@ def test_two_symbols_of_one_size_become_one() -> None:
     types.infer(model)
     assert (a.shape, b.shape, c.shape) == (("N", 3), ("N", 3), ("N",))
     assert (model.version, model.learnt) == (0, 3)
+
+
+def test_what_a_branch_says_of_a_size_is_true_in_the_branch() -> None:
+    model = read_model(build_text(BRANCH))
+    outside = value(model, "u")
+    (owner,) = model.graph.by_op["If"]
+    inside = owner.bodies["then_branch"].outputs[0]
+    outside.shape = inside.shape = ("s@0",)
+    types.infer(model)
+    assert (inside.shape, outside.shape) == ((5,), ("s@0",))
 
 
 def test_what_is_known_no_better_is_no_news() -> None:
