@@ -101,9 +101,8 @@ def learn(value: Value, dims: Shape) -> None:
     if known is not None and any(map(_says_more, dims, known)):
         model = value.graph.model
         model.learnt += 1
-        if model.watch is not None:
-            for user in value.users:
-                model.watch(user)
+        for user in value.users:
+            model.mark(user)
 
 
 def _says_more(new: Dim, known: Dim) -> bool:

@@ -40,6 +40,13 @@ class Bindings:
 
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     """Bindings; None if the structure differs; a reason if only a condition on it does not hold."""
+    inputs = anchor.inputs
+    count = len(inputs)
+    for i, ops in pattern.form:  # most patterns end here
+        if i < count:
+            v = inputs[i]
+            if v is None or (not v.constant if not ops else v.producer is None or v.producer.op not in ops):
+                return None
     b = Bindings()
     if not _match_node(pattern, anchor, b):
         return None
@@ -124,6 +131,8 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
         return _match_node(p, value.producer, b)
     if isinstance(p, (Var, Const)):
         if value is None and not p.optional:
+            return False
+        if isinstance(p, Var) and p.constant is not None and (value is None or value.constant is not p.constant):
             return False
         if p.name in b.values:
             return b.values[p.name] is value
