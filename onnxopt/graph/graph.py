@@ -292,11 +292,19 @@ class Graph:
             self.insert(node, before)
 
     def add_initializer(self, value: Value) -> None:
-        """Make an existing value (of a Constant node being removed) an initializer of this scope."""
+        """Make an existing value, whose array or tensor is set, an initializer of this scope."""
         self.initializers[value.name] = value
-        value.producer, value.index, value.constant, value.graph = None, 0, True, self
+        value.producer, value.index, value.graph = None, 0, self
+        self.know(value)
         self.initializers_changed = True
         self.model.version += 1
+
+    def know(self, value: Value) -> None:
+        """`value`, whose array or tensor is set, is a constant from now on, whoever makes it."""
+        if not value.constant:
+            value.constant = True
+            for user in value.users:
+                self.model.mark(user)
 
     def remove_initializer(self, value: Value) -> None:
         assert not value.is_used

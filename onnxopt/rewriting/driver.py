@@ -230,5 +230,7 @@ class Driver:
         seen = self._reasons.setdefault((rule.name, reason), set())
         if node not in seen:
             seen.add(node)
-            decline = self.records[rule.name].declined.setdefault(reason, Decline(repr(node)))
-            decline.count += 1
+            declined = self.records[rule.name].declined
+            if reason not in declined:
+                declined[reason] = Decline(repr(node))
+            declined[reason].count += 1

@@ -192,7 +192,8 @@ def value_equals(value: Value, literal: object) -> bool:
 def _refusal(b: Bindings) -> str | None:
     """Why a structure that matches may not be rewritten; checked from the cheap to the costly."""
     anchor = b.covered[0][0]
-    if any(node.has_references for node, _ in b.covered):
+    assert anchor.graph is not None
+    if anchor.graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
     for name in b.constants:
         value = b.values[name]
