@@ -186,8 +186,12 @@ class _Facts:
 
     def _read(self, graph: Graph, nodes: Iterable[Node], proto: GraphProto) -> None:
         by_name: dict[str, tuple[int, Shape | None]] = {}
+        decoded: dict[bytes, tuple[int, Shape | None]] = {}  # a network has few types
         for info in (*proto.input, *proto.value_info, *proto.output):
-            data_type, dims = tensor_type(info.type)
+            key = info.type.SerializeToString()
+            if key not in decoded:
+                decoded[key] = tensor_type(info.type)
+            data_type, dims = decoded[key]
             if data_type and (dims is not None or info.name not in by_name):
                 by_name[info.name] = data_type, dims
         for value in (*graph.inputs, *(v for n in nodes for v in n.outputs if v is not None)):
