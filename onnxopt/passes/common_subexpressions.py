@@ -14,7 +14,7 @@ from onnxopt.graph.schema import is_deterministic, is_known
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.pattern import COMMUTATIVE
 
-Seen = MutableMapping[Hashable, Node]
+Seen = MutableMapping[Hashable, Node | None]
 Inside = dict[Value, int]  # numbers for what the bodies of a node compute
 
 # Runtimes look for one DequantizeLinear for each use of a weight.
