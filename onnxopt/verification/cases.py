@@ -57,6 +57,7 @@ GROUPS: Final = {
     "masks": tuple(name for name, r in RECIPES.items() if r.mask),
 }
 _MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
+_ATTEMPTS: Final = 12  # to find other sizes
 _LARGER: Final = 16  # times the sizes that the original is known to take
 
 
@@ -98,13 +99,17 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         if base is not None:  # images and windows have a smallest size, a batch has not
             yield base | {s: recipe.size for s in plan.symbols if plan.is_batch(s)}
         return
+    batches = [s for s in plan.symbols if plan.is_batch(s)]
     if recipe.other and base is not None:
-        changing = [s for s in plan.symbols if not plan.is_batch(s)]
+        changing = [s for s in plan.symbols if s not in batches]
         later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
         most = _LARGER * max(base.values(), default=1)  # far larger ones take long to fail
-        fitting = (c for c in later if max(c.values(), default=1) <= most)
-        yield from (c for c in fitting if c != base and all(c[s] != base[s] for s in changing))
-    if recipe.mask and plan.symbols:
+        fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))
+        another = {s: base[s] + (base[s] > 1) for s in batches}  # of one that has to be 1, the larger ones failed
+        for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
+            yield choice | {s: another[s] for s in batches if choice[s] in (1, base[s])}
+        yield base | another
+    if recipe.mask and plan.symbols and not plan.windows:
         yield from plan.size_choices((_MASKED_LENGTH,))
     if base is not None:
         yield base

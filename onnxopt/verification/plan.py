@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.decisions import conditions, decides, operator_names
 from onnxopt.verification.hints import baked, batches, sums
+from onnxopt.verification.windows import WINDOWS, windowed
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -72,13 +73,14 @@ class Plan:
     addends: frozenset[str] = frozenset()  # symbols that outputs have sums of
     batches: frozenset[str] = frozenset()  # symbols that are the first dim of an input, and no other
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
+    windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
 
     @property
     def symbols(self) -> list[str]:
         return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
 
     def is_batch(self, symbol: str) -> bool:
-        return _BATCH.search(symbol) is not None or (bool(self.addends) and symbol in self.batches)
+        return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
 
     def fix(self, dims: dict[str, int]) -> None:
         """Give dynamic dims their sizes."""
@@ -88,6 +90,7 @@ class Plan:
 
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
+        windows = [] if sizes else self.windows
         sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         symbols = self.symbols
         if not symbols:
@@ -95,11 +98,16 @@ class Plan:
             return
         composite = [s for s in symbols if _COMPOSITE.search(s)] or self._totals(symbols)
         batch = [s for s in symbols if self.is_batch(s)]
-        for size in sizes:
-            plain = {s: min(size, 3) if s in batch else size for s in symbols}
-            # total = past + 1 where one token is fed, past + sequence where as many are
-            for total in (size + 1, 2 * size, size) if composite else (size,):
-                yield plain | {s: total for s in composite if s not in batch}
+        for i, window in enumerate(windows):
+            yield dict.fromkeys(symbols, 2 + i) | window
+        for count in (3, 1) if batch else (3,):
+            for i, window in enumerate(windows):  # what goes with them may be as long
+                yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(batch, min(2 + i, count))
+            for size in sizes:
+                plain = {s: min(size, count) if s in batch else size for s in symbols}
+                # total = past + 1 where one token is fed, past + sequence where as many are
+                for total in (size + 1, 2 * size, size) if composite else (size,):
+                    yield plain | {s: total for s in composite if s not in batch}
         for size in sizes:
             yield dict.fromkeys(symbols, size)
 
@@ -126,6 +134,9 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.decides = decides(proto)
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
+    if plan.symbols and not WINDOWS.isdisjoint(ops):
+        named = [s for s in plan.symbols if plan.is_batch(s)]
+        plan.windows = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:

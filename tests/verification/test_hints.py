@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper, parser
 
-from onnxopt.verification import EQUAL, verify
+from onnxopt.verification import DIFFERENT, EQUAL, verify
 from tests.samples import build_text
 
 # The mask is as long as what is there already and what is new; no dim of an input says so.
@@ -50,7 +52,7 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
     [
         (PAST, [{"s0": 2, "s1": 2, "s27": 2, "s10": 2, "s64": 4}, {"s0": 3, "s1": 3, "s27": 3, "s10": 3, "s64": 6}]),
         (BAKED, [{"b": 3, "t": 7}]),
-        (LONG, [{"b": 3, "t": 512}, {"b": 3, "t": 1600}]),
+        (LONG, [{"b": 2, "t": 960}, {"b": 3, "t": 1280}]),
     ],
     ids=["past", "baked", "long"],
 )
@@ -68,3 +70,50 @@ def test_far_larger_sizes_are_not_tried_for_another_case(tmp_path: Path) -> None
     """What is traced with seven tokens takes no others: those that it would fail on at length are left out."""
     path = save(build_text(BAKED), tmp_path)
     assert verify(path, path).seconds < 5
+
+
+# A detector: attention from one query over what a picture is reduced to, eight times in each direction.
+DETECTOR = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, 3, h, w] x, float[16, 3, 8, 8] w1, float[16, 16] wk, float[16, 16] wv, float[1, 1, 16] query)
+  => (float[b, 1, 16] y)
+<int64[3] rows = {0, 16, -1}, float scale = {SCALE}>
+{
+  c = Conv <strides = [4, 4], pads = [2, 2, 2, 2]> (x, w1)
+  r = Relu (c)
+  s = MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 1, 1]> (r)
+  flat = Reshape (s, rows)
+  tokens = Transpose <perm = [0, 2, 1]> (flat)
+  k_proj = MatMul (tokens, wk)
+  k = Mul (k_proj, scale)
+  v = MatMul (tokens, wv)
+  kt = Transpose <perm = [0, 2, 1]> (k)
+  scores = MatMul (query, kt)
+  weights = Softmax <axis = -1> (scores)
+  y = MatMul (weights, v)
+}
+"""
+
+
+def test_attention_is_over_several_tokens(tmp_path: Path) -> None:
+    """Over a single one it gives its value, whatever the keys are."""
+    for name, scale in (("a", "1.0"), ("b", "8.0")):
+        onnx.save(_weighted(DETECTOR.replace("SCALE", scale)), tmp_path / name)
+    verdict = verify(tmp_path / "a", tmp_path / "b")
+    assert verdict.status == DIFFERENT, verdict.message
+    first, second = (c.dims for c in verdict.cases)
+    assert first == {"b": 2, "h": 16, "w": 24}
+    assert second == {"b": 3, "h": 32, "w": 16}, "other sizes, another batch, and a picture is no square"
+
+
+def _weighted(text: str) -> onnx.ModelProto:
+    """Inputs with fixed sizes become weights."""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for info in list(model.graph.input):
+        shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
+        if all(shape):
+            value = rng.standard_normal(shape).astype(np.float32) / 4
+            model.graph.initializer.append(numpy_helper.from_array(value, info.name))
+            model.graph.input.remove(info)
+    return model
