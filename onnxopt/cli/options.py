@@ -133,16 +133,27 @@ def _apply(options: list[Callable[[F], F]], function: F) -> F:
     return function
 
 
-def dim_option(default: str) -> Callable[[F], F]:
-    """`--dim NAME=SIZE`, given as `dims`; `default` says what happens to the others."""
+def dim_option(default: str, *also: str) -> Callable[[F], F]:
+    """`--dim NAME=SIZE`, and what it is `also` called, given as `dims`; `default` says what happens to the others."""
     return click.option(
         "--dim",
+        *also,
         "dims",
         callback=parse_dims,
         multiple=True,
         metavar="NAME=SIZE",
         help=f"Give a dynamic dim its size. [default: {default}]",
     )
+
+
+verify_dim_option = click.option(
+    "--verify-dim",
+    "verify_dims",
+    callback=parse_dims,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Verify with this size of a dynamic dim, which stays dynamic. [default: found by trying]",
+)
 
 
 def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int:

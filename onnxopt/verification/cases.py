@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,8 +71,8 @@ def choose(names: Sequence[str]) -> list[Recipe]:
     return list(found.values())
 
 
-def missing(recipe: Recipe, plan: Plan) -> str:
-    """Why the model has no such case; empty where it has."""
+def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
+    """Why the model has no such case, where these inputs are given; empty where it has."""
     if recipe.size and not plan.symbols:
         return "the model has no dynamic dims"
     if recipe.mask and not any(i.is_mask for i in plan.inputs):
@@ -81,7 +81,9 @@ def missing(recipe: Recipe, plan: Plan) -> str:
         return "the model has no initializers that are also inputs"
     if (recipe.values != "random" or recipe.other) and not plan.inputs:
         return "the model has no inputs"
-    return ""
+    if recipe.override or recipe.name == "random" or not plan.gives_all(given):
+        return ""
+    return "" if recipe == OWN[0] else "all inputs are given"
 
 
 def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:

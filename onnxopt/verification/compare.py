@@ -93,8 +93,9 @@ def evidence(value: Any) -> Evidence | None:
     )
 
 
-def proves_nothing(runs: Sequence[Evidence | None]) -> str:
-    """Why an output that is the same in every case, or nothing but NaN or zero, is weak evidence; else empty."""
+def proves_nothing(runs: Sequence[Evidence | None], fixed: bool = False) -> str:
+    """Why an output that is the same in every case (unless the inputs are `fixed`), or nothing but NaN or zero, is weak
+    evidence; else empty."""
     found = [e for e in runs if e is not None]
     if not found or len(found) < len(runs):
         return ""
@@ -102,7 +103,7 @@ def proves_nothing(runs: Sequence[Evidence | None]) -> str:
         return "is all NaN"
     if all(e.zero for e in found):
         return "is all zero"
-    same = len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
+    same = not fixed and len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
     return "does not depend on the inputs" if same else ""
 
 

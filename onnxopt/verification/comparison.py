@@ -55,7 +55,7 @@ def _requests(
     if names is None and not sets and not given:
         names = ("all",)
     for recipe in choose(names or ()):
-        why = missing(recipe, plan)
+        why = missing(recipe, plan, given)
         others = {i.name for i in models[1].graph.input}
         if recipe.override and not why:
             why = "".join(f"B does not take `{n}`" for n in list(plan.overridable)[:1] if n not in others)

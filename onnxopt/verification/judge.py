@@ -17,6 +17,7 @@ import numpy as np
 
 from onnxopt.verification.cases import sizes
 from onnxopt.verification.compare import compare, differ, evidence
+from onnxopt.verification.datasets import fitted
 from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
@@ -92,13 +93,16 @@ class Judge:
     def original(self, request: Request) -> Answer:
         """Run the original on the first inputs of a case that it takes; skipped if there are none."""
         record = JudgedCase(request.recipe.name, {})
+        plan = fitted(self.planned, request.data.inputs)
+        known = request.base or self.base or {}
+        base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         try:
             case, values = feed(
                 self._run_original,
-                self.planned,
+                plan,
                 request.recipe,
                 request.data,
-                sizes(self.planned, request.recipe, request.base or self.base),
+                sizes(plan, request.recipe, base),
                 self.options.seed,
                 self.labels[0],
                 self.search,
@@ -106,7 +110,7 @@ class Judge:
         except Refused as e:
             record.status, record.note = "skipped", str(e)
             return Answer(record)
-        record.dims = case.dims
+        record.dims = case.dims = plan.fixed | case.dims
         self.base = self.base or case.dims
         count = len(self.outputs)
         answer = Answer(record)

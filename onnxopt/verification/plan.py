@@ -6,9 +6,10 @@ nothing but numpy and a runtime.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 _LONG: Final = (512, 1600, 5200)  # windows over raw audio
+_FITTING: Final = 6  # different sizes of what is given
 # Operators that hand integers on unchanged, as far as bounds are concerned.
 _CARRIES: Final = frozenset((
     "Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat",
@@ -74,6 +76,8 @@ class Plan:
     batches: frozenset[str] = frozenset()  # symbols that are the first dim of an input, and no other
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
+    fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
+    likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
 
     @property
     def symbols(self) -> list[str]:
@@ -82,22 +86,51 @@ class Plan:
     def is_batch(self, symbol: str) -> bool:
         return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
 
+    def gives_all(self, given: Collection[str]) -> bool:
+        return bool(self.inputs) and all(i.name in given for i in self.inputs)
+
+    def give(self, shapes: dict[str, tuple[int, ...]], dims: dict[str, int]) -> Plan:
+        """The plan where these inputs are given, and say that dims have these sizes: the others are to fit them."""
+        plan = replace(self, inputs=[replace(i, shape=shapes.get(i.name, i.shape)) for i in self.inputs])
+        plan.fix(dims)
+        if plan.symbols:
+            plan.likely = list(plan._fitting([s for s in shapes.values() if s]))
+        return plan
+
+    def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
+        """As long as what is given at the same place; or as another size there is, or two of them together."""
+        like: dict[str, int] = {}
+        for i in self.inputs:
+            for k, symbol in ((k, d) for k, d in enumerate(i.shape) if isinstance(d, str)):
+                near = [s[k] for s in shapes if len(s) == len(i.shape)] or [s[0] for s in shapes if not k] or [2]
+                like.setdefault(symbol, near[0])
+        yield like
+        sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
+        sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
+        free = [s for s in like if s not in self.batches and not self.is_batch(s)]
+        composite = self._composite(free)
+        for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
+            for size in sizes:
+                yield like | dict.fromkeys(changed, size)
+
     def fix(self, dims: dict[str, int]) -> None:
         """Give dynamic dims their sizes."""
+        self.fixed = self.fixed | dims
         self.inputs = [
             replace(i, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in i.shape)) for i in self.inputs
         ]
 
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
-        windows = [] if sizes else self.windows
+        windows, likely = ([], []) if sizes else (self.windows, self.likely)
         sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         symbols = self.symbols
         if not symbols:
             yield {}
             return
-        composite = [s for s in symbols if _COMPOSITE.search(s)] or self._totals(symbols)
+        composite = self._composite(symbols)
         batch = [s for s in symbols if self.is_batch(s)]
+        yield from likely
         for i, window in enumerate(windows):
             yield dict.fromkeys(symbols, 2 + i) | window
         for count in (3, 1) if batch else (3,):
@@ -111,8 +144,11 @@ class Plan:
         for size in sizes:
             yield dict.fromkeys(symbols, size)
 
-    def _totals(self, symbols: Sequence[str]) -> list[str]:
-        """Where outputs have sums of symbols, what is neither part of one nor a batch is one too: a mask over all."""
+    def _composite(self, symbols: Sequence[str]) -> list[str]:
+        """Those that are sums of others by their names; or, where outputs have sums of symbols, those that are neither
+        part of one nor a batch: a mask over all."""
+        if named := [s for s in symbols if _COMPOSITE.search(s)]:
+            return named
         return [s for s in symbols if s not in self.addends and not self.is_batch(s)] if self.addends else []
 
 

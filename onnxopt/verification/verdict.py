@@ -116,9 +116,10 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
     return text or verdict.message
 
 
-def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]]) -> dict[str, str]:
-    """Outputs that say nothing in any case, and why."""
-    return {name: f"output `{name}` {why}" for name, found in outputs.items() if (why := proves_nothing(found))}
+def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) -> dict[str, str]:
+    """Outputs that say nothing in any case, and why. `fixed`: the inputs are the same in all."""
+    found = {name: proves_nothing(runs, fixed) for name, runs in outputs.items()}
+    return {name: f"output `{name}` {why}" for name, why in found.items() if why}
 
 
 def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:

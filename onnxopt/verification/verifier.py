@@ -97,17 +97,19 @@ class Verifier:
         """Tell the worker what the original expects; it runs it then. `submit` does this if nobody did before.
 
         `override`: initializers that are also inputs may be given other values (False: nobody does so). Raises
-        UsageError for inputs that the options give and the model does not take.
+        UsageError for inputs and dims that the options give and the model does not have.
         """
         from onnxopt.verification.cases import OWN, missing
         from onnxopt.verification.datasets import Data, read_array
+        from onnxopt.verification.interface import fix_dims
         from onnxopt.verification.plan import make_plan
 
         plan = make_plan(original)
         if not override:
             plan.overridable = {}
         given = {name: read_array(name, Path(file), plan) for name, file in self.options.inputs.items()}
-        self.prepare(plan, [(r, lambda: Data(given)) for r in OWN if not missing(r, plan)])
+        fix_dims(plan, self.options.dims)
+        self.prepare(plan, [(r, lambda: Data(given)) for r in OWN if not missing(r, plan, given)])
 
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
         """The same with a plan and the cases, and how to read their data."""
@@ -325,7 +327,7 @@ class Verifier:
         for answer in answers:
             for name, taken in answer.branches.items():
                 branches.setdefault(name, set()).add(taken)
-        return weak_outputs(outputs), untaken_branches(branches)
+        return weak_outputs(outputs, self._plan.gives_all(self.options.inputs)), untaken_branches(branches)
 
     # -- the second look ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from onnxopt.verification import DIFFERENT, EQUAL, verify
+from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
 from tests.samples import build_text
 
 # The mask is as long as what is there already and what is new; no dim of an input says so.
@@ -117,3 +117,26 @@ def _weighted(text: str) -> onnx.ModelProto:
             model.graph.initializer.append(numpy_helper.from_array(value, info.name))
             model.graph.input.remove(info)
     return model
+
+
+def test_given_inputs_fix_sizes_and_the_others_fit(tmp_path: Path) -> None:
+    model = build_text(PAST)
+    path = save(model, tmp_path)
+    np.save(tmp_path / "new.npy", np.ones((1, 5), np.float32))
+    np.save(tmp_path / "past.npy", np.ones((1, 3), np.float32))
+    inputs = {name: str(tmp_path / f"{name}.npy") for name in ("new", "past")}
+    verdict = verify(path, path, VerifyOptions(inputs=inputs))
+    assert verdict.status == EQUAL, verdict.message
+    assert [c.dims for c in verdict.cases] == [{"s0": 1, "s27": 5, "s10": 3, "s1": 1, "s64": 8}] * 2, (
+        "past and new together"
+    )
+
+
+def test_of_given_inputs_there_is_one_case(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, k] x, float[m] f) => (float[n, k] y) { y = Relu (x) }'
+    path = save(parser.parse_model(text), tmp_path)
+    np.save(tmp_path / "x.npy", np.ones((1, 5), np.float32))
+    np.save(tmp_path / "f.npy", np.ones(1, np.float32))
+    inputs = {name: str(tmp_path / f"{name}.npy") for name in "xf"}
+    verdict = verify(path, path, VerifyOptions(inputs=inputs))
+    assert verdict.message == "bit for bit the same, 1 case (n=1 k=5 m=1)"
