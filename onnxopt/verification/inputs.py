@@ -69,6 +69,10 @@ class InputMaker:
         return Case(name, case.dims, feeds)
 
 
+_SHARE: Final = 0.25  # of elements that are what inputs are compared with
+_NO_BOUND: Final = 1 << 31
+
+
 def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: int, mode: str) -> Any:
     if i.kind == "string":
         return rng.choice(np.array(["a", "b", "text"], object), shape)
@@ -92,6 +96,11 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
         if shape and shape[-1] > 1 and variant:
             mask[..., -1] = 0
         return mask
+    decisive = [n for n in i.compared if mode == "bounded" and 0 <= n < (i.bound or _NO_BOUND)]
+    if decisive and math.prod(shape) == 1:
+        return np.full(shape, decisive[variant % len(decisive)])
+    if decisive:  # a token that means padding, among others
+        return np.where(rng.random(shape) < _SHARE, rng.choice(decisive, shape), rng.integers(0, high, shape))
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
     return rng.integers(0, high, shape)

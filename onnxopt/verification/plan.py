@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.decisions import conditions, decides, operator_names
-from onnxopt.verification.hints import baked, batches, sums
+from onnxopt.verification.hints import baked, batches, compared, sums
 from onnxopt.verification.windows import WINDOWS, windowed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 _LONG: Final = (512, 1600, 5200)  # windows over raw audio
 _FITTING: Final = 6  # different sizes of what is given
+_COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 # Operators that hand integers on unchanged, as far as bounds are concerned.
 _CARRIES: Final = frozenset((
     "Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat",
@@ -48,6 +49,7 @@ class InputSpec:
     shape: tuple[int | str, ...] = ()
     sequence: bool = False
     bound: int | None = None  # integers stay below: they index a table of that size
+    compared: tuple[int, ...] = ()  # integers that decide something: what takes one branch, then another
     why: str = ""
 
     @property
@@ -165,6 +167,9 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or numpy_helper.to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
+    if _COMPARING & ops:
+        numbers = compared(graph)
+        plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)

@@ -10,6 +10,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
+from onnxopt.verification.cases import OWN
+from onnxopt.verification.inputs import InputMaker
+from onnxopt.verification.plan import make_plan
 from tests.samples import build_text
 
 # The mask is as long as what is there already and what is new; no dim of an input says so.
@@ -140,3 +143,39 @@ def test_of_given_inputs_there_is_one_case(tmp_path: Path) -> None:
     inputs = {name: str(tmp_path / f"{name}.npy") for name in "xf"}
     verdict = verify(path, path, VerifyOptions(inputs=inputs))
     assert verdict.message == "bit for bit the same, 1 case (n=1 k=5 m=1)"
+
+
+RATE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64 sr, float[4] x) => (float[4] y)
+<int64 rate = {16000}>
+{
+  fast = Equal (sr, rate)
+  y = If (fast) <
+    then_branch = t () => (float[4] a) { a = Relu (x) },
+    else_branch = e () => (float[4] b) { b = Neg (x) }
+  >
+}
+"""
+
+
+def test_both_sides_of_a_number_that_an_input_is_compared_with(tmp_path: Path) -> None:
+    a = save(parser.parse_model(RATE), tmp_path)
+    assert verify(a, a).status == EQUAL, "both branches were taken, no piece had to be looked at"
+    for name in ("Relu", "Neg"):
+        other = tmp_path / name
+        onnx.save(parser.parse_model(RATE.replace(name, "Exp")), other)
+        assert verify(a, other).status == DIFFERENT
+
+
+def test_tokens_that_mean_something_are_among_the_others() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (int64[n, t] ids) => (bool[n, t] y, bool[n, t] z)
+    <int64 pad = {50256}, float far = {9.0}>
+    { y = Equal (pad, ids) f = Cast <to = 1> (ids) z = Less (far, f) }
+    """
+    plan = make_plan(parser.parse_model(text))
+    assert plan.inputs[0].compared == (50256, 9, 10, 50255, 8)
+    case = InputMaker(plan, {}, 0).fill(OWN[0], {"n": 16, "t": 16})
+    assert {0, 1, 50256, 9, 10} <= {*case.feeds["ids"].flat}
