@@ -27,6 +27,11 @@ class Recipe:
     override: bool = False
     other: bool = False
 
+    @property
+    def drawn(self) -> bool:
+        """Are its values random, and not some that it is named for?"""
+        return self.values in ("random", "uniform")
+
 
 RECIPES: Final = {
     r.name: r

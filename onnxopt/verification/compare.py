@@ -76,6 +76,7 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float) -> None:
 class Evidence:
     """What one run's output can prove, in a few bytes: cases are many, and their outputs are not kept."""
 
+    empty: bool
     nan: bool  # everywhere
     some_nan: bool
     zero: bool
@@ -84,13 +85,37 @@ class Evidence:
 
 
 def evidence(value: Any) -> Evidence | None:
-    """Of a tensor of numbers with elements; None for anything else, which is not judged."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub" or not value.size:
+    """Of a tensor of numbers; None for anything else, which is not judged."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
         return None
+    if not value.size:
+        return Evidence(True, False, False, False, value.shape, 0)
     nan = np.isnan(value) if value.dtype.kind == "f" else np.zeros(1, bool)
     return Evidence(
-        bool(nan.all()), bool(nan.any()), not value.any(), value.shape, zlib.crc32(np.ascontiguousarray(value).data)
+        False,
+        bool(nan.all()),
+        bool(nan.any()),
+        not value.any(),
+        value.shape,
+        zlib.crc32(np.ascontiguousarray(value).data),
     )
+
+
+def is_dull(value: Any) -> bool:
+    """Is it empty, or floats that are all the same, or all at two bounds: what nothing is detected in, is cut off at
+    zero, or saturates?"""
+    if not isinstance(value, np.ndarray) or (value.size and value.dtype.kind != "f"):
+        return isinstance(value, list) and not value
+    for part in (value.reshape(-1)[:_FEW], value):  # most are found lively by their first elements
+        low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
+        two = part.size > _TWO_BOUNDS and bool(((part == low) | (part == high)).all())
+        if not (two or not (part != low).any() or np.isnan(part).all()):
+            return False
+    return value.size != 1 or not value.any()
+
+
+_FEW: Final = 64
+_TWO_BOUNDS: Final = 8  # elements: of fewer, it may be chance
 
 
 def proves_nothing(runs: Sequence[Evidence | None], fixed: bool = False) -> str:
@@ -99,6 +124,8 @@ def proves_nothing(runs: Sequence[Evidence | None], fixed: bool = False) -> str:
     found = [e for e in runs if e is not None]
     if not found or len(found) < len(runs):
         return ""
+    if all(e.empty for e in found):
+        return "is empty"
     if all(e.nan for e in found):
         return "is all NaN"
     if all(e.zero for e in found):

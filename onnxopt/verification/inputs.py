@@ -108,10 +108,9 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
 
 def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Recipe, mode: str) -> Any:
     """The tensor of a named case."""
-    drawn = recipe.values in ("random", "uniform")
-    if i.is_mask and (recipe.mask or not drawn):
+    if i.is_mask and (recipe.mask or not recipe.drawn):
         return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
-    if drawn:
+    if recipe.drawn:
         return _tensor(i, shape, rng, int(recipe.values == "uniform"), mode)
     if i.kind == "string":
         return rng.choice(np.array(_STRINGS[recipe.values], object), shape)

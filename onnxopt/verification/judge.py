@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.cases import sizes
-from onnxopt.verification.compare import compare, differ, evidence
+from onnxopt.verification.compare import compare, differ, evidence, is_dull
 from onnxopt.verification.datasets import fitted
 from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.inputs import Case
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.look import Look
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
+_FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
 _NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
@@ -51,6 +53,7 @@ class Judge:
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
         self.shaken: dict[str, float] = {}  # by output
+        self.factor = 0.0  # that makes inputs say more; 1 where none does, 0 until one is looked for
         self._look: Look | None = None
         self._optimized: _Loading | None = None
 
@@ -110,6 +113,8 @@ class Judge:
         except Refused as e:
             record.status, record.note = "skipped", str(e)
             return Answer(record)
+        if request.recipe.drawn and any(map(is_dull, values)):
+            case, values = self._livelier(case, values, request.data.inputs)
         record.dims = case.dims = plan.fixed | case.dims
         self.base = self.base or case.dims
         count = len(self.outputs)
@@ -120,6 +125,25 @@ class Judge:
             del self.kept[next(iter(self.kept))]
         self.kept[request.recipe.name] = case, values[:count]
         return answer
+
+    def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
+        """The case with inputs on another scale, of which outputs are not zero, empty or saturated, if there is one."""
+        free = [n for n, v in case.feeds.items() if n not in given and is_float(v)]
+        least, chosen = sum(map(is_dull, values)), 1.0
+        for factor in (self.factor,) if self.factor else _FACTORS:
+            if factor == 1 or not free or self.search.ended:
+                break
+            began = time.monotonic()
+            with contextlib.suppress(Exception):  # it does not take them
+                feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
+                found = self._run_original(feeds)
+                if (dull := sum(map(is_dull, found))) < least:
+                    least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
+            self.search.spent += time.monotonic() - began
+            if not least:
+                break
+        self.factor = self.factor or chosen
+        return case, values
 
     def _shake(self) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""

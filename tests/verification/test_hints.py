@@ -11,6 +11,7 @@ from onnx import numpy_helper, parser
 
 from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
 from onnxopt.verification.cases import OWN
+from onnxopt.verification.compare import is_dull
 from onnxopt.verification.inputs import InputMaker
 from onnxopt.verification.plan import make_plan
 from tests.samples import build_text
@@ -179,3 +180,60 @@ def test_tokens_that_mean_something_are_among_the_others() -> None:
     assert plan.inputs[0].compared == (50256, 9, 10, 50255, 8)
     case = InputMaker(plan, {}, 0).fill(OWN[0], {"n": 16, "t": 16})
     assert {0, 1, 50256, 9, 10} <= {*case.feeds["ids"].flat}
+
+
+# What is detected: nothing, unless a logit is larger than seven.
+SCORES = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 1, 6] x) => (float[k, 1] y)
+<float[1, 6, 4] boxes = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11},
+ int64 most = {9}, float overlap = {0.5}, float threshold = {0.999}, int64[1] last = {2}, int64[1] flat = {-1}>
+{
+  scores = Sigmoid (x)
+  found = NonMaxSuppression (boxes, scores, most, overlap, threshold)
+  index = Gather <axis = 1> (found, last)
+  row = Reshape (x, flat)
+  y = Gather (row, index)
+}
+"""
+CUT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[5] x) => (float[5] y, float[5] z) <float low = {-20.0}> { s = Add (x, low) y = Relu (s) z = Sigmoid (x) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [(SCORES, ("(row,", "(flipped,")), (CUT, ("y = Relu (s)", "t = Add (s, s) y = Relu (t)"))],
+    ids=["nothing found", "all zero"],
+)
+def test_inputs_on_another_scale(text: str, wrong: tuple[str, str], tmp_path: Path) -> None:
+    a = save(parser.parse_model(text), tmp_path)
+    assert verify(a, a).status == EQUAL
+    text = text.replace(*wrong).replace("  y = Gather (fl", "  flipped = Neg (row)\n  y = Gather (fl")
+    onnx.save(parser.parse_model(text), tmp_path / "b.onnx")
+    assert verify(a, tmp_path / "b.onnx").status == DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("values", "dull"),
+    [
+        ([0.0], True), ([1.0], False), ([1.0, 1.0], True), ([0.0, 1.0], False), ([0.0, 6.0] * 40, True), ([], True),
+        ([np.nan, np.nan], True), ([np.nan, 0.0], False), ([0.0] * 99 + [1.0, 2.0], False),
+    ],
+)  # fmt: skip
+def test_what_says_little(values: list[float], dull: bool) -> None:
+    assert is_dull(np.array(values, np.float32)) == dull
+
+
+def test_outputs_that_are_always_empty_are_no_evidence(tmp_path: Path) -> None:
+    a = save(parser.parse_model(SCORES.replace("0.999", "2.0")), tmp_path)
+    onnx.save(
+        parser.parse_model(
+            SCORES.replace("0.999", "3.0").replace("(row,", "(x2,").replace("  y =", "  x2 = Abs (row)\n  y =")
+        ),
+        tmp_path / "b.onnx",
+    )
+    verdict = verify(a, tmp_path / "b.onnx")
+    assert verdict.status in (DIFFERENT, "inconclusive", "verified in pieces")
+    assert verdict.status != EQUAL, verdict.message
