@@ -20,6 +20,7 @@ from onnxopt.verification.rounding import EPSILON, difference
 
 ATOL: Final = 1e-12  # of what is all zero in one of the two
 _ROUNDINGS: Final = 6.0
+_STEPS: Final = 0.1  # rounding of a type whose numbers are so far apart that one more is a decision
 _SHAKEN: Final = 2.0
 _MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into, and not taken at its word
 
@@ -27,6 +28,7 @@ _MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into
 def tolerance(dtype: str, options: VerifyOptions, noise: float) -> tuple[float, float]:
     """(relative to the range, absolute): what is allowed at first of an output of this floating type."""
     epsilon = EPSILON.get(dtype, EPSILON["float32"])
+    epsilon = epsilon if epsilon < _STEPS else 0.0
     rtol = min(max(_ROUNDINGS * epsilon, _SHAKEN * noise), _MOST * epsilon) if options.rtol is None else options.rtol
     return rtol, ATOL if options.atol is None else options.atol
 

@@ -81,6 +81,8 @@ def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: i
     dtype = _dtype(i.kind)
     if dtype.kind in "iu":
         return _integers(i, shape, rng, variant, mode).astype(dtype)
+    if i.kind in ("int4", "uint4"):
+        return rng.integers(*((-8, 8) if i.kind == "int4" else (0, 16)), shape).astype(dtype)
     data = rng.standard_normal(shape, np.float32) if variant == 0 else rng.uniform(-1, 1, shape)
     return np.asarray(data).astype(dtype)
 

@@ -88,6 +88,8 @@ class Judge:
             self.engine = self._stream(0)
         elif self.engine is None or ((plan.conditions or plan.stateful) and isinstance(self.engine, OnnxRuntime)):
             self._open_original(plan.conditions, plan.stateful)
+        if plan.narrow and isinstance(self.engine, OnnxRuntime):  # whose interface has no such values
+            self.streamed, self.engine = True, self._stream(0)
         given_out = isinstance(self.engine, OnnxRuntime)
         self.conditions = list(plan.conditions) if given_out else []
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]

@@ -28,6 +28,7 @@ _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 _LONG: Final = (512, 1600, 5200)  # windows over raw audio
+_NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, and integers of 4
 _FITTING: Final = 6  # different sizes of what is given
 _COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 # Operators that hand integers on unchanged, as far as bounds are concerned.
@@ -71,6 +72,7 @@ class Plan:
     conditions: list[str] = field(default_factory=list)
     random: bool = False
     stateful: bool = False
+    narrow: bool = False  # is there an input or output of a type that numpy does not have?
     decides: bool = False  # does an operator inside turn floats into what jumps?
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
@@ -178,6 +180,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     if plan.symbols and not WINDOWS.isdisjoint(ops):
         named = [s for s in plan.symbols if plan.is_batch(s)]
         plan.windows = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
+    plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:

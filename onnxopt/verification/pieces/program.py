@@ -189,7 +189,22 @@ def type_of(value: Any) -> str:
     if value.dtype.kind in "OUS":
         return "tensor(string)"
     name = {"float64": "double", "float32": "float"}.get(value.dtype.name, value.dtype.name)
-    return f"tensor({name})"
+    return f"tensor({name.replace('float8_', 'float8')})"
+
+
+def widened(value: Any) -> Any:
+    """As the type that carries it."""
+    wide = carrier(type_of(value))
+    return value.astype({"float": np.float32}.get(wide, wide)) if wide else value
+
+
+def narrowed(value: Any, kind: str) -> Any:
+    """What was carried, as this type."""
+    if not carrier(kind):
+        return value
+    import ml_dtypes
+
+    return value.astype(np.dtype(getattr(ml_dtypes, _element(kind).replace("float8", "float8_"))))
 
 
 def _element(kind: str) -> str:

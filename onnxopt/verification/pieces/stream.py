@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.program import Program, narrowed, type_of
 from onnxopt.verification.pieces.runner import Opened, Runner, Values
 
 NODES: Final = 1500  # in a segment: runtimes take more than linear time for models with more inputs and outputs
@@ -93,7 +93,8 @@ class Streamed:
                     self._open[end] = opened
             stream.run(opened)
             stream.keep({name for name in stream.values[0] if last.get(name, -1) > end})
-        return [stream.values[0][o] if o not in program.constants else program.constant(o) for o in program.outputs]
+        found = stream.values[0]
+        return [narrowed(found[o], stream.types[o]) if o in found else program.constant(o) for o in program.outputs]
 
 
 def size_of(value: Any) -> int:
