@@ -23,7 +23,7 @@ from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.protocol import Answer, Request
+from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import (
     DIFFERENT,
     JudgedCase,
@@ -38,6 +38,7 @@ from onnxopt.wire import count_nodes
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
+    from onnxopt.verification.pieces.foreign import Operators
     from onnxopt.verification.pieces.look import Look
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
@@ -70,30 +71,45 @@ class Judge:
         self.options = options
         self.labels = labels
         self.engine: Any = None
+        self.unknown: Operators = frozenset()
         self.refused = ""
         self.tell("at its start")
         self.provider = find_provider(options.provider)
         if not _may_be_large(Path(path), options.memory) and count_nodes(path, _NODES) < _NODES:
-            self._open_original()
+            with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
+                self._open_original()
 
     def _open_original(self, give: Sequence[str] = (), stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
         self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider)
 
-    def plan(self, plan: Plan) -> tuple[str, str, str]:
-        """Learn what the original asks for; (engine, provider, why onnxruntime refused it). Raises Refused."""
+    def plan(self, plan: Plan) -> Opened:
+        """Learn what the original asks for. Raises Refused."""
         self.planned = plan
         self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         if self.streamed:
             self.engine = self._stream(0)
         elif self.engine is None or ((plan.conditions or plan.stateful) and isinstance(self.engine, OnnxRuntime)):
-            self._open_original(plan.conditions, plan.stateful)
+            try:
+                self._open_original(plan.conditions, plan.stateful)
+            except Refused as e:
+                self._open_parts(e)
         if plan.narrow and isinstance(self.engine, OnnxRuntime):  # whose interface has no such values
             self.streamed, self.engine = True, self._stream(0)
         given_out = isinstance(self.engine, OnnxRuntime)
         self.conditions = list(plan.conditions) if given_out else []
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]
-        return self.engine.name, self.provider, self.refused
+        return Opened(self.engine.name, self.provider, self.refused, getattr(self.engine, "says", ""))
+
+    def _open_parts(self, refused: Refused) -> None:
+        """What of the original does not need operators that are unknown here. Raises what it was refused for."""
+        from onnxopt.verification.pieces.foreign import Around, unknown_operators
+        from onnxopt.verification.skeleton import Skeleton
+
+        self.unknown = unknown_operators(Skeleton(self.paths[0]).proto)
+        if not self.unknown:
+            raise refused
+        self.streamed, self.engine = True, Around(self._stream(0))
 
     def original(self, request: Request) -> Answer:
         """Run the original on the first inputs of a case that it takes; skipped if there are none."""
@@ -122,7 +138,7 @@ class Judge:
         count = len(self.outputs)
         answer = Answer(record)
         answer.branches = {name: bool(v.any()) for name, v in zip(self.conditions, values[count:], strict=True)}
-        answer.evidence = {name: evidence(v) for name, v in zip(self.outputs, values)}
+        answer.evidence = {n: evidence(v) for n, v in zip(self.outputs, values) if n not in case.feeds}
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]
         self.kept[request.recipe.name] = case, values[:count]
@@ -189,7 +205,10 @@ class Judge:
             self.b: Any = self._open_result(path)
         except Exception as e:
             return f"{b} cannot be loaded: {reason(e)}"
-        if self.b.outputs != self.outputs:
+        if self.unknown and (why := self.engine.unlike(self.b)):
+            raise Refused(why)
+        own = len(self.engine.own) if self.unknown else None
+        if self.b.outputs[:own] != self.outputs[:own]:
             return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
         return ""
 
@@ -217,12 +236,12 @@ class Judge:
         except Exception as e:
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
-        compared = {o: self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)}
-        if not all(o.ok for o in compared.values()) and not self.shaken and self._may_shake():
+        compared = [self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        if not all(o.ok for o in compared) and not self.shaken and self._may_shake():
             self.shaken = self._shake()
-            compared = {o: self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)}
-        for output, a, b in zip(self.outputs, values, results, strict=True):
-            record.outputs.append(compared[output])
+            compared = [self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        for output, found, a, b in zip(self.outputs, compared, values, results):
+            record.outputs.append(found)
             if output in expected:
                 given = expected[output]
                 record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
@@ -289,7 +308,7 @@ class Judge:
 
         if self._look is None:
             self._look = Look(
-                self.paths, self.options, self.labels, self.planned, self.provider, self.engine, self.tell
+                self.paths, self.options, self.labels, self.planned, self.provider, self.engine, self.tell, self.unknown
             )
         return self._look
 
@@ -299,7 +318,7 @@ class Judge:
 
         self.tell(f"loading {self.labels[which]}")
         try:
-            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell)
+            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self.unknown)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
         return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from onnxopt.verification.compare import Evidence, proves_nothing
+from onnxopt.verification.protocol import Opened
 from onnxopt.verification.records import (
     DIFFERENT,
     EQUAL,
@@ -62,9 +63,11 @@ def _is_noise(o: OutputRecord, noise: Mapping[str, float]) -> bool:
     return o.max_rel <= noise.get(o.name, 0.0)
 
 
-def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True, refused: str = "") -> None:
-    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `refused`: why
-    onnxruntime could not be used."""
+_OPENED: Final = Opened()
+
+
+def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True, opened: Opened = _OPENED) -> None:
+    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `opened`: what ran."""
     if verdict.status == DIFFERENT:
         verdict.message = _accusation(verdict, sizes)
         return
@@ -75,8 +78,11 @@ def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True,
     dims = "; ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in verdict.cases if c.dims))
     parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))
     verdict.message = ", ".join(parts)
-    if refused:
-        verdict.message += f", by the reference evaluator (onnxruntime: {refused})"
+    if opened.refused:
+        verdict.message += f", by the reference evaluator (onnxruntime: {opened.refused})"
+    if opened.around:
+        verdict.message += f", {opened.around}"
+        verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
     if weak:
         verdict.status = INCONCLUSIVE
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")

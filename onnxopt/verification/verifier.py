@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.protocol import Answer, Request
+from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import (
     DIFFERENT,
     IN_PIECES,
@@ -68,7 +68,7 @@ class Verifier:
         self._plan: Plan | None = None
         self._requests: list[tuple[Recipe, Read]] = []
         self._answers: list[Answer] | None = None  # of the original
-        self._opened = ("onnxruntime", "", "")  # engine, provider, why onnxruntime refused the original
+        self._opened = Opened()
         self._steady = True  # does the original give the same twice?
         self._base: dict[str, int] | None = None
         self._refusal = ""  # why the original could not be run
@@ -156,7 +156,7 @@ class Verifier:
     @property
     def provider(self) -> str:
         """The execution provider that ran both."""
-        return self._opened[1]
+        return self._opened.provider
 
     # -- the verdict -------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Verifier:
             if why := self._call("result", self._path):
                 return self._stop(verdict, DIFFERENT, why, _REPORT)
             cases = [self._compare(a) for a in answers] if self._steady else [a.case for a in answers]
-        verdict.engine = self._opened[0]
+        verdict.engine = self._opened.engine
         verdict.cases = list(cases)
         self._judge(verdict, answers, cases)
         if self._service is not None and self._service.alive:
@@ -302,7 +302,7 @@ class Verifier:
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {}  # the values inside say more than the outputs
             untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
-        word(verdict, [*weak.values(), *untaken.values()], refused=self._opened[2])
+        word(verdict, [*weak.values(), *untaken.values()], opened=self._opened)
         if verdict.status == DIFFERENT:
             wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)
             if self.stepwise and wrong is not None:

@@ -69,6 +69,7 @@ class Streamed:
     def __init__(self, runner: Runner, memory: int, *, keep: bool) -> None:
         """`memory`: bytes for weights and values. `keep`: the segments stay open between runs."""
         self._runner = runner
+        self.program = runner.program
         self._memory = memory
         self._keep = keep
         self._open: dict[int, Opened] = {}
@@ -76,6 +77,18 @@ class Streamed:
     @property
     def outputs(self) -> list[str]:
         return self._runner.program.outputs
+
+    def value(self, name: str, feeds: Values) -> Any:
+        """One value inside; None where more would have to be fed. Raises Failed."""
+        program = self._runner.program
+        if name in feeds or program.is_constant(name):
+            return feeds[name] if name in feeds else program.constant(name)
+        nodes = program.cone([name], feeds)
+        entries = program.entries(nodes, feeds)
+        if not feeds.keys() >= set(entries):
+            return None
+        opened = self._runner.open(nodes, {e: type_of(feeds[e]) for e in entries}, [name])
+        return narrowed(opened.run(feeds)[name], opened.types[name])
 
     def run(self, feeds: Values) -> list[Any]:
         """The outputs. Raises Failed."""
