@@ -38,7 +38,7 @@ from onnxopt.wire import count_nodes
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
-    from onnxopt.verification.pieces.foreign import Operators
+    from onnxopt.verification.pieces.foreign import Foreign, Operators
     from onnxopt.verification.pieces.look import Look
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
@@ -71,7 +71,7 @@ class Judge:
         self.options = options
         self.labels = labels
         self.engine: Any = None
-        self.unknown: Operators = frozenset()
+        self.unknown: Operators = frozenset()  # which nothing here can run
         self.refused = ""
         self.tell("at its start")
         self.provider = find_provider(options.provider)
@@ -99,7 +99,11 @@ class Judge:
         given_out = isinstance(self.engine, OnnxRuntime)
         self.conditions = list(plan.conditions) if given_out else []
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]
-        return Opened(self.engine.name, self.provider, self.refused, getattr(self.engine, "says", ""))
+        return Opened(self.engine.name, self.provider, self.refused, self.around())
+
+    def around(self) -> str:
+        """What could not be run, in words, and is taken as it is."""
+        return getattr(self.engine, "says", "")
 
     def _open_parts(self, refused: Refused) -> None:
         """What of the original does not need operators that are unknown here. Raises what it was refused for."""
@@ -213,6 +217,8 @@ class Judge:
         return ""
 
     def _open_result(self, path: str) -> Any:
+        if self.unknown:
+            return type(self.engine)(self._stream(1), self.engine.unseen)
         if self.streamed:
             return self._stream(1)
         if isinstance(self.engine, Reference):
@@ -302,13 +308,26 @@ class Judge:
         """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
         self.b = self._look = self._optimized = None
 
+    @property
+    def _foreign(self) -> Foreign:
+        from onnxopt.verification.pieces.foreign import Foreign
+
+        return Foreign(self.unknown, getattr(self.engine, "unseen", frozenset()))
+
     def _looked(self) -> Look:
         """What can look inside both files."""
         from onnxopt.verification.pieces.look import Look
 
         if self._look is None:
             self._look = Look(
-                self.paths, self.options, self.labels, self.planned, self.provider, self.engine, self.tell, self.unknown
+                self.paths,
+                self.options,
+                self.labels,
+                self.planned,
+                self.provider,
+                self.engine,
+                self.tell,
+                self._foreign,
             )
         return self._look
 
@@ -318,7 +337,7 @@ class Judge:
 
         self.tell(f"loading {self.labels[which]}")
         try:
-            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self.unknown)
+            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
         return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)

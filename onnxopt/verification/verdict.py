@@ -82,6 +82,8 @@ def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True,
         verdict.message += f", by the reference evaluator (onnxruntime: {opened.refused})"
     if opened.around:
         verdict.message += f", {opened.around}"
+        if "behind" not in opened.around:
+            weak = [*weak, "what is behind could not be run, for its shape is unknown"]
         verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
     if weak:
         verdict.status = INCONCLUSIVE

@@ -302,6 +302,8 @@ class Verifier:
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {}  # the values inside say more than the outputs
             untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
+        if self._opened.around and self._service is not None and self._service.alive:
+            self._opened = self._opened._replace(around=self._call("around"))
         word(verdict, [*weak.values(), *untaken.values()], opened=self._opened)
         if verdict.status == DIFFERENT:
             wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification import DIFFERENT, IN_PIECES, UNVERIFIED, Verification, verify
+from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNVERIFIED, Verification, VerifyOptions, verify
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
@@ -73,3 +73,17 @@ def test_in_bodies_and_functions_too(tmp_path: Path) -> None:
     assert found.status == IN_PIECES, found.message
     assert "2 nodes that nothing here can run (If, own.Twice)" in found.message
     assert judge(tmp_path, text.replace("e = Exp", "e = Sin"), text).status == DIFFERENT
+
+
+def test_behind_what_has_an_unknown_shape_nothing_is_run(tmp_path: Path) -> None:
+    """Taken to be like what they read, their results do not fit."""
+    text = MODEL.replace("behind = Add (found, half)", "v = Expand (half, seven) behind = Add (found, v)")
+    text = text.replace("float half", "int64[1] seven = {7}, float half")
+    found = judge(tmp_path, text, text)
+    assert found.status == INCONCLUSIVE
+    assert "before 2 nodes that nothing here can run" in found.message
+    assert "what is behind could not be run" in found.message
+    assert judge(tmp_path, text.replace("(before, half)", "(before, before)"), text).status == DIFFERENT
+    looked = verify(tmp_path / "a", tmp_path / "a", VerifyOptions(pieces=True))
+    assert looked.pieces is not None
+    assert (looked.status, looked.pieces.cuts, looked.pieces.note) == (INCONCLUSIVE, 3, "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
 from onnxopt.verification.pieces.program import reads_of
+from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.stream import Streamed
 from onnxopt.verification.rounding import is_float
 
@@ -22,7 +24,20 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 Operators = frozenset[tuple[str, str]]  # domain and name
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What cannot be run: `operators`, and what is made of values that are `unseen`, whose shapes nobody knows."""
+
+    operators: Operators = frozenset()
+    unseen: frozenset[str] = frozenset()
+
+
 _DTYPES: Final[dict[int, Any]] = {1: np.float32, 10: np.float16, 11: np.float64, 6: np.int32, 7: np.int64, 9: np.bool_}
+
+
+NOTHING: Final = Foreign()
 
 
 def unknown_operators(model: ModelProto) -> Operators:
@@ -50,9 +65,10 @@ def _called(nodes: Iterable[NodeProto]) -> Iterable[tuple[str, str]]:
                 yield from _called(body.node)
 
 
-def cut_out(graph: GraphProto, unknown: Operators) -> list[NodeProto]:
+def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     """Take the nodes that are or hold such operators out of the graph: what they make becomes inputs, what they read
     outputs. Returns them, in the order of their names; those that make nothing for an output are just gone."""
+    unknown, unseen = foreign.operators, set(foreign.unseen)
     if not unknown:
         return []
     alive = _alive(graph)
@@ -62,12 +78,15 @@ def cut_out(graph: GraphProto, unknown: Operators) -> list[NodeProto]:
         copy = type(node)()
         copy.CopyFrom(node)
         if unknown.isdisjoint(_called([node])):
-            kept.append(copy)
+            if unseen.isdisjoint(reads_of(node)):
+                kept.append(copy)
+            else:
+                unseen.update(node.output)
         elif not alive.isdisjoint(node.output):
             found.append(copy)
     found.sort(key=lambda n: list(n.output))
     for node in found:
-        for output in filter(None, node.output):
+        for output in (o for o in node.output if o and o not in unseen):
             given = graph.input.add(name=output)
             if output in declared:
                 given.type.CopyFrom(declared[output])
@@ -92,11 +111,16 @@ def _text(attribute: Any) -> bytes:
 
 
 class Around:
-    """The original without these nodes. A run puts what stands in for what they make among its feeds."""
+    """A model without these nodes. A run puts what stands in for what they make among its feeds.
+
+    `unseen`: of which that would be a guess at a shape, and a wrong one: what is made of them is None.
+    """
 
     name = "onnxruntime"
 
-    def __init__(self, streamed: Streamed) -> None:
+    def __init__(self, streamed: Streamed, unseen: frozenset[str] = frozenset()) -> None:
+        self.unseen = unseen
+        self._guesses: set[str] = set()
         self._streamed = streamed
         self._program = streamed.program
         self.nodes = self._program.skeleton.foreign
@@ -107,12 +131,11 @@ class Around:
         """The outputs that the model has anyway."""
         return self.outputs[: len(self.outputs) - sum(1 for n in self.nodes for _ in reads_of(n))]
 
-    def unlike(self, other: Streamed) -> str:
+    def unlike(self, other: Around) -> str:
         """Why nodes that nothing here can run are not the same in the result; empty where they are."""
-        theirs = other.program.skeleton.foreign
-        if len(self.nodes) != len(theirs):
-            return f"{len(self.nodes)} nodes that cannot be run became {len(theirs)}"
-        for x, y in zip(self.nodes, theirs):
+        if len(self.nodes) != len(other.nodes):
+            return f"{len(self.nodes)} nodes that cannot be run became {len(other.nodes)}"
+        for x, y in zip(self.nodes, other.nodes):
             same = (x.op_type, x.domain, x.output, len(x.input)) == (y.op_type, y.domain, y.output, len(y.input))
             if not same or sorted(map(_text, x.attribute)) != sorted(map(_text, y.attribute)):
                 return f"{x.op_type} `{x.output[0]}`, which cannot be run, is not the same in both"
@@ -123,17 +146,27 @@ class Around:
         """What was left out, in words."""
         names = sorted({f"{n.domain}.{n.op_type}".removeprefix(".") for n in self.nodes})
         count = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
-        return f"before and behind {count} that nothing here can run ({few(names)})"
+        return f"{'before' if self.unseen else 'before and behind'} {count} that nothing here can run ({few(names)})"
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         declared = {i.name: i for i in self._program.graph.input}
-        waiting = [n for n in self.nodes if not feeds.keys() >= {*filter(None, n.output)}]
+        waiting = [n for n in self.nodes if not feeds.keys() | self.unseen >= {*filter(None, n.output)}]
         while waiting:
             ready = [n for n in waiting if self._stand_in(n, declared, feeds)]
             if not ready:
                 raise ValueError(f"the shape of `{waiting[0].output[0]}`, which {waiting[0].op_type} makes, is unknown")
             waiting = [n for n in waiting if not feeds.keys() >= {*filter(None, n.output)}]
-        return self._streamed.run(feeds)
+        if not self.unseen:
+            try:
+                return self._streamed.run(feeds)
+            except Failed:
+                if not self._guesses:
+                    raise
+        for name in self._guesses:
+            feeds.pop(name, None)
+        found = [self._streamed.value(o, feeds) for o in self.outputs]
+        self.unseen |= self._guesses
+        return found
 
     def _stand_in(self, node: NodeProto, declared: Mapping[str, ValueInfoProto], feeds: dict[str, Any]) -> bool:
         """Make up what the node makes: as it is declared, or else like the first that it reads."""
@@ -153,6 +186,7 @@ class Around:
                 like = self._first(node, feeds)
                 if like is None:
                     return False
+                self._guesses.add(output)
                 shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
             rng = np.random.default_rng(zlib.crc32(output.encode()))
             numbers = rng.standard_normal(shape) if np.dtype(dtype).kind == "f" else rng.integers(0, 2, shape)

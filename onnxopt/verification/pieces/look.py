@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.inputs import Case
-from onnxopt.verification.pieces.foreign import Operators, cut_out
+from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import bodies, walk_bodies
 from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.runner import Runner
@@ -33,13 +33,13 @@ def open_runner(
     label: str,
     provider: str = CPU,
     tell: Tell = lambda state: None,
-    unknown: Operators = frozenset(),
+    foreign: Foreign = NOTHING,
     **options: bool,
 ) -> Runner:
-    """What runs parts of the model at `path`, `unknown` operators cut out. Raises OSError, ValueError and protobuf's
+    """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError and protobuf's
     DecodeError."""
     skeleton = Skeleton(path)
-    skeleton.foreign = cut_out(skeleton.proto.graph, unknown)
+    skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
     return Runner(Program(skeleton), provider=provider, label=label, tell=tell, **options)
 
 
@@ -55,12 +55,12 @@ class Look:
         provider: str,
         engine: Any,
         tell: Tell,
-        unknown: Operators = frozenset(),
+        foreign: Foreign = NOTHING,
     ) -> None:
         self.options = options
         self.plan = plan
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
-        self.a, self.b = (open_runner(p, label, provider, tell, unknown, **how) for p, label in zip(paths, labels))
+        self.a, self.b = (open_runner(p, label, provider, tell, foreign, **how) for p, label in zip(paths, labels))
 
     def pieces(self, cases: Sequence[Case], untaken: Sequence[str] = ()) -> tuple[Pieces, list[Place]]:
         """Hold the second file against the first on the inputs of these cases.

@@ -85,7 +85,7 @@ class Streamed:
             return feeds[name] if name in feeds else program.constant(name)
         nodes = program.cone([name], feeds)
         entries = program.entries(nodes, feeds)
-        if not feeds.keys() >= set(entries):
+        if name not in program.maker or not feeds.keys() >= set(entries):
             return None
         opened = self._runner.open(nodes, {e: type_of(feeds[e]) for e in entries}, [name])
         return narrowed(opened.run(feeds)[name], opened.types[name])

@@ -331,8 +331,8 @@ class Walk:
         a, b = self.a, self.b
         for x, y in zip(a.outputs, b.outputs):
             mine = self.pairs.of.get(y, y)
-            if y in self.cuts and mine == x:
-                continue
+            if (y in self.cuts and mine == x) or not (x in a.maker or x in a.constants or x in a.given):
+                continue  # or nothing that can be run makes it
             if y in self.cuts and all(x in known and mine in known for known in self.original.values):
                 found = worst([difference(known[x], known[mine]) for known in self.original.values])
             elif y not in b.maker and y in b.constants and all(x in known for known in self.original.values):
