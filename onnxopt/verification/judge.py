@@ -114,6 +114,8 @@ class Judge:
         if not self.unknown:
             raise refused
         self.streamed, self.engine = True, Around(self._stream(0))
+        if not self.engine.nodes_left:
+            raise refused
 
     def original(self, request: Request) -> Answer:
         """Run the original on the first inputs of a case that it takes; skipped if there are none."""

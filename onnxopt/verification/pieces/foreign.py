@@ -124,6 +124,7 @@ class Around:
         self._streamed = streamed
         self._program = streamed.program
         self.nodes = self._program.skeleton.foreign
+        self.nodes_left = len(self._program.nodes)
         self.outputs = streamed.outputs
 
     @property
