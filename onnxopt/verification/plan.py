@@ -126,9 +126,10 @@ class Plan:
 
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
-        windows, likely = ([], []) if sizes else (self.windows, self.likely)
-        sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         symbols = self.symbols
+        windows = [] if sizes else [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
+        likely = [] if sizes else self.likely
+        sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         if not symbols:
             yield {}
             return
