@@ -129,6 +129,7 @@ class Plan:
         symbols = self.symbols
         windows = [] if sizes else [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
         likely = [] if sizes else self.likely
+        counts = (3,) if sizes else (3, 1)  # of a batch, at most
         sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         if not symbols:
             yield {}
@@ -138,7 +139,7 @@ class Plan:
         yield from likely
         for i, window in enumerate(windows):
             yield dict.fromkeys(symbols, 2 + i) | window
-        for count in (3, 1) if batch else (3,):
+        for count in counts if batch else counts[:1]:
             for i, window in enumerate(windows):  # what goes with them may be as long
                 yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(batch, min(2 + i, count))
             for size in sizes:
