@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from onnxopt.cli.options import make_options, pipeline_options, verify_dim_option
+from onnxopt.cli.feeds import verify_dim_option
+from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from onnxopt.cli.feeds import input_option, verify_dim_option
 from onnxopt.cli.options import (
     Recorder,
     Watch,
     external_option,
-    input_option,
     instrument_options,
     json_text,
     make_options,
     memory_option,
     pipeline_options,
-    verify_dim_option,
     write_text,
 )
 from onnxopt.cli.project import ProjectCommand
