@@ -154,7 +154,8 @@ class Judge:
 
     def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
         """The case with inputs on another scale, of which outputs are not zero, empty or saturated, if there is one."""
-        free = [n for n, v in case.feeds.items() if n not in given and is_float(v)]
+        made = (i.name for i in self.planned.inputs if i.name not in given)
+        free = [n for n in made if is_float(case.feeds[n])]
         least, chosen = sum(map(is_dull, values)), 1.0
         for factor in (self.factor,) if self.factor else _FACTORS:
             if factor == 1 or not free or self.search.ended:
