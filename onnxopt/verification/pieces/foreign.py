@@ -124,7 +124,7 @@ class Around:
         self._streamed = streamed
         self._program = streamed.program
         self.nodes = self._program.skeleton.foreign
-        self.nodes_left = len(self._program.nodes)
+        self.nodes_left = len(self._program.cone(self._program.outputs, ()))
         self.outputs = streamed.outputs
 
     @property
