@@ -25,7 +25,8 @@ from onnxopt.verification.records import (
 )
 
 if TYPE_CHECKING:
-    from onnxopt.verification.verifier import Verifier, verify
+    from onnxopt.verification.comparison import verify
+    from onnxopt.verification.verifier import Verifier
 
 __all__ = [
     "AGREES",
@@ -48,4 +49,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = lazy(__name__, {"verifier": ("Verifier", "verify")})  # not for the worker
+__getattr__ = lazy(__name__, {"verifier": ("Verifier",), "comparison": ("verify",)})  # not for the worker

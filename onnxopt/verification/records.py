@@ -25,11 +25,11 @@ class VerifyOptions:
     `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything. `memory`:
     bytes that weights and values of both models may take; a model with more is run in segments. `limit`: bytes at which
     the worker ends, 0 for half of the machine; there is none with another provider than the CPU's. `pieces`: look at
-    the pieces whatever the outputs say.
+    the pieces whatever the outputs say. `dims`: sizes of dynamic dims, for verification only.
 
     What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run.
     `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
-    `provider`: an execution provider of onnxruntime. `dims`: sizes of dynamic dims.
+    `provider`: an execution provider of onnxruntime.
     """
 
     rtol: float | None = None
