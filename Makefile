@@ -70,7 +70,7 @@ test: $(READY) ## run the test suite (JOBS=2)
 docs: $(READY) ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html
 
-fuzz: $(READY) ## optimize many random graphs (EXAMPLES=20000)
+fuzz: $(READY) ## optimize many random graphs, and what the suite has a sample of (EXAMPLES=20000)
 	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py tests/test_operators.py -q
 	@ONNXOPT_FUZZ=1 $(BIN)/python -m pytest tests/cli/test_optimize.py -k packaged -q
 
