@@ -120,6 +120,7 @@ def session(proto: onnx.ModelProto) -> rt.InferenceSession:
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
     return rt.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
