@@ -112,9 +112,9 @@ def effect(guard: Guard, case: Case) -> str:
         return ""
 
     exact = all(p.info.opt_level <= 1 for p in case.pipeline())
-    if wrong := check(lambda: onnx.checker.check_model(after, full_check=True)):
+    if case.runs and (wrong := check(lambda: onnx.checker.check_model(after, full_check=True))):
         return f"no model: {wrong}"
-    if wrong := check(lambda: assert_same_results(case, before, after, exact)):
+    if case.runs and (wrong := check(lambda: assert_same_results(case, before, after, exact))):
         return f"wrong: {wrong}"
     if again.version:
         return "a second run changes something"
