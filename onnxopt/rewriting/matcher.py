@@ -185,6 +185,9 @@ def _refusal(b: Bindings) -> str | None:
     anchor = b.covered[0][0]
     if any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
+    assert anchor.graph is not None
+    if anchor.graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
+        return "an attribute says which axes broadcast, before opset 7"
     for name in b.constants:
         value = b.values[name]
         if value is not None and not value.constant:
