@@ -12,7 +12,7 @@ from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 
 
 def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
-    """Decline unless `constant` is one number, equal up to the digits that exporters write, that leaves `x` its rank."""
+    """Decline unless `constant` is one number, of a rank that x has, equal up to the digits that exporters write."""
     m.require(constant.size == 1 and constant.ndim <= (m.rank(x) or 0), "a constant is not one number")
     m.require(math.isclose(float(constant.item()), wanted, rel_tol=1e-4), "other constants")
 

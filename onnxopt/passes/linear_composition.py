@@ -43,9 +43,7 @@ def bias_or_zero(b: Array | None, channels: int) -> Array:
     return np.zeros(channels) if b is None else b.astype(np.float64)
 
 
-def composed_conv(
-    m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: object
-) -> Value:
+def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: object) -> Value:
     """The Conv with `weight`, of the type of `w`, where nothing forbids it."""
     x = m.value("x")
     m.require(not quantized(m, x) and not quantized(m, m.inner.output), "the convolutions are quantized")
