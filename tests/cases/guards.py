@@ -1,8 +1,8 @@
 """What the cases of a pass do without one of its guards: `python -m tests.cases.guards [PASS…]` lists them all.
 
 A guard is a line of a pass, `m.require(…)` or `m.skip()`, or of `rewriting/guards.py` for the passes that use it. It is
-removed by letting that one call return, whatever its condition. Only cases in which it declined something can tell, so
-that only these run again.
+removed by letting that one call return, whatever its condition. Where a pass without rules says `ctx.decline(…)`, the
+reason goes. Only cases in which a guard declined something can tell, so that only these run again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ import onnx
 import onnxopt.passes
 from onnxopt.errors import OnnxOptError
 from onnxopt.graph import write_model
+from onnxopt.pipeline import PassContext
 from onnxopt.rewriting import Match, guards
 from onnxopt.rewriting.rule import Declined
 from tests.cases.test_cases import CASES, Case, assert_same_results, check_what_happened, run
 
 PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.glob("*.py"))
 SHARED: Final = Path(guards.__file__)
+GUARDS: Final = ("ctx.decline", "m.require", "m.skip", "self.ctx.decline")
 
 
 @dataclass(frozen=True, order=True)
@@ -50,7 +52,7 @@ def guards_of(file: Path) -> list[Guard]:
     return sorted(
         Guard(path, n.lineno)
         for path, n in places
-        if isinstance(n, ast.Call) and ast.unparse(n.func) in ("m.require", "m.skip")
+        if isinstance(n, ast.Call) and ast.unparse(n.func) in GUARDS
     )
 
 
@@ -62,23 +64,31 @@ def cases_of(file: Path) -> list[Case]:
 def without(removed: Guard | None) -> Iterator[set[Guard]]:
     """Match without a guard; the others say where they declined."""
     declined: set[Guard] = set()
+    say = PassContext.decline
 
-    def decide(holds: object, reason: str) -> None:
-        if holds:
-            return
+    def is_there() -> bool:
         caller = sys._getframe(2)
         guard = Guard(Path(caller.f_code.co_filename), caller.f_lineno)
-        if guard != removed:
-            declined.add(guard)
-            raise Declined(reason)
+        declined.add(guard)
+        return guard != removed
 
     def require(self: Match, condition: object, reason: str) -> None:
-        decide(condition, reason)
+        if not condition and is_there():
+            raise Declined(reason)
 
     def skip(self: Match) -> None:
-        decide(False, "")
+        if is_there():
+            raise Declined("")
 
-    with patch.object(Match, "require", require), patch.object(Match, "skip", skip), np.errstate(all="ignore"):
+    def decline(self: PassContext, what: str, reason: str, example: str) -> None:
+        if is_there():
+            say(self, what, reason, example)
+
+    with (
+        patch.multiple(Match, require=require, skip=skip),
+        patch.object(PassContext, "decline", decline),
+        np.errstate(all="ignore"),
+    ):
         yield declined
 
 
