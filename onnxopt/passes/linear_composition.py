@@ -46,7 +46,7 @@ def bias_or_zero(b: Array | None, channels: int) -> Array:
 def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: object) -> Value:
     """The Conv with `weight`, of the type of `w`, where nothing forbids it."""
     x = m.value("x")
-    m.require(not quantized(m, x) and not quantized(m, m.inner.output), "the convolutions are quantized")
+    m.require(not quantized(m, x), "the convolutions are quantized")
     bias_value = None if bias is None else m.const(bias, like=w, hint=f"{m.outer.output.name}_bias")
     weight_value = m.const(weight, like=w, hint=f"{m.outer.output.name}_weight")
     result: Value = m.op.Conv(x, weight_value, bias_value, like=like, **attributes)
