@@ -114,7 +114,7 @@ def _infer_once(model: Model) -> None:
 
 def infer(model: Model) -> None:
     """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts."""
-    part = _unsettled(model.graph)
+    part = unsettled(model.graph)
     if not part:
         model.is_vague = False
         return
@@ -127,7 +127,7 @@ def infer(model: Model) -> None:
     _Facts(own, f"@{next(_runs)}").add(model, part, inferred.graph)
 
 
-def _unsettled(graph: Graph) -> list[Node]:
+def unsettled(graph: Graph) -> list[Node]:
     """The nodes of whose results something is unknown, and those that compute what they may take a size from, in order.
     Of the rest nothing more can be found."""
     if graph.owners:
