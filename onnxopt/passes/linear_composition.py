@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from onnxopt.analysis import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
@@ -18,13 +19,14 @@ def conv(x: object, w: str, b: str, name: str) -> Call:
     return op.Conv(x, const(w), const(b).opt(), name=name)
 
 
-_MULTIPLICATIONS: Final = 1 << 34  # of one composition: about a second
+_MULTIPLICATIONS: Final = 1 << 34  # about a second
 
 
 def require_cheaper(m: Match, composed: int, apart: int, multiplications: int) -> None:
     """A product of weights may be larger than both: a bottleneck is there to be narrow. And it is to end."""
     m.require(composed <= apart, "the composed weights are larger, and take more multiplications")
-    m.require(multiplications <= _MULTIPLICATIONS, "composing the weights takes too many multiplications")
+    most = _MULTIPLICATIONS if m.options is None else m.options.max_operations
+    m.require(multiplications <= most, "composing the weights takes too many multiplications (max-operations)")
 
 
 def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
@@ -150,6 +152,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
 
 
 @register
+@dataclass(frozen=True)
 class LinearComposition(RewritePass):
     """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): linear operators in a row are one.
 
@@ -160,6 +163,7 @@ class LinearComposition(RewritePass):
     """
 
     info = PassInfo("linear-composition", opt_level=3, after=("conv-bn-folding", "conv-add-folding"))
+    max_operations: int = option(_MULTIPLICATIONS, "one composition may take this many multiplications")
     rules = (
         compose_pointwise_after,
         compose_pointwise_before,

@@ -50,9 +50,7 @@ def guards_of(file: Path) -> list[Guard]:
     shared = [f for f in ast.parse(SHARED.read_text(encoding="utf-8")).body if getattr(f, "name", "") in called]
     places = [(file, n) for n in ast.walk(tree)] + [(SHARED, n) for f in shared for n in ast.walk(f)]
     return sorted(
-        Guard(path, n.lineno)
-        for path, n in places
-        if isinstance(n, ast.Call) and ast.unparse(n.func) in GUARDS
+        Guard(path, n.lineno) for path, n in places if isinstance(n, ast.Call) and ast.unparse(n.func) in GUARDS
     )
 
 
