@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxopt.analysis import linear
+from onnxopt.analysis.training import may_train
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -126,7 +127,7 @@ def merge_batch_norm(
 
     I is the identity as a kernel.
     """
-    m.require(not m.bn.attr("training_mode", 0) and m.opset >= 9, "training_mode is set, or an old form")
+    m.require(not may_train(m.bn) and m.opset >= 9, "it is in training, or an old form")
     affine = linear.batch_norm_affine(scale, shift, mean, var, m.bn.attr("epsilon", 1e-5))
     m.require(affine is not None, "var + epsilon is not positive")
     assert affine is not None
