@@ -53,7 +53,7 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     if value is not None and value.is_used:
         return
     schema = find_schema(node.op, graph.opset(node.domain))
-    if schema is None or (node.op == "BatchNormalization" and may_train(node)):  # by its statistics it knows that it does
+    if schema is None or (node.op == "BatchNormalization" and may_train(node)):  # they say that it does
         return
     while last >= 1:
         value = node.outputs[last]
