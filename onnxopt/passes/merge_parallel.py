@@ -39,6 +39,8 @@ class MergeParallel(GraphPass):
     max_result: int = option(1 << 14, "results of more elements than this together stay apart")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 7:
+            return  # attributes say which axes broadcast
         if sum(len(graph.by_op.get(op, ())) for op in _OPS) > 1:
             _Merging(graph, self, ctx).run()
         for split in list(graph.by_op.get("Split", ())):

@@ -195,9 +195,11 @@ def _refusal(b: Bindings) -> str | None:
     assert anchor.graph is not None
     if anchor.graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
-    for name in b.constants:
-        value = b.values[name]
-        if value is not None and not value.constant:
+    assert anchor.graph is not None
+    if anchor.graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
+        return "an attribute says which axes broadcast, before opset 7"
+    for name, value in b.values.items():
+        if name in b.constants and value is not None and not value.constant:
             return f"{name} is not constant"
     if len(b.covered) > 1:
         nodes = {node for node, _ in b.covered}
