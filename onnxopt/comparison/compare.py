@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.analysis.cost import ModelStats, model_stats
+from onnxopt.analysis.types import infer
 from onnxopt.comparison.coarse import Side, coarse
 from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History
@@ -87,6 +88,9 @@ def compare_files(before: str | Path, after: str | Path, history: History) -> Co
     """Compare two files. Raises ModelError for what cannot be read."""
     original, result = load(before), load(after)
     stats = model_stats(original), model_stats(result)
+    if max(s.nodes for s in stats) <= LARGE:
+        infer(original)
+        infer(result)
     a, b = graph_record(original), graph_record(result)
     doubts = _doubts(history, b, stats, Path(before), Path(after))
     return Comparison(a, b, stats, match(a, b, history.journal), history, doubts)

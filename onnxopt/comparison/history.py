@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from onnxopt.api import OptimizeOptions, Report, optimize_model
 from onnxopt.bisect import explain
-from onnxopt.comparison.records import graph_record
+from onnxopt.comparison.records import LARGE, graph_record
 from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
@@ -51,7 +52,11 @@ def repeat(
     report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
     report.changed = model.version > 0
     report.phases = {"load": loaded - start, "passes": ended - loaded}
-    return History(report.to_dict(), timeline.to_list(), journal.entries, True, graph_record(model).signature())
+    made = graph_record(model).signature()
+    if made[0] > LARGE:
+        del model
+        gc.collect()  # a graph is one big cycle, and two more are about to be read
+    return History(report.to_dict(), timeline.to_list(), journal.entries, True, made)
 
 
 def judge(

@@ -10,7 +10,6 @@ from typing import Final
 
 from onnx import AttributeProto
 
-from onnxopt.analysis.types import infer
 from onnxopt.graph import Model
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -84,9 +83,7 @@ class GraphRecord:
 
 
 def graph_record(model: Model) -> GraphRecord:
-    """Read off a model, with types and shapes inferred, unless it is large."""
-    if model.node_count() <= LARGE:
-        infer(model)
+    """Read off a model, with the types and shapes that are known."""
     record = GraphRecord()
     indices: dict[Value | None, int] = {None: ABSENT}
 
