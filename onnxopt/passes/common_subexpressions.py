@@ -56,13 +56,24 @@ class _Merging:
                     self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
             if node.op in _KEPT or not node.used_outputs() or not _is_pure(node):
                 continue
-            key = self._key(node, {})
+            key: Hashable = self._alike(node)
             first = seen.setdefault(key, node)
-            if node.bodies and first is not node:  # bodies are compared only where all else is equal
-                seen.setdefault((key, self._bodies_of(first)), first)
-                first = seen.setdefault((key, self._bodies_of(node)), node)
+            for tell in (self._whole, self._bodies_of) if node.bodies else (self._whole,):
+                if first is node:  # constants are looked into, and bodies, only where all else is equal
+                    break
+                seen.setdefault((key, tell(first)), first)
+                key = key, tell(node)
+                first = seen.setdefault(key, node)
             if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
                 _replace(node, first)
+
+    def _alike(self, node: Node) -> Hashable:
+        """What two nodes have in common that are equal, and few others: it asks for no content."""
+        computed = [id(v) for v in node.inputs if v is not None and not v.constant]
+        return node.op, tuple(sorted(computed)), len(node.inputs), len(node.outputs)
+
+    def _whole(self, node: Node) -> Hashable:
+        return self._key(node, {})
 
     def _key(self, node: Node, inside: Inside) -> Hashable:
         """What makes a node equal to another, but for its bodies."""
