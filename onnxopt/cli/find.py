@@ -16,6 +16,8 @@ from onnxopt.errors import UsageError
 if TYPE_CHECKING:
     from onnxopt.rewriting import SubgraphMatch
 
+_LARGE = 20_000  # nodes of a model, of which nothing is inferred to show shapes: that takes longer than to find
+
 
 @click.command(epilog="Exit codes: 0 something was found, 1 nothing was, 2 wrong usage or unreadable input.")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
@@ -82,7 +84,7 @@ def find(
             ]
             say_all(json_text(records))
         else:
-            if found:
+            if found and loaded.node_count() <= _LARGE:
                 infer(loaded)  # for the shapes that are shown
             say_lines(_lines(found))
             say(f"{model}: {len(found):,} match{'es' if len(found) != 1 else ''}")

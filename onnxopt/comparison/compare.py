@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.analysis.cost import ModelStats, model_stats
 from onnxopt.analysis.types import infer
@@ -17,6 +17,8 @@ from onnxopt.comparison.places import places
 from onnxopt.comparison.records import LARGE, GraphRecord, elements, graph_record
 from onnxopt.graph.text import type_text
 from onnxopt.io import load
+
+_NAMES: Final = 2_000_000  # characters of all names, up to which each node is shown
 
 
 @dataclass
@@ -55,13 +57,19 @@ class Comparison:
             Side(self.before, found.before, placed.inside[0], found.rewrites_before),
             Side(self.after, found.after, placed.inside[1], found.rewrites_after),
         )
-        if max(len(side.graph.nodes) for side in sides) > LARGE:
+        if self._is_large():
             return coarse(data, sides, found)
         return data | {
             "graphs": [_graph(side) for side in sides],
             "pairs": sorted(found.pair.items()),
             "merged": [(i, targets) for i, targets in found.merged.items()],
         }
+
+    def _is_large(self) -> bool:
+        """Would a page that shows every node be one that opens slowly?"""
+        graphs = self.before, self.after
+        names = sum(sum(len(n.name) for n in g.nodes) + sum(len(v.name) for v in g.values) for g in graphs)
+        return max(len(g.nodes) for g in graphs) > LARGE or names > _NAMES
 
     def _gaps(self) -> list[str]:
         changed = self.stats[0].nodes != self.stats[1].nodes

@@ -18,7 +18,7 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import attribute_value, is_external, type_name
 
 ABSENT: Final = -1  # an optional input or output that is left out
-LARGE: Final = 20_000  # nodes of a graph, up to which each of them is shown
+LARGE: Final = 16_000  # nodes of a graph, up to which each of them is shown
 _NAMESPACE: Final = "namespace"  # metadata of PyTorch's exporter: the modules around a node
 _BODIES: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 

@@ -95,13 +95,12 @@ class Model:
         for graph in scopes:
             if not old.output_count:
                 break  # most often the first lists it, and there may be thousands of bodies in it
-            for i, v in enumerate(graph.outputs):
-                if v is old:
-                    assert graph.owner is not None, f"the main graph's output {old.name} is the interface"
-                    graph.outputs[i] = new
-                    old.output_count -= 1
-                    new.output_count += 1
-                    self.version += 1
+            while old in graph.outputs:
+                assert graph.owner is not None, f"the main graph's output {old.name} is the interface"
+                graph.outputs[graph.outputs.index(old)] = new
+                old.output_count -= 1
+                new.output_count += 1
+                self.version += 1
             scopes.extend(body for node in graph.owners for body in node.bodies.values())
 
 
