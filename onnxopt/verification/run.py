@@ -140,6 +140,10 @@ def open_original(
             raise Refused(f"onnxruntime cannot load the original: {why}") from other
 
 
+class TooLarge(MemoryError):
+    """A run that would take more than there is."""
+
+
 def is_starved(error: BaseException) -> bool:
     """Was it refused memory?"""
     return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
@@ -151,6 +155,6 @@ _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 def reason(error: BaseException) -> str:
     """The first line of a runtime's error, short enough for one line of ours."""
     if is_starved(error):
-        return "it takes more memory than it may (--memory)"
+        return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].removeprefix("[ONNXRuntimeError] : ")[:300]
