@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping, Sequence
 
-from onnxopt.analysis.contents import Contents
+from onnxopt.analysis.contents import Contents, first_like
 from onnxopt.analysis.training import may_train
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import inner_scopes
@@ -56,23 +56,12 @@ class _Merging:
                     self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
             if node.op in _KEPT or not node.used_outputs() or not _is_pure(node):
                 continue
-            key: Hashable = self._alike(node)
-            first = seen.setdefault(key, node)
-            for tell in (self._whole, self._bodies_of) if node.bodies else (self._whole,):
-                if first is node:  # constants are looked into, and bodies, only where all else is equal
-                    break
-                seen.setdefault((key, tell(first)), first)
-                key = key, tell(node)
-                first = seen.setdefault(key, node)
+            told = (_form, self._content, self._bodies_of) if node.bodies else (_form, self._content)
+            first = first_like(node, seen, told)
             if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
                 _replace(node, first)
 
-    def _alike(self, node: Node) -> Hashable:
-        """What two nodes have in common that are equal, and few others: it asks for no content."""
-        computed = [id(v) for v in node.inputs if v is not None and not v.constant]
-        return node.op, tuple(sorted(computed)), len(node.inputs), len(node.outputs)
-
-    def _whole(self, node: Node) -> Hashable:
+    def _content(self, node: Node) -> Hashable:
         return self._key(node, {})
 
     def _key(self, node: Node, inside: Inside) -> Hashable:
@@ -115,6 +104,12 @@ class _Merging:
             for _, v in made:
                 inside[v] = -1 - len(inside)
         return len(body.inputs), tuple(nodes), tuple(self._values(body.outputs, inside))
+
+
+def _form(node: Node) -> Hashable:
+    """What equal nodes have in common at least: operator and inputs, whatever the constants hold."""
+    inputs = [None if v is None or v.constant else v for v in node.inputs]
+    return node.op, frozenset(inputs) if node.op in COMMUTATIVE else tuple(inputs)
 
 
 def _is_pure(node: Node) -> bool:
