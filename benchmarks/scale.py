@@ -7,8 +7,8 @@
 Whole processes, unverified unless it is said; on Linux and macOS. Of graphs the seconds of the processor count, which
 other work on the machine disturbs least, of weights those of the clock, medians of --runs. Growth is time per node (per
 byte) in the larger over that in the smaller model, less what a model of four nodes takes. `cp` copies the weights.
-onnxruntime's offline optimizer, with all optimizations (of weights basic ones), has the larger model; it is ended after
---runtime-seconds.
+onnxruntime's offline optimizer, with all optimizations (of weights basic ones), has the larger model, but for weights of
+more than --runtime-gib, which it would load; it is ended after --runtime-seconds.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ def looks(options: argparse.Namespace, steep: list[str]) -> Iterator[str]:
             return {
                 "": onnxopt("optimize", source, result, "--no-verify", "-q", "--report", record),
                 "`report`": pages,
-                "`report --from`": onnxopt(
-                    "report", source, result, "-o", f"{source}.html", "-q", "--no-verify", "--from", record
-                ),
+                "`report --from`": [*pages, "--from", record],
                 "`why`": onnxopt("why", source, "fold_conv_bn"),
                 "`find`": onnxopt("find", source, "Relu(BatchNormalization(Conv(x, w), ...))"),
                 "`stats`": onnxopt("stats", source),
@@ -129,9 +127,13 @@ def weights(options: argparse.Namespace, steep: list[str]) -> Iterator[str]:
     sizes = (options.gib[0], options.gib[-1])
     told = ", holes" if options.sparse else ""
     yield head("weights" + told, *(f"{n:g} GiB" for n in sizes))
-    limits = options.seconds, options.runtime_seconds
-    small, large = (measured(n, options.sparse, options.folder, options.runs, *limits) for n in sizes)
-    cp, theirs = large["cp"].text(), large["onnxruntime"].text(memory=True) if "onnxruntime" in large else "-"
+    limits = [options.runtime_seconds if n <= options.runtime_gib else 0.0 for n in sizes]
+    small, large = (
+        measured(n, options.sparse, options.folder, options.runs, options.seconds, limit)
+        for n, limit in zip(sizes, limits)
+    )
+    beside = [(n, c["onnxruntime"]) for n, c in zip(sizes, (small, large)) if "onnxruntime" in c]
+    cp, theirs = large["cp"].text(), "; ".join(f"{n:g} GiB: {c.text(memory=True)}" for n, c in beside[-1:])
     for name in (n for n in small if n.startswith("`")):
         costs = small[name], large[name]
         ratio = costs[1].seconds / costs[0].seconds * sizes[0] / sizes[1]
@@ -152,6 +154,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="of what is compared with cp (default: %(default)s)")
     parser.add_argument("--max-growth", type=float, default=2.0, help="per node (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=900.0, help="for one run of ours (default: %(default)s)")
+    parser.add_argument(
+        "--runtime-gib", type=float, default=4.0, help="up to which onnxruntime is run"
+    )
     parser.add_argument("--runtime-seconds", type=float, default=300.0, help="for onnxruntime; 0: leave it out")
     options = parser.parse_args()
     steep: list[str] = []
