@@ -7,8 +7,8 @@
 Whole processes, unverified unless it is said; on Linux and macOS. Of graphs the seconds of the processor count, which
 other work on the machine disturbs least, of weights those of the clock, medians of --runs. Growth is time per node (per
 byte) in the larger over that in the smaller model, less what a model of four nodes takes. `cp` copies the weights.
-onnxruntime's offline optimizer, with all optimizations (of weights basic ones), has the larger model, but for weights of
-more than --runtime-gib, which it would load; it is ended after --runtime-seconds.
+onnxruntime's offline optimizer, with all optimizations (of weights basic ones), has the larger model (not with
+weights of more than --runtime-gib, which it would load), and is ended after --runtime-seconds.
 """
 
 from __future__ import annotations
@@ -154,9 +154,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="of what is compared with cp (default: %(default)s)")
     parser.add_argument("--max-growth", type=float, default=2.0, help="per node (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=900.0, help="for one run of ours (default: %(default)s)")
-    parser.add_argument(
-        "--runtime-gib", type=float, default=4.0, help="up to which onnxruntime is run"
-    )
+    parser.add_argument("--runtime-gib", type=float, default=4.0, help="up to which onnxruntime is run")
     parser.add_argument("--runtime-seconds", type=float, default=300.0, help="for onnxruntime; 0: leave it out")
     options = parser.parse_args()
     steep: list[str] = []
