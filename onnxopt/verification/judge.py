@@ -63,7 +63,8 @@ class Judge:
         """
         self.figures = figures
         self.search = Search(most=options.memory // 2)
-        self.is_large = False  # does a run take more than `options.memory`?
+        # May a run take more than `options.memory`? Where nothing is limited, or a device's memory is mapped, it may.
+        self.is_large = bool(options.provider) or not unused()
         self.paths = [path, ""]
         self.options = options
         self.labels = labels
