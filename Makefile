@@ -17,12 +17,13 @@ DEMO := densenet121
 INPUT ?=
 OUT ?= models/build/demo.onnx
 MODEL ?=
+OPTIONS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load lint types format bench bench-growth bench-judge bench-macs bench-onnxsim bench-peers clean
+.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load lint types format bench bench-judge bench-macs bench-onnxsim bench-peers bench-scale clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,9 +100,6 @@ bench: $(READY) ## time long chains, and start-up against load and save (MODEL=i
 	@$(BIN)/python benchmarks/partition.py
 	@$(BIN)/python benchmarks/startup.py $(if $(MODEL),"$(MODEL)")
 
-bench-growth: $(READY) ## time and memory of thirteen families of models up to 500,000 nodes, beside onnxruntime
-	@$(BIN)/python benchmarks/growth.py
-
 bench-judge: $(READY) ## break results on purpose, and count what verification finds (MODEL=folder)
 	@$(BIN)/python benchmarks/judge.py --jobs $(JOBS) $(if $(MODEL),--models $(MODEL))
 
@@ -113,6 +111,9 @@ bench-macs: $(READY) $(PEERS)/.installed ## compare MACs with onnx-tool, install
 
 bench-peers: $(READY) $(PEERS)/.installed ## nodes, time and speed beside the other optimizers (MODEL=in.onnx RUNS=20)
 	@$(BIN)/python benchmarks/peers.py $(MODEL) --runs $(RUNS)
+
+bench-scale: $(READY) ## one table: large graphs, commands on them, weights of 20 GiB, beside cp and onnxruntime (OPTIONS=--sparse)
+	@$(BIN)/python benchmarks/scale.py $(OPTIONS)
 
 $(PEERS)/.installed: benchmarks/peers.txt
 	@$(PYTHON) -m venv $(PEERS)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.cli.options import json_text
-from onnxopt.cli.say import say, say_all
+from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxopt.rewriting import SubgraphMatch
+
+_LARGE = 20_000  # nodes of a model, of which nothing is inferred to show shapes: that takes longer than to find
 
 
 @click.command(epilog="Exit codes: 0 something was found, 1 nothing was, 2 wrong usage or unreadable input.")
@@ -39,7 +46,6 @@ def find(
     onnxopt find model.onnx "(x) => (y) { n = Neg (x)  s = Sigmoid (n)  y = Mul (x, s) }"
     """
     from onnxopt.analysis.types import infer
-    from onnxopt.graph.text import node_text
     from onnxopt.io import blaming, load
     from onnxopt.rewriting import SubgraphMatcher
 
@@ -78,13 +84,19 @@ def find(
             ]
             say_all(json_text(records))
         else:
-            if found:
+            if found and loaded.node_count() <= _LARGE:
                 infer(loaded)  # for the shapes that are shown
-            for i, m in enumerate(found, 1):
-                scope = m.anchor.graph.path if m.anchor.graph is not None else ""
-                say(f"{i}. {scope}: {', '.join(v.name for v in m.results)}")
-                for node in dict.fromkeys(reversed([n for n, _ in m.bindings.covered])):
-                    say(f"   {node_text(node)}")
+            say_lines(_lines(found))
             say(f"{model}: {len(found):,} match{'es' if len(found) != 1 else ''}")
     if not found:
         sys.exit(1)
+
+
+def _lines(found: Sequence[SubgraphMatch]) -> Iterator[str]:
+    from onnxopt.graph.text import node_text
+
+    for i, m in enumerate(found, 1):
+        scope = m.anchor.graph.path if m.anchor.graph is not None else ""
+        yield f"{i}. {scope}: {', '.join(v.name for v in m.results)}"
+        for node in dict.fromkeys(reversed([n for n, _ in m.bindings.covered])):
+            yield f"   {node_text(node)}"

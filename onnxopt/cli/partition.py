@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.cli.options import limit_option
-from onnxopt.cli.say import say
+from onnxopt.cli.say import say, say_lines
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from onnxopt.graph import Model
     from onnxopt.pipeline.partition import Partition
-    from onnxopt.pipeline.split import Part
+    from onnxopt.pipeline.split import Outline, Part
     from onnxopt.verification.composition import Step
     from onnxopt.verification.plan import Plan
 
@@ -66,7 +66,7 @@ def partition(
     """
     from onnxopt.io import blaming, load, refuse_overwriting_input
     from onnxopt.pipeline.partition import CapabilityPartitioner
-    from onnxopt.pipeline.split import split
+    from onnxopt.pipeline.split import outline, split
     from onnxopt.pipeline.support import OperatorSupport
     from onnxopt.verification.plan import make_plan
 
@@ -77,12 +77,11 @@ def partition(
             refuse_overwriting_input(source, fused, model.proto)
         partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
         proposed = partitioner.propose()
-        parts = split(model, proposed)
-        _print(parts)
+        _print(outline(model, proposed))
         if out_dir is not None or fused is not None:
             plan = make_plan(model.proto)
             if out_dir is not None:
-                _write_parts(source, plan, parts, out_dir, limit)
+                _write_parts(source, plan, split(model, proposed), out_dir, limit)
             if fused is not None:
                 _write_fused(source, plan, model, proposed, fused, limit)
 
@@ -99,7 +98,7 @@ def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
             raise UsageError(f"the model has no operator {op!r}", hint)
 
 
-def _rows(parts: Sequence[Part]) -> Iterator[tuple[str, ...]]:
+def _rows(parts: Sequence[Outline]) -> Iterator[tuple[str, ...]]:
     from collections import Counter
 
     for part in parts:
@@ -115,21 +114,23 @@ def _rows(parts: Sequence[Part]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _print(parts: Sequence[Part]) -> None:
+def _print(parts: Sequence[Outline]) -> None:
     """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
     covered, total = sum(len(p.nodes) for p in parts if p.supported), sum(len(p.nodes) for p in parts)
     count = sum(p.supported for p in parts)
     summary = f"{count} supported of {len(parts)} parts, {covered} of {total} nodes"
     if not sys.stdout.isatty():
-        for name, nodes, ops, inputs, outputs, supported in _rows(parts):
-            status = "supported" if supported == "yes" else "rest"
-            say(f"{name}  {status}  {nodes} node{'s' * (nodes != '1')}: {ops}; {inputs} -> {outputs}")
+        say_lines(
+            f"{name}  {'supported' if supported == 'yes' else 'rest'}  {nodes} node{'s' * (nodes != '1')}: {ops}; "
+            f"{inputs} -> {outputs}"
+            for name, nodes, ops, inputs, outputs, supported in _rows(parts)
+        )
         say(summary)
     else:
         _print_table(parts, summary)
 
 
-def _print_table(parts: Sequence[Part], summary: str) -> None:
+def _print_table(parts: Sequence[Outline], summary: str) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 

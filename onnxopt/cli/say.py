@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
 import click
 
 from onnxopt.plaintext import harmless, line, printable
+
+_TOGETHER: Final = 1000  # lines
 
 
 def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:
     """One line."""
     click.echo(click.style(line(text), dim=True) if dim else line(text), err=err)
+
+
+def say_lines(texts: Iterable[str]) -> None:
+    """Lines, of which there may be many: they are written together."""
+    rest = iter(texts)
+    while some := list(islice(rest, _TOGETHER)):
+        click.echo("\n".join(map(line, some)))
 
 
 def say_error(message: str, hint: str = "", *, colour: bool = False) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxopt.cli.options import known_rules, load_plugins, plugin_option
-from onnxopt.cli.say import say
+from onnxopt.cli.say import say_lines
 from onnxopt.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
     from onnxopt.graph.node import Node
-    from onnxopt.pipeline import Journal, Pass
+    from onnxopt.pipeline import Journal, Pass, PipelineReport
     from onnxopt.rewriting import Rule
 
 _SHOWN = 3  # reasons with an example
@@ -49,10 +49,11 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
 
     load_plugins(plugins)
     owner, rules = _find(name)
-    journal = Journal()
+    journal = Journal() if node is not None else None
     with blaming(model):
         loaded = load(model)
-        report = execute(pipeline_for(level), loaded, PassContext(opt_level=level, instruments=[journal]))
+        told = [journal] if journal is not None else []
+        report = execute(pipeline_for(level), loaded, PassContext(opt_level=level, instruments=told))
     if not rules:
         found = [f"{owner.name} has no rules; it did, in {model} at -O{level}:"]
         record = next((p for p in report.passes if p.name == owner.name), None)
@@ -62,13 +63,12 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
                 f"  {what} declined {n:,} times: {why}, for example {at}" for why, (n, at) in rule.declined.items()
             ]
         lines: Iterator[str] = iter(found)
-    elif node is None:
-        lines = _everywhere(loaded, owner, rules, journal)
+    elif node is None or journal is None:
+        lines = _everywhere(loaded, owner, rules, report)
     else:
         lines = _at(loaded, owner, rules, journal, node)
     with blaming(model):  # rules are asked while the lines are made
-        for line in lines:
-            say(line)
+        say_lines(lines)
 
 
 def _find(name: str) -> tuple[Pass, list[Rule]]:
@@ -91,22 +91,28 @@ def _find(name: str) -> tuple[Pass, list[Rule]]:
     raise UsageError(f"no pass or rule is called {name!r}", hint)
 
 
-def _everywhere(model: Model, owner: Pass, rules: list[Rule], journal: Journal) -> Iterator[str]:
+def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport) -> Iterator[str]:
     """Each rule: how often it fired, why it does not where it could. Of one rule, an example of each reason."""
-    from onnxopt.rewriting.diagnose import diagnose, lines_of
+    from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
 
+    fired = Counter({rule: r.hits for p in report.passes for rule, r in p.rules.items()})
     for rule in rules:
-        fired = len(journal.of(rule.name))
         nodes = [n for g in model.scopes() for op in sorted(rule.anchors) for n in g.by_op.get(op, ())]
-        yield f"{rule.name}: fired {fired:,} times; {len(nodes):,} {' or '.join(sorted(rule.anchors))} left"
-        found = [diagnose(rule, n, owner) for n in nodes]
-        # Those that came farthest are what somebody asks about.
-        found.sort(key=lambda d: (not d.matched, -sum(line.ok is True for line in d.lines)))
-        for reason, count in Counter(d.reason or "fires" for d in found).most_common():
-            yield f"  {count:,} times: {reason}"
+        yield f"{rule.name}: fired {fired[rule.name]:,} times; {len(nodes):,} {' or '.join(sorted(rule.anchors))} left"
+        counts: Counter[str] = Counter()
+        farthest: dict[str, tuple[tuple[int, int, int], Diagnosis]] = {}  # of each reason one
+        for i, node in enumerate(nodes):
+            d = diagnose(rule, node, owner)
+            counts[d.reason] += 1
+            # Those that came farthest are what somebody asks about.
+            rank = (not d.matched, -sum(line.ok is True for line in d.lines), i)
+            if d.reason not in farthest or rank < farthest[d.reason][0]:
+                farthest[d.reason] = rank, d
+        examples = sorted(farthest.values(), key=lambda found: found[0])
+        for _, d in sorted(examples, key=lambda found: -counts[found[1].reason]):
+            yield f"  {counts[d.reason]:,} times: {d.reason or 'fires'}"
         if len(rules) == 1:
-            one_each = {d.reason: d for d in reversed(found)}
-            for d in [d for d in found if one_each[d.reason] is d][:_SHOWN]:
+            for _, d in examples[:_SHOWN]:
                 yield ""
                 yield from lines_of(d)
 

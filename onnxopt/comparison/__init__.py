@@ -4,7 +4,7 @@ from onnxopt.comparison.blocks import Block, blocks
 from onnxopt.comparison.compare import Comparison, compare_files
 from onnxopt.comparison.counterparts import Counterparts, Fate, match
 from onnxopt.comparison.history import History, judge, read_history, repeat
-from onnxopt.comparison.records import GraphRecord, NodeRecord, ValueRecord, graph_record
+from onnxopt.comparison.records import GraphRecord, NodeRecord, graph_record
 
 __all__ = [
     "Block",
@@ -14,7 +14,6 @@ __all__ = [
     "GraphRecord",
     "History",
     "NodeRecord",
-    "ValueRecord",
     "blocks",
     "compare_files",
     "graph_record",

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Final
 
-from onnxopt.comparison.records import ABSENT
+from onnx import GraphProto
 
-LARGE: Final = 20_000  # nodes of the larger graph, up to which each of them is shown
+from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite
+from onnxopt.comparison.records import ABSENT, GraphRecord
+from onnxopt.graph.text import shape_text, type_text
+from onnxopt.graph.value import Value
+from onnxopt.protos import tensor_type, type_name
+
 _BOXES: Final = 1_000
 _LENGTH: Final = 120  # characters of a name
 _OPERATORS: Final = 12  # that a box lists
 NOTE: Final = "The graphs are large: a box stands for a block of nodes, without their details."
 
+Box = tuple[str, int]  # "node" and its index, or "block" and its place
 
-def coarse(data: dict[str, Any]) -> dict[str, Any]:
-    """`Comparison.to_dict()` with boxes for nodes; what refers to a node refers to its box."""
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two graphs: what became of each node, the block that it is in, and the rewrites that are known."""
+
+    graph: GraphRecord
+    fates: list[Fate]
+    inside: list[int]
+    rewrites: dict[int, Rewrite]
+
+
+def coarse(data: dict[str, Any], sides: tuple[Side, Side], found: Counterparts) -> dict[str, Any]:
+    """`data` of `Comparison.to_dict()` with boxes for nodes; what refers to a node refers to its box."""
     around = [b["parent"] for b in data["blocks"]]
-    closed = _closed(around, data["graphs"])
-    boxes = [_boxes(graph["nodes"], around, closed) for graph in data["graphs"]]
-    of = [{i: k for k, nodes in enumerate(side.values()) for i in nodes} for side in boxes]
+    closed = _closed(around, sides)
+    boxes = [_boxes(side, closed) for side in sides]
+    of = [_numbers(side, drawn) for side, drawn in zip(sides, boxes)]
     opened = [at for at, block in enumerate(closed) if block is None]
     number = {at: k for k, at in enumerate(opened)}
     labels = [b["label"][:_LENGTH] for b in data["blocks"]]
@@ -28,12 +47,12 @@ def coarse(data: dict[str, Any]) -> dict[str, Any]:
     def spot(found: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if found is None else (found[0], of[found[0]][found[1]])
 
-    keys = [list(side) for side in boxes]
+    keys = [list(drawn) for drawn in boxes]
     other = {key: k for k, key in enumerate(keys[1]) if key[0] == "block"}
     pairs = {(k, other[key]) for k, key in enumerate(keys[0]) if key in other}
-    alone = [{k for k, key in enumerate(side) if key[0] == "node"} for side in keys]
-    pairs |= {(of[0][i], of[1][j]) for i, j in data["pairs"] if of[0][i] in alone[0] and of[1][j] in alone[1]}
-    merged = {of[0][i]: sorted({of[1][j] for j in targets}) for i, targets in data["merged"] if of[0][i] in alone[0]}
+    alone = [{at: k for k, (kind, at) in enumerate(side) if kind == "node"} for side in keys]
+    pairs |= {(k, alone[1][j]) for i, k in alone[0].items() if (j := found.pair.get(i)) in alone[1]}
+    merged = {k: sorted({of[1][j] for j in found.merged[i]}) for i, k in alone[0].items() if i in found.merged}
     return data | {
         "notes": [*data["notes"], NOTE],
         "blocks": [
@@ -41,8 +60,7 @@ def coarse(data: dict[str, Any]) -> dict[str, Any]:
             for at in opened
         ],
         "graphs": [
-            _graph(graph, side, around, number, labels, inside)
-            for graph, side, inside in zip(data["graphs"], boxes, of)
+            _graph(side, drawn, around, number, labels, inside) for side, drawn, inside in zip(sides, boxes, of)
         ],
         "pairs": sorted(pairs),
         "merged": sorted(merged.items()),
@@ -58,14 +76,14 @@ def coarse(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _closed(around: list[int], graphs: list[dict[str, Any]]) -> list[int | None]:
+def _closed(around: list[int], sides: tuple[Side, Side]) -> list[int | None]:
     """For each block the outermost closed one that holds it, None where all are open. They open from the outside in,
     as long as there are few boxes; blocks come after those around them."""
     inner: list[list[int]] = [[] for _ in around]
     for at, parent in enumerate(around):
         if parent >= 0:
             inner[parent].append(at)
-    held = [Counter(node[7] for node in graph["nodes"]) for graph in graphs]
+    held = [Counter(side.inside) for side in sides]
     total, opened, waiting = 0, set(), [0]
     for at in waiting:
         items = len(inner[at]) + max(count[at] for count in held)
@@ -80,70 +98,93 @@ def _closed(around: list[int], graphs: list[dict[str, Any]]) -> list[int | None]
     return found
 
 
-def _boxes(nodes: list[list[Any]], around: list[int], closed: list[int | None]) -> dict[tuple[str, int], list[int]]:
+def _boxes(side: Side, closed: list[int | None]) -> dict[Box, list[int]]:
     """The nodes of each box: those of a closed block, or one alone."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for i, node in enumerate(nodes):
-        block = closed[node[7]]
+    found: dict[Box, list[int]] = {}
+    for i, at in enumerate(side.inside):
+        block = closed[at]
         found.setdefault(("node", i) if block is None else ("block", block), []).append(i)
     return found
 
 
+def _numbers(side: Side, boxes: dict[Box, list[int]]) -> list[int]:
+    """The box of each node."""
+    found = [0] * len(side.inside)
+    for k, members in enumerate(boxes.values()):
+        for i in members:
+            found[i] = k
+    return found
+
+
 def _graph(
-    graph: dict[str, Any],
-    boxes: dict[tuple[str, int], list[int]],
+    side: Side,
+    boxes: dict[Box, list[int]],
     around: list[int],
     number: dict[int, int],
     labels: list[str],
-    inside: dict[int, int],
+    inside: list[int],
 ) -> dict[str, Any]:
-    nodes, main = graph["nodes"], graph["scopes"][0]
+    graph, main = side.graph, side.graph.scopes[0]
     values, inputs, outputs = _values(graph, inside, len(boxes))
     drawn: list[list[Any]] = []
     for k, ((kind, at), members) in enumerate(boxes.items()):
-        fates = {nodes[i][6] for i in members}
-        fate = fates.pop() if len(fates) == 1 else "changed"
+        fates = {side.fates[i] for i in members}
+        fate = fates.pop().value if len(fates) == 1 else "changed"
         if kind == "node":
-            op, name, block = nodes[at][0], nodes[at][1][:_LENGTH], number[nodes[at][7]]
+            op, name, block = graph.nodes[at].op, graph.nodes[at].name[:_LENGTH], number[side.inside[at]]
             attributes: list[tuple[str, str]] = []
         else:
             op, name, block = labels[at] or "block", f"{len(members):,} nodes", number.get(around[at], 0)
-            counted = Counter(nodes[i][0] for i in members).most_common(_OPERATORS)
+            counted = Counter(graph.nodes[i].op for i in members).most_common(_OPERATORS)
             attributes = [(op, f"{n:,}") for op, n in counted]
         drawn.append([op, name, 0, inputs[k], outputs[k], attributes, fate, block, ""])
-    ends = {end: [values[v] for v in main[end] if v in values] for end in ("inputs", "outputs")}
+    ends = {
+        end: list(dict.fromkeys(values[v] for v in found if v in values))
+        for end, found in (("inputs", main.inputs), ("outputs", main.outputs))
+    }
     return {
-        "values": [[graph["values"][v][0][:_LENGTH], graph["values"][v][1]] for v in values],
-        "scopes": [main | {end: list(dict.fromkeys(found)) for end, found in ends.items()}],
+        "values": [[name[:_LENGTH], kind] for name, kind in _typed([graph.values[v] for v in values])],
+        "scopes": [asdict(main) | ends],
         "nodes": drawn,
     }
 
 
+def _typed(values: list[Value]) -> list[tuple[str, str]]:
+    """Their names, and types as far as the file says them: nothing is inferred of a graph so large."""
+    names = {v.name for v in values}
+    proto = values[0].graph.model.proto.graph if values else GraphProto()
+    said = {i.name: tensor_type(i.type) for i in (*proto.input, *proto.value_info, *proto.output) if i.name in names}
+    types = {name: shape_text(type_name(kind).lower(), dims) for name, (kind, dims) in said.items() if kind}
+    return [(v.name, type_text(v) or types.get(v.name, "")) for v in values]
+
+
 def _values(
-    graph: dict[str, Any], inside: dict[int, int], count: int
+    graph: GraphRecord, inside: list[int], count: int
 ) -> tuple[dict[int, int], list[list[int]], list[list[int]]]:
     """The values between boxes with their new indices, and what each box reads and makes. Of those that go the same
     way one is shown."""
-    nodes, main = graph["nodes"], graph["scopes"][0]
-    makers = {v: inside[i] for i, node in enumerate(nodes) for v in node[4] if v != ABSENT}
+    main = graph.scopes[0]
+    ends = {v: "input" for v in main.inputs if not graph.values[v].constant} | dict.fromkeys(main.outputs, "output")
+    makers: list[int | None] = [None] * len(graph.values)
+    for i, node in enumerate(graph.nodes):
+        for v in node.outputs:
+            if v != ABSENT:
+                makers[v] = inside[i]
     readers: dict[int, dict[int, None]] = {}
-    for i, node in enumerate(nodes):
-        _read(readers, node[3], inside[i])
-    for scope in graph["scopes"]:
-        if scope["owner"] is not None:
-            _read(readers, scope["outputs"], inside[scope["owner"]])
-    ends = {v: "input" for v in main["inputs"] if len(graph["values"][v]) == 2} | dict.fromkeys(
-        main["outputs"], "output"
-    )
+    given = ((node.inputs, inside[i]) for i, node in enumerate(graph.nodes))
+    bodies = ((scope.outputs, inside[scope.owner]) for scope in graph.scopes if scope.owner is not None)
+    for read, box in chain(given, bodies):
+        for v in read:
+            if v != ABSENT and makers[v] != box and (makers[v] is not None or v in ends):
+                readers.setdefault(v, {})[box] = None
     values: dict[int, int] = {}
     inputs: list[list[int]] = [[] for _ in range(count)]
     outputs: list[list[int]] = [[] for _ in range(count)]
     ways: set[Hashable] = set()
     for v in dict.fromkeys([*ends, *readers]):
-        maker = makers.get(v)
-        reading = [k for k in readers.get(v, ()) if k != maker]
+        maker, reading = makers[v], list(readers.get(v, ()))
         way = (maker, ends.get(v), tuple(reading))
-        if way in ways or (maker is None and v not in ends) or not (reading or v in ends):
+        if way in ways or (maker is None and v not in ends):
             continue
         ways.add(way)
         values[v] = len(values)
@@ -152,9 +193,3 @@ def _values(
         for k in reading:
             inputs[k].append(values[v])
     return values, inputs, outputs
-
-
-def _read(readers: dict[int, dict[int, None]], values: Iterable[int], box: int) -> None:
-    for v in values:
-        if v != ABSENT:
-            readers.setdefault(v, {})[box] = None

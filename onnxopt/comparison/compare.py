@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.analysis.cost import ModelStats, model_stats
-from onnxopt.comparison.coarse import LARGE, coarse
-from onnxopt.comparison.counterparts import Counterparts, Fate, Rewrite, match
+from onnxopt.analysis.types import infer
+from onnxopt.comparison.coarse import Side, coarse
+from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History
 from onnxopt.comparison.marks import Marks
 from onnxopt.comparison.places import places
-from onnxopt.comparison.records import ABSENT, GraphRecord, graph_record
+from onnxopt.comparison.records import LARGE, GraphRecord, elements, graph_record
+from onnxopt.graph.text import type_text
 from onnxopt.io import load
+
+_NAMES: Final = 2_000_000  # characters of all names, up to which each node is shown
 
 
 @dataclass
@@ -45,17 +49,27 @@ class Comparison:
             "notes": self.doubts + self._gaps(),
             "examples": self._examples(),
             "blocks": [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in placed.blocks],
-            "graphs": [
-                _graph(self.before, found.before, placed.inside[0], found.rewrites_before),
-                _graph(self.after, found.after, placed.inside[1], found.rewrites_after),
-            ],
-            "pairs": sorted(found.pair.items()),
-            "merged": [(i, targets) for i, targets in found.merged.items()],
             "verification": verdict,
             "places": marks.places(verdict),
             "left_out": marks.left_out(),
         }
-        return coarse(data) if max(len(self.before.nodes), len(self.after.nodes)) > LARGE else data
+        sides = (
+            Side(self.before, found.before, placed.inside[0], found.rewrites_before),
+            Side(self.after, found.after, placed.inside[1], found.rewrites_after),
+        )
+        if self._is_large():
+            return coarse(data, sides, found)
+        return data | {
+            "graphs": [_graph(side) for side in sides],
+            "pairs": sorted(found.pair.items()),
+            "merged": [(i, targets) for i, targets in found.merged.items()],
+        }
+
+    def _is_large(self) -> bool:
+        """Would a page that shows every node be one that opens slowly?"""
+        graphs = self.before, self.after
+        names = sum(sum(len(n.name) for n in g.nodes) + sum(len(v.name) for v in g.values) for g in graphs)
+        return max(len(g.nodes) for g in graphs) > LARGE or names > _NAMES
 
     def _gaps(self) -> list[str]:
         changed = self.stats[0].nodes != self.stats[1].nodes
@@ -70,18 +84,21 @@ class Comparison:
             for rule in p["rules"].values()
             for _, example in rule["declined"].values()
         }
-        return {
-            node.text: (side, i)
-            for side, graph in enumerate((self.before, self.after))  # where it is in both: in the result
-            for i, node in reversed([*enumerate(graph.nodes)])
-            if node.text in wanted
-        }
+        found: dict[str, tuple[int, int]] = {}
+        for side, graph in enumerate((self.after, self.before)) if wanted else ():  # where it is in both: in the result
+            for i, node in enumerate(graph.nodes):
+                if (text := node.text) in wanted:
+                    found.setdefault(text, (1 - side, i))
+        return found
 
 
 def compare_files(before: str | Path, after: str | Path, history: History) -> Comparison:
     """Compare two files. Raises ModelError for what cannot be read."""
     original, result = load(before), load(after)
     stats = model_stats(original), model_stats(result)
+    if max(s.nodes for s in stats) <= LARGE:
+        infer(original)
+        infer(result)
     a, b = graph_record(original), graph_record(result)
     doubts = _doubts(history, b, stats, Path(before), Path(after))
     return Comparison(a, b, stats, match(a, b, history.journal), history, doubts)
@@ -93,9 +110,9 @@ def _doubts(
     """Reasons to doubt that the run led from one file to the other."""
     if history.repeated:
         assert history.result is not None
-        if _signature(history.result) == _signature(after):
+        if history.result == after.signature():
             return []
-        made = len(history.result.nodes)
+        made = history.result[0]
         return [
             f"{result.name} is not what this run makes: {stats[1].nodes:,} nodes there, {made:,} made here. Passes, "
             "timeline and declined reasons are of the run. Give the options it was made with, or --from its report."
@@ -114,22 +131,15 @@ def _doubts(
     return doubts
 
 
-def _signature(graph: GraphRecord) -> list[tuple[Any, ...]]:
-    """What makes two graphs the same, but for the contents of weights."""
-
-    def names(values: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple("" if v == ABSENT else graph.values[v].name for v in values)
-
-    return [(graph.scopes[n.scope].path, n.op, names(n.inputs), names(n.outputs), n.attributes) for n in graph.nodes]
-
-
-def _graph(graph: GraphRecord, fates: list[Fate], inside: list[int], rewrites: dict[int, Rewrite]) -> dict[str, Any]:
+def _graph(side: Side) -> dict[str, Any]:
     """Lists rather than objects: there may be many thousands."""
+    graph = side.graph
+    constants = [(v, elements(v)) for v in graph.values]
     return {
-        "values": [[v.name, v.type] if v.constant is None else [v.name, v.type, v.constant] for v in graph.values],
+        "values": [[v.name, type_text(v)] + ([held] if held is not None else []) for v, held in constants],
         "scopes": [asdict(s) for s in graph.scopes],
         "nodes": [
-            [n.op, n.name, n.scope, n.inputs, n.outputs, n.attributes, fate.value, place, str(rewrites.get(i, ""))]
-            for i, (n, fate, place) in enumerate(zip(graph.nodes, fates, inside, strict=True))
+            [n.op, n.name, n.scope, n.inputs, n.outputs, n.attributes, fate.value, place, str(side.rewrites.get(i, ""))]
+            for i, (n, fate, place) in enumerate(zip(graph.nodes, side.fates, side.inside, strict=True))
         ],
     }

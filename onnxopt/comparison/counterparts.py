@@ -7,13 +7,14 @@ journal of a run then says what was replaced by what; and a value that another n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from onnxopt.comparison.records import ABSENT, GraphRecord, NodeRecord
 from onnxopt.graph.value import Value
+from onnxopt.pipeline.instruments import Entry
 from onnxopt.protos import is_external, tensor_bytes
 
 _COMPARED: Final = 1 << 16  # bytes of two constants whose contents are compared
@@ -59,8 +60,8 @@ class Counterparts:
         return {fate.value: found[fate] for fate in Fate}
 
 
-def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Mapping[str, Any]] = ()) -> Counterparts:
-    """Find counterparts. `journal`: entries as `Journal.to_list()` gives them; without, names alone decide."""
+def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] = ()) -> Counterparts:
+    """Find counterparts. `journal`: what led from one to the other; without, names alone decide."""
     found = Counterparts()
     back: dict[int, int] = {}
     for key in _keys(before, after):
@@ -140,16 +141,14 @@ def _by_values(before: GraphRecord, after: GraphRecord, found: Counterparts) -> 
 class _Origins:
     """Follows the journal: which nodes of the original are in what the last rewrite made."""
 
-    def __init__(self, before: GraphRecord, journal: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, before: GraphRecord, journal: Sequence[Entry]) -> None:
         self.taken: dict[int, Rewrite] = {}
         self._live: dict[tuple[str, str], list[int]] = {}
         self._made: dict[tuple[str, str], Rewrite] = {}
-        for i, node in enumerate(before.nodes):
+        for i, node in enumerate(before.nodes if journal else ()):
             self._live[before.scopes[node.scope].path, node.text] = [i]
-        for entry in journal:
-            self._follow(entry["scope"], entry["removed"], entry["made"], Rewrite(
-                entry["number"], entry["pass_name"], entry["rule"]
-            ))  # fmt: skip
+        for e in journal:
+            self._follow(e.scope, e.removed, e.made, Rewrite(e.number, e.pass_name, e.rule))
 
     def _follow(self, scope: str, removed: Sequence[str], made: Sequence[str], rewrite: Rewrite) -> None:
         sources = [i for text in removed for i in self._live.pop((scope, text), ())]
@@ -161,6 +160,8 @@ class _Origins:
 
     def of(self, after: GraphRecord, node: NodeRecord) -> tuple[list[int], Rewrite | None]:
         """The original nodes in a node of the result, and the rewrite that made it (None: it is an original)."""
+        if not self._made:
+            return [], None
         key = after.scopes[node.scope].path, node.text
         rewrite = self._made.get(key)
         return (self._live.get(key, []), rewrite) if rewrite is not None else ([], None)
@@ -174,7 +175,7 @@ def _same_work(before: GraphRecord, a: NodeRecord, after: GraphRecord, b: NodeRe
     if len(a.inputs) != len(b.inputs) or sorted(a.attributes) != sorted(b.attributes):
         return False
     return all(
-        x == y if ABSENT in (x, y) else _same_value(before.contents[x], after.contents[y])
+        x == y if ABSENT in (x, y) else _same_value(before.values[x], after.values[y])
         for x, y in zip(a.inputs, b.inputs, strict=True)
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from onnxopt.api import OptimizeOptions, Report, optimize_model
 from onnxopt.bisect import explain
-from onnxopt.comparison.records import GraphRecord, graph_record
+from onnxopt.comparison.records import LARGE, graph_record
 from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
@@ -25,16 +26,14 @@ _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
 class History:
     """`report` is `api.Report.to_dict()`, `timeline` and `journal` are lists of runs and rewrites, empty if unknown.
 
-    `repeated`: found by running again, not recorded. Of the repetition `result` is the graph that it made, and
-    `entries` its journal.
+    `repeated`: found by running again, not recorded. `result`: the signature of the graph that the repetition made.
     """
 
     report: dict[str, Any]
     timeline: list[dict[str, Any]] = field(default_factory=list)
-    journal: list[dict[str, Any]] = field(default_factory=list)
+    journal: list[Entry] = field(default_factory=list)
     repeated: bool = False
-    result: GraphRecord | None = None
-    entries: list[Entry] = field(default_factory=list)
+    result: tuple[int, bytes] | None = None
 
 
 def repeat(
@@ -53,7 +52,11 @@ def repeat(
     report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
     report.changed = model.version > 0
     report.phases = {"load": loaded - start, "passes": ended - loaded}
-    return History(report.to_dict(), timeline.to_list(), journal.to_list(), True, graph_record(model), journal.entries)
+    made = graph_record(model).signature()
+    if made[0] > LARGE:
+        del model
+        gc.collect()  # a graph is one big cycle, and two more are about to be read
+    return History(report.to_dict(), timeline.to_list(), journal.entries, True, made)
 
 
 def judge(
@@ -121,8 +124,15 @@ def _history(data: Mapping[str, Any]) -> History:
         for r in data.get("timeline", [])
     ]
     journal = [
-        {key: int(e[key]) if key == "number" else str(e[key]) for key in ("number", "pass_name", "rule", "scope")}
-        | {key: [str(text) for text in e[key]] for key in ("removed", "made")}
+        Entry(
+            number=int(e["number"]),
+            pass_name=str(e["pass_name"]),
+            rule=str(e["rule"]),
+            scope=str(e["scope"]),
+            removed=tuple(map(str, e["removed"])),
+            made=tuple(map(str, e["made"])),
+            outputs=(),
+        )
         for e in data.get("journal", [])
     ]
     return History(report, timeline, journal)

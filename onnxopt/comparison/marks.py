@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from onnxopt.comparison.history import History
 from onnxopt.comparison.records import ABSENT, GraphRecord
+from onnxopt.pipeline.instruments import Entry
 
 Key = tuple[str, str]  # path of a scope, and a name in it
 Spot = tuple[int, int]  # in which graph (0 the original, 1 the result), and its index there
@@ -18,19 +20,19 @@ class Marks:
 
     def __init__(self, before: GraphRecord, after: GraphRecord, history: History) -> None:
         self._graphs = before, after
-        self._made: list[dict[Key, list[int]]] = []
-        self._texts: list[dict[Key, list[int]]] = []
-        for graph in self._graphs:
-            made, texts = defaultdict(list), defaultdict(list)
-            for n, node in enumerate(graph.nodes):
-                scope = graph.scopes[node.scope].path
-                texts[scope, node.text].append(n)
-                for name in _names(graph, node.outputs):
-                    made[scope, name].append(n)
-            self._made.append(made)
-            self._texts.append(texts)
-        self._entries = {str(entry["number"]): entry for entry in history.journal}
-        self._left_out = history.report["rolled_back"]
+        self._history = history
+
+    @cached_property
+    def _made(self) -> list[dict[Key, list[int]]]:
+        return [_by_key(g, [_names(g, node.outputs) for node in g.nodes]) for g in self._graphs]
+
+    @cached_property
+    def _texts(self) -> list[dict[Key, list[int]]]:
+        return [_by_key(g, [[node.text] for node in g.nodes]) for g in self._graphs]
+
+    @cached_property
+    def _entries(self) -> dict[str, Entry]:
+        return {str(entry.number): entry for entry in self._history.journal}
 
     def places(self, verdict: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """For each place of a verdict (`Verification.to_dict()`): the nodes of both sides, None for what is not there,
@@ -45,7 +47,7 @@ class Marks:
 
     def left_out(self) -> list[Spot | None]:
         """For each rewrite that was left out: the node it would have replaced."""
-        return [self._maker(r.get("value", ""), r.get("scope", "")) for r in self._left_out]
+        return [self._maker(r.get("value", ""), r.get("scope", "")) for r in self._history.report["rolled_back"]]
 
     def _node(self, i: int, side: Mapping[str, Any], scope: str) -> int | None:
         """By what it makes, in this scope; the body of a node that has another name is another scope."""
@@ -60,12 +62,12 @@ class Marks:
         entry = self._entries.get(line.partition(" ")[0])
         if entry is None:
             return None
-        rule = f"/{entry['rule']}" if entry["rule"] else ""
-        if not line.startswith(f"{entry['number']} {entry['pass_name']}{rule}: {entry['scope']}: "):
+        rule = f"/{entry.rule}" if entry.rule else ""
+        if not line.startswith(f"{entry.number} {entry.pass_name}{rule}: {entry.scope}: "):
             return None
-        for i, texts in ((1, entry["made"]), (0, entry["removed"])):
+        for i, texts in ((1, entry.made), (0, entry.removed)):
             for text in texts:
-                if found := self._texts[i].get((entry["scope"], text)):
+                if found := self._texts[i].get((entry.scope, text)):
                     return i, found[0]
         return None
 
@@ -74,6 +76,15 @@ class Marks:
             if value and (found := self._made[i].get((scope or "main", value))):
                 return i, found[0]
         return None
+
+
+def _by_key(graph: GraphRecord, names: list[list[str]]) -> dict[Key, list[int]]:
+    """`names`: of each node."""
+    found: dict[Key, list[int]] = defaultdict(list)
+    for n, node in enumerate(graph.nodes):
+        for name in names[n]:
+            found[graph.scopes[node.scope].path, name].append(n)
+    return found
 
 
 def _names(graph: GraphRecord, values: Iterable[int]) -> list[str]:

@@ -1,48 +1,52 @@
-"""A model's graph as plain data: nodes, values and scopes, each called by its index."""
+"""A model's graph by numbers: nodes, values and scopes, each called by its index. What is said of them is read off the
+model when it is asked for: of a large graph little is shown, and nothing is made for every node."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from onnx import AttributeProto
 
-from onnxopt.analysis.types import infer
 from onnxopt.graph import Model
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
-from onnxopt.graph.text import attribute_text, constant_text, shape_text, type_text
+from onnxopt.graph.text import attribute_text, constant_text, shape_text
 from onnxopt.graph.value import Value
 from onnxopt.protos import attribute_value, is_external, type_name
 
 ABSENT: Final = -1  # an optional input or output that is left out
+LARGE: Final = 16_000  # nodes of a graph, up to which each of them is shown
 _NAMESPACE: Final = "namespace"  # metadata of PyTorch's exporter: the modules around a node
 _BODIES: Final = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
-@dataclass(frozen=True)
-class ValueRecord:
-    """`type` as in `float[N,3]`, empty when unknown; `constant` is None unless it is one: then its few elements."""
-
-    name: str
-    type: str
-    constant: str | None = None
-
-
-@dataclass(frozen=True)
 class NodeRecord:
     """`scope`, `inputs`, `outputs` are indices; `text` is how journals and messages call the node."""
 
-    op: str
-    name: str
-    scope: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    attributes: tuple[tuple[str, str], ...]
-    text: str
-    namespace: str = ""
+    __slots__ = ("_node", "inputs", "op", "outputs", "scope")
+
+    def __init__(self, node: Node, scope: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        self._node = node
+        self.op, self.scope, self.inputs, self.outputs = node.op, scope, inputs, outputs
+
+    @property
+    def name(self) -> str:
+        return self._node.name
+
+    @property
+    def text(self) -> str:
+        return repr(self._node)
+
+    @property
+    def namespace(self) -> str:
+        return next((p.value for p in self._node.proto.metadata_props if p.key == _NAMESPACE), "")
+
+    @property
+    def attributes(self) -> tuple[tuple[str, str], ...]:
+        return tuple((a.name, _attribute(a)) for a in self._node.proto.attribute if a.type not in _BODIES)
 
 
 @dataclass(frozen=True)
@@ -59,55 +63,56 @@ class ScopeRecord:
 
 @dataclass
 class GraphRecord:
-    """Scope by scope, bodies after their owners; nodes in order. `contents`: the values that `values` describe."""
+    """Scope by scope, bodies after their owners; nodes in order."""
 
     nodes: list[NodeRecord] = field(default_factory=list)
-    values: list[ValueRecord] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
     scopes: list[ScopeRecord] = field(default_factory=list)
-    contents: list[Value] = field(default_factory=list, repr=False)
 
     def output_name(self, node: NodeRecord) -> str:
         """The name of the first output there is."""
         return next((self.values[i].name for i in node.outputs if i != ABSENT), "")
 
+    def signature(self) -> tuple[int, bytes]:
+        """What makes two graphs the same, but for the contents of weights."""
+        found = hashlib.sha256()
+        for n in self.nodes:
+            made, read = ([v if v == ABSENT else self.values[v].name for v in ends] for ends in (n.outputs, n.inputs))
+            found.update(repr((self.scopes[n.scope].path, n.op, read, made, n.attributes)).encode("utf-8", "replace"))
+        return len(self.nodes), found.digest()
+
 
 def graph_record(model: Model) -> GraphRecord:
-    """Read off a model, with types and shapes inferred; weights are not decoded."""
-    infer(model)
+    """Read off a model, with the types and shapes that are known."""
     record = GraphRecord()
-    indices: dict[Value, int] = {}
+    indices: dict[Value | None, int] = {None: ABSENT}
 
-    def index(value: Value | None) -> int:
-        if value is None:
-            return ABSENT
-        if value not in indices:
-            indices[value] = len(record.values)
-            record.values.append(_value(value))
-            record.contents.append(value)
-        return indices[value]
+    def index(values: list[Value | None]) -> tuple[int, ...]:
+        for value in values:
+            if value not in indices:
+                assert value is not None
+                indices[value] = len(record.values)
+                record.values.append(value)
+        return tuple([indices[v] for v in values])
 
     scopes: deque[tuple[Graph, int | None]] = deque((g, None) for g in (model.graph, *model.functions.values()))
     while scopes:
         graph, owner = scopes.popleft()
-        ends = [tuple(index(v) for v in values) for values in (graph.inputs, graph.outputs)]
+        ends = index([*graph.inputs]), index([*graph.outputs])
+        number = len(record.scopes)
         record.scopes.append(ScopeRecord(graph.path, graph.label, owner, graph.is_function, *ends))
         for node in graph:
             scopes.extend((body, len(record.nodes)) for body in node.bodies.values())
-            record.nodes.append(_node(node, len(record.scopes) - 1, index))
+            inputs = index(node.inputs)
+            record.nodes.append(NodeRecord(node, number, inputs, index(node.outputs)))
     return record
 
 
-def _node(node: Node, scope: int, index: Callable[[Value | None], int]) -> NodeRecord:
-    return NodeRecord(
-        node.op,
-        node.name,
-        scope,
-        tuple(index(v) for v in node.inputs),
-        tuple(index(v) for v in node.outputs),
-        tuple((a.name, _attribute(a)) for a in node.proto.attribute if a.type not in _BODIES),
-        repr(node),
-        next((p.value for p in node.proto.metadata_props if p.key == _NAMESPACE), ""),
-    )
+def elements(value: Value) -> str | None:
+    """The few elements of a constant, empty where they are many or in another file; None for what is no constant."""
+    if not value.constant:
+        return None
+    return "" if value.tensor is not None and is_external(value.tensor) else constant_text(value)
 
 
 def _attribute(a: AttributeProto) -> str:
@@ -117,10 +122,3 @@ def _attribute(a: AttributeProto) -> str:
     if a.type == AttributeProto.TENSOR:
         return shape_text(type_name(a.t.data_type).lower(), tuple(a.t.dims))
     return attribute_text(attribute_value(a))
-
-
-def _value(value: Value) -> ValueRecord:
-    if not value.constant:
-        return ValueRecord(value.name, type_text(value))
-    elsewhere = value.tensor is not None and is_external(value.tensor)
-    return ValueRecord(value.name, type_text(value), "" if elsewhere else constant_text(value))

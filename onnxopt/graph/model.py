@@ -117,16 +117,17 @@ class Model:
 
     def replace_output(self, old: Value, new: Value) -> None:
         """Each graph that lists `old` as an output lists `new`. Only for bodies: main's names are the interface."""
-        scope: Graph | None = old.graph
-        candidates = list(inner_scopes(scope)) if scope is not None else []
-        for graph in candidates:
-            for i, v in enumerate(graph.outputs):
-                if v is old:
-                    assert graph.owner is not None, f"the main graph's output {old.name} is the interface"
-                    graph.outputs[i] = new
-                    old.output_count -= 1
-                    new.output_count += 1
-                    self.version += 1
+        scopes = [old.graph]
+        for graph in scopes:
+            if not old.output_count:
+                break  # most often the first lists it, and there may be thousands of bodies in it
+            while old in graph.outputs:
+                assert graph.owner is not None, f"the main graph's output {old.name} is the interface"
+                graph.outputs[graph.outputs.index(old)] = new
+                old.output_count -= 1
+                new.output_count += 1
+                self.version += 1
+            scopes.extend(body for node in graph.owners for body in node.bodies.values())
 
 
 def inner_scopes(graph: Graph) -> Iterator[Graph]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -200,7 +201,10 @@ class Node:
             return array
         raise ValueError("Constant without a value")
 
-    def __repr__(self) -> str:
-        outputs = ", ".join("" if v is None else v.name for v in self.outputs)
+    def described(self, outputs: Iterable[str]) -> str:
+        """In a few words, with the names of what it makes."""
         label = f' "{self.name}"' if self.name else ""
-        return f"{self.op}{label} -> {outputs}"
+        return f"{self.op}{label} -> {', '.join(outputs)}"
+
+    def __repr__(self) -> str:
+        return self.described(["" if v is None else v.name for v in self.outputs])

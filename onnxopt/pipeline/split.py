@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onnx import ModelProto
 
@@ -13,27 +13,32 @@ from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Value
-from onnxopt.io.external import data_of, inline_data
+from onnxopt.io.external import ExternalData, data_of, inline_data
 from onnxopt.pipeline.convex import stages
 from onnxopt.pipeline.partition import Partition, dependencies
 
 
 @dataclass(frozen=True)
-class Part:
-    """One model of a split. `inputs` are the names that must be fed, `outputs` all it gives; `partition` is the id of
+class Outline:
+    """What a part is about. `inputs` are the names that must be fed, `outputs` all it gives; `partition` is the id of
     the partition it holds, None for the rest."""
 
     name: str
     partition: int | None
     nodes: tuple[Node, ...]
-    proto: ModelProto
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
     @property
     def supported(self) -> bool:
         return self.partition is not None
+
+
+@dataclass(frozen=True)
+class Part(Outline):
+    """One model of a split."""
+
+    proto: ModelProto = field(repr=False)
 
 
 def split(model: Model, partitions: Sequence[Partition]) -> list[Part]:
@@ -44,14 +49,23 @@ def split(model: Model, partitions: Sequence[Partition]) -> list[Part]:
     Raises UsageError for partitions that overlap, depend on each other in a circle or are not of the main graph, and
     ModelError where the type of a value that crosses over is unknown.
     """
+    data = data_of(model)
+    return [_part(model.graph, found, data) for found in outline(model, partitions)]
+
+
+def outline(model: Model, partitions: Sequence[Partition]) -> list[Outline]:
+    """The parts of `split`, without making models of them. Raises UsageError as it does."""
     graph = model.graph
-    groups = [g for g in _groups(graph, partitions) if boundary(g[1])[2]]
-    constants = [v for v in dict.fromkeys(graph.outputs) if is_stored(v)]
-    width = max(3, len(str(len(groups))))
-    parts = [_part(f"part_{i:0{width}d}", key, graph, nodes) for i, (key, nodes) in enumerate(groups)]
-    if constants:
-        parts.append(_constant_part(f"part_{len(parts):0{width}d}", graph, constants))
-    return parts
+    found: list[tuple[int | None, tuple[Node, ...], tuple[str, ...], tuple[str, ...]]] = []
+    for key, nodes in _groups(graph, partitions):
+        read, _, results = boundary(nodes)
+        if results:
+            inputs = tuple(v.name for v in read if not is_stored(v))
+            found.append((key, tuple(nodes), inputs, tuple(v.name for v in results)))
+    width = max(3, len(str(len(found))))
+    if constants := [v for v in dict.fromkeys(graph.outputs) if is_stored(v)]:
+        found.append((None, (), (), tuple(v.name for v in constants)))
+    return [Outline(f"part_{i:0{width}d}", *about) for i, about in enumerate(found)]
 
 
 def _groups(graph: Graph, partitions: Sequence[Partition]) -> list[tuple[int | None, list[Node]]]:
@@ -113,19 +127,12 @@ def _ordered(
     return order, before
 
 
-def _part(name: str, partition: int | None, graph: Graph, nodes: list[Node]) -> Part:
-    proto = submodel(graph, nodes, name)
-    inline_data(proto, data_of(graph.model))
-    stored = {t.name for t in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
-    inputs = tuple(i.name for i in proto.graph.input if i.name not in stored)
-    return Part(name, partition, tuple(nodes), proto, inputs, tuple(o.name for o in proto.graph.output))
+def _part(graph: Graph, found: Outline, data: ExternalData) -> Part:
+    """One without nodes gives out constants which are outputs of the model."""
+    outputs = None if found.nodes else [v for v in dict.fromkeys(graph.outputs) if is_stored(v)]
+    proto = submodel(graph, found.nodes, found.name, outputs=outputs)
+    inline_data(proto, data)
+    return Part(**vars(found), proto=proto)
 
 
-def _constant_part(name: str, graph: Graph, values: list[Value]) -> Part:
-    """A part without nodes that gives out constants which are outputs of the model."""
-    proto = submodel(graph, [], name, outputs=values)
-    inline_data(proto, data_of(graph.model))
-    return Part(name, None, (), proto, (), tuple(v.name for v in values))
-
-
-__all__ = ["Part", "split"]
+__all__ = ["Outline", "Part", "outline", "split"]

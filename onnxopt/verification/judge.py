@@ -33,8 +33,9 @@ from onnxopt.verification.records import (
     VerifyOptions,
 )
 from onnxopt.verification.rounding import difference, is_float, last_bit
-from onnxopt.verification.run import OnnxRuntime, Reference, find_provider, open_original, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, TooLarge, find_provider, is_starved, open_original, reason
 from onnxopt.wire import count_nodes
+from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Judge:
         """
         self.figures = figures
         self.search = Search(most=options.memory // 2)
+        # May a run take more than `options.memory`? Where nothing is limited, or a device's memory is mapped, it may.
+        self.is_large = bool(options.provider) or not unused()
         self.paths = [path, ""]
         self.options = options
         self.labels = labels
@@ -191,8 +194,26 @@ class Judge:
             self.original(request)
 
     def _run_original(self, feeds: dict[str, Any]) -> list[Any]:
+        """First in the memory that models are planned with. Where that is too little, shapes may say that all there is
+        would be: then it is not tried."""
         self.tell(f"running {self.labels[0]}")
+        if not self.is_large:
+            try:
+                with spare(self.options.memory):
+                    return list(self.engine.run(feeds))
+            except Exception as e:
+                if self.streamed or not is_starved(e):
+                    raise
+            self._refuse_larger_than_memory(feeds)
+            self.is_large = True
         return list(self.engine.run(feeds))
+
+    def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
+        from onnxopt.verification.footprint import least
+
+        needed = least(self.paths[0], feeds)
+        if 0 < unused() < needed:
+            raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB")
 
     def deterministic(self) -> bool:
         """Does the original give the same twice?"""

@@ -251,10 +251,10 @@ def _trains(proto: ModelProto) -> bool:
 
 def _bytes(tensor: TensorProto) -> int:
     """About how many an initializer takes."""
-    return int(math.prod(tensor.dims)) * _WIDTH.get(tensor.data_type, 4)
+    return int(math.prod(tensor.dims)) * WIDTH.get(tensor.data_type, 4)
 
 
-_WIDTH: Final = {
+WIDTH: Final = {
     2: 1,
     3: 1,
     4: 2,

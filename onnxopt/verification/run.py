@@ -141,6 +141,10 @@ def open_original(
             raise Refused(f"onnxruntime cannot load the original: {why}") from other
 
 
+class TooLarge(MemoryError):
+    """A run that would take more than there is."""
+
+
 def is_starved(error: BaseException) -> bool:
     """Was it refused memory?"""
     return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
@@ -154,7 +158,7 @@ _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 def reason(error: BaseException) -> str:
     """The first line of a runtime's error, short enough for one line of ours: its end, where it names a node."""
     if is_starved(error):
-        return "it takes more memory than it may (--memory)"
+        return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
     if (found := _FILE.search(line)) is not None:  # whoever reads this knows which

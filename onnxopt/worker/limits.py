@@ -72,6 +72,16 @@ def spare(memory: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
+def unused() -> int:
+    """Bytes that this process may still take; 0 where the system sets no limit."""
+    if not IS_LIMITED:
+        return 0
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return max(1, soft - _data()) if soft != resource.RLIM_INFINITY else 0
+
+
 def _data() -> int:
     """Bytes that count against RLIMIT_DATA; 0 if unknown."""
     try:

@@ -81,3 +81,16 @@ def test_each_is_hashed_once_and_only_where_another_is_of_its_kind(monkeypatch: 
     assert len(model.graph.initializers) == 51
     assert len(hashed) == 100
     assert set(hashed) == {16}
+
+
+def test_constants_are_looked_into_only_where_nodes_read_the_same() -> None:
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(np.full(4, 1, np.float32), f"w{i}") for i in range(4)]
+    reads = (("x", "w0", "a"), ("w1", "x", "b"), ("a", "w2", "c"), ("b", "c", "d"), ("d", "w3", "y"))
+    nodes = [helper.make_node("Add", names[:2], names[2:]) for names in reads]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    values = dict(model.graph.initializers)
+    get_pass("common-subexpressions")()(model)
+    assert model.node_count() == 4, "x + w0 is w1 + x"
+    assert [v._array is not None for v in values.values()] == [True, True, False, False]

@@ -57,7 +57,7 @@ def test_the_journal_says_what_merged() -> None:
     body = "=> (float[N, 2] y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] b = {1, 2}>"
     body += " { m = MatMul (x, w) y = Add (m, b) }"
     before, after, journal = rewritten(body, "gemm-fusion")
-    found = match(before, after, journal.to_list())
+    found = match(before, after, journal.entries)
     assert [n.op for n in after.nodes] == ["Gemm"]
     assert told(found) == (["merged", "merged"], ["new"])
     assert found.merged == {0: [0], 1: [0]}
@@ -69,7 +69,7 @@ def test_the_journal_says_what_merged() -> None:
 def test_the_journal_says_what_took_a_node() -> None:
     body = "=> (float[N, 4] y) { a = Identity (x) dead = Cos (x) y = Neg (a) }"
     before, after, journal = rewritten(body, "elim-identity,dead-code")
-    found = match(before, after, journal.to_list())
+    found = match(before, after, journal.entries)
     assert told(found)[0] == ["gone", "gone", "kept"]
     assert {i: str(r) for i, r in found.rewrites_before.items()} == {0: "elim-identity/identity", 1: "dead-code"}
 

@@ -88,7 +88,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
     ],
 )
 def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> None:
-    """Ten times the nodes, ten times the work; `benchmarks/growth.py` says how long that takes."""
+    """Ten times the nodes, ten times the work; `benchmarks/scale.py` says how long that takes."""
     small, large = family(SMALL), family(LARGE)
     assert steps(large, pipeline, 3) / steps(small, pipeline, 3) < 15, (
         "a quadratic algorithm takes a hundred times as many"

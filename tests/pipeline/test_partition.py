@@ -25,7 +25,7 @@ from onnxopt.pipeline.convex import convex_groups
 from onnxopt.pipeline.fuse import fuse_partition
 from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
 from onnxopt.pipeline.pattern_partition import pattern_partitions
-from onnxopt.pipeline.split import Part, split
+from onnxopt.pipeline.split import Part, outline, split
 from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 from onnxopt.rewriting import Match, op, rewrite, var
 from tests.steps import lines_executed
@@ -339,6 +339,18 @@ def test_a_split_has_as_few_parts_as_there_can_be() -> None:
     assert [p.partition for p in parts] == [None, 0, 1, None]
     assert [p.name for p in parts] == ["part_000", "part_001", "part_002", "part_003"]
     assert_both_compute_the_same(m, partitions, {"x": X})
+
+
+def test_an_outline_says_what_the_parts_are_without_making_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = model("a = Relu(x) b = Exp(a) c = Neg(x) d = Exp(c) e = Sigmoid(b) f = Tanh(d) g = Relu(e) y = Add(f, g)")
+    partitions = propose(m, "Exp")
+    parts = split(m, partitions)
+    monkeypatch.setattr("onnxopt.pipeline.split.submodel", None)
+    found = outline(m, partitions)
+    assert [vars(o) for o in found] == [{k: v for k, v in vars(p).items() if k != "proto"} for p in parts]
+    assert [(p.inputs, p.outputs) for p in parts] == [
+        (tuple(i.name for i in p.proto.graph.input), tuple(o.name for o in p.proto.graph.output)) for p in parts
+    ]
 
 
 def test_outputs_that_no_node_computes() -> None:

@@ -11,15 +11,30 @@ if TYPE_CHECKING:
 
 
 class Known(NamedTuple):
-    """A node as it was: once it is removed it does not know any more what it made."""
+    """A node as it was: once it is removed it does not know any more where it was and what it made. Of most it is never
+    asked for, so words are made when they are."""
 
-    text: str
+    node: Node
     scope: str
-    outputs: tuple[str, ...]
+    made: tuple[str, ...]  # empty where an output is left out
+
+    @property
+    def text(self) -> str:
+        return self.node.described(self.made)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(name for name in self.made if name)
 
 
-def known(node: Node) -> Known:
-    return Known(repr(node), path(node), tuple(v.name for v in node.outputs if v is not None))
+def known(node: Node, scope: str | None = None) -> Known:
+    """`scope`: its path, if it is known already."""
+    made = tuple(["" if v is None else v.name for v in node.outputs])
+    return Known(node, path(node) if scope is None else scope, made)
+
+
+def all_known(model: Model) -> dict[Node, Known]:
+    return {node: known(node, where) for scope in model.scopes() for where in (scope.path,) for node in scope}
 
 
 def path(node: Node) -> str:

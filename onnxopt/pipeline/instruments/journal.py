@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import node_text
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.instrument import Instrument
-from onnxopt.pipeline.instruments.changes import Changes, Known, known, path
+from onnxopt.pipeline.instruments.changes import Changes, Known, all_known, known, path
 from onnxopt.pipeline.site import Site
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Journal(Instrument):
 
     def _listed(self, model: Model) -> dict[Node, Known]:
         if model.version != self._version:
-            self._version, self._nodes = model.version, {n: known(n) for n in model.nodes()}
+            self._version, self._nodes = model.version, all_known(model)
         return self._nodes
 
     def after(self, model: Model, p: Pass) -> None:
@@ -109,6 +109,7 @@ class Journal(Instrument):
 
     def end(self, model: Model) -> None:
         self._forget()
+        self._version, self._nodes = -1, {}
 
     def _forget(self) -> None:
         if self._changes is not None:
@@ -195,7 +196,7 @@ class Journal(Instrument):
 
     def to_list(self) -> list[dict[str, Any]]:
         """For JSON."""
-        return [asdict(e) for e in self.entries]
+        return [dict(vars(e)) for e in self.entries]
 
     def lines(self) -> Iterator[str]:
         return (str(e) for e in self.entries)

@@ -1,0 +1,57 @@
+"""What one process takes: seconds and its peak of memory, on Linux and macOS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`seconds` of the clock, `busy` of the processor, `megabytes` at the peak; `failed`: why it did not finish."""
+
+    seconds: float
+    busy: float
+    megabytes: float
+    failed: str = ""
+
+    def text(self, *, busy: bool = False, memory: bool = False) -> str:
+        if self.failed:
+            return self.failed
+        seconds = f"{self.busy if busy else self.seconds:.1f} s"
+        return f"{seconds}, {self.megabytes:,.0f} MB" if memory else seconds
+
+
+# Of a process of its own, small: what a child had of its parent's memory before it became another counts as its peak.
+_WATCH = """
+import os, signal, sys, time
+limit, start, late = float(sys.argv[1]), time.monotonic(), False
+out = os.open(os.devnull, os.O_WRONLY)
+child = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out, 1)])
+while not (found := os.wait4(child, os.WNOHANG))[0]:
+    if not late and time.monotonic() - start > limit:
+        late = True
+        os.kill(child, signal.SIGKILL)
+    time.sleep(0.005)
+_, status, used = found
+print(time.monotonic() - start, used.ru_utime + used.ru_stime, used.ru_maxrss, os.waitstatus_to_exitcode(status), +late)
+"""
+
+
+def cost(command: Sequence[str], limit: float = 900.0) -> Cost:
+    """What one run takes; it is ended after `limit` seconds of the clock."""
+    watch = [sys.executable, "-S", "-c", _WATCH, str(limit), *command]
+    done = subprocess.run(watch, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    seconds, busy, peak, code, late = done.stdout.split()
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    failed = f"over {limit:.0f} s" if int(late) else f"exit code {code}" if int(code) else ""
+    return Cost(float(seconds), float(busy), int(peak) / unit, failed)
+
+
+def middle(costs: Sequence[Cost]) -> Cost:
+    """The medians of several runs."""
+    seconds, busy, peak = (median(getattr(c, name) for c in costs) for name in ("seconds", "busy", "megabytes"))
+    return Cost(seconds, busy, peak, next((c.failed for c in costs if c.failed), ""))

@@ -1,0 +1,37 @@
+"""What a run takes at least, from shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification.footprint import least
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+KIB = 1 << 10
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("(float[n] x) => (float[m] y) { y = Relu (x) }", 4 * KIB),
+        ("(float[n] x) => (float[m] y) { a = Relu (x) b = Neg (a) c = Abs (b) y = Exp (c) }", 8 * KIB),
+        ("(float[n] x) => (float[m] y) { a = Relu (x) b = Neg (a) c = Abs (b) y = Mul (c, a) }", 12 * KIB),
+        ("(float[n] x) => (float[m] y) { a = Cast <to = 11> (x) y = Cast <to = 1> (a) }", 12 * KIB),
+        ("(float[n] x) => (float[m] y) { a = Concat <axis = 0> (x, x) y = ReduceMax (a) }", 8 * KIB + 4),
+        ("(float[n] x) => (float[m] y) { a = NonZero (x) y = Neg (x) }", 4 * KIB),  # a size that only a run knows
+        ("(float[n] x) => (float[m] y) { a = d.f (x) y = Neg (x) }", 0),
+    ],
+)
+def test_what_values_take_at_once(text: str, found: int, tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(f"{HEAD} g {text}"), tmp_path / "m.onnx")
+    assert least(str(tmp_path / "m.onnx"), {"x": np.zeros(KIB, np.float32)}) == found
+
+
+def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    assert least(str(tmp_path / "m.onnx"), {}) == 0
