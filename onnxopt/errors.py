@@ -38,6 +38,10 @@ class VerificationError(OnnxOptError):
     exit_code = 1
 
 
+class PreconditionError(OnnxOptError):
+    """A pass does not work on this model, by its own `requires`: the model is another than it was made for."""
+
+
 class InvariantError(OnnxOptError):
     """The in-memory graph broke one of its own rules: a bug in a pass or in the graph."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.cli.options import known_rules, load_plugins, plugin_option
 from onnxopt.cli.say import say
-from onnxopt.errors import UsageError, nearest
+from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -46,9 +46,11 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
     from onnxopt.io import blaming, load
     from onnxopt.passes.levels import pipeline_for
     from onnxopt.pipeline import Journal, PassContext, execute
+    from onnxopt.pipeline.registry import pass_or_rule
 
     load_plugins(plugins)
-    owner, rules = _find(name)
+    cls, rules = pass_or_rule(name)
+    owner = cls()
     journal = Journal()
     with blaming(model):
         loaded = load(model)
@@ -69,26 +71,6 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
     with blaming(model):  # rules are asked while the lines are made
         for line in lines:
             say(line)
-
-
-def _find(name: str) -> tuple[Pass, list[Rule]]:
-    """The pass and rules that `name` means. Raises UsageError with the nearest names."""
-    import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import RewritePass, all_passes
-
-    rules: dict[str, tuple[Any, Rule]] = {}
-    passes = all_passes()
-    for cls in passes.values():
-        for rule in cls.rules if issubclass(cls, RewritePass) else ():
-            rules[rule.name] = cls, rule
-    wanted = name.replace("_", "-")
-    if wanted in passes:
-        cls = passes[wanted]
-        return cls(), list(cls.rules) if issubclass(cls, RewritePass) else []
-    if name in rules:
-        return rules[name][0](), [rules[name][1]]
-    hint = nearest(name, (*passes, *rules), "`onnxopt passes` and `onnxopt explain PASS` list them")
-    raise UsageError(f"no pass or rule is called {name!r}", hint)
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], journal: Journal) -> Iterator[str]:

@@ -33,6 +33,13 @@ class PassInfo:
     targets: tuple[str, ...] = ("any",)
     ops: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for field in ("required", "after", "before", "targets", "ops"):
+            names = getattr(self, field)
+            if isinstance(names, str):
+                raise TypeError(f"pass {self.name}: {field} is {names!r}, not a tuple: write ({names!r},)")
+            object.__setattr__(self, field, tuple(names))
+
     def obstacle(self, model: Model, target: str) -> str:
         """Why `target` or the model's operators speak against the pass; empty if nothing does."""
         if "any" not in self.targets and target not in self.targets:

@@ -14,6 +14,8 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config
 from onnxopt.pipeline.records import PipelineReport, RuleReport
+from onnxopt.pipeline.registry import disabled_requirement
+from onnxopt.pipeline.settings import check_settings
 from onnxopt.pipeline.site import Site
 from onnxopt.rewriting import Fuel, RuleRecord
 
@@ -37,12 +39,11 @@ class PassContext:
 
     In a Sequential a pass runs when it is not disabled, and is required or its `opt_level` is not above the
     context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
-    among them (`constant-folding.max-bytes`); raises UsageError for an unknown key or a value of another type.
-    `target` is what the result is for. `trace(model, info, is_before)` is called around every pass. `max_rewrites`
-    stops after so many rewrites. `excluded`: single matches that are left out.
+    among them (`constant-folding.max-bytes`). `target` is what the result is for. `trace(model, info, is_before)` is
+    called around every pass. `max_rewrites` stops after so many rewrites. `excluded`: single matches that are left out.
 
-    Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its
-    own, so a context may be shared.
+    Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its own, so
+    a context may be shared. Raises UsageError for names and keys that nothing has, and values of another type.
     """
 
     opt_level: int = 2
@@ -57,9 +58,7 @@ class PassContext:
     excluded: Collection[Site] = ()
 
     def __post_init__(self) -> None:
-        self.required_pass = frozenset(n.replace("_", "-") for n in self.required_pass)
-        self.disabled_pass = frozenset(n.replace("_", "-") for n in self.disabled_pass)
-        self.disabled_rule = frozenset(self.disabled_rule)
+        check_settings(self)
         self.config = check_config(self.config)
         self.excluded = frozenset(self.excluded)
         self._sites: dict[str, list[Site]] = {}  # of `excluded`, by value
@@ -108,9 +107,8 @@ class PassContext:
             return f"runs from -O{p.info.opt_level} on"
         if not p.should_run(model, self):
             return p.info.obstacle(model, self.target) or "finds nothing for it in the model"
-        missing = [n for n in p.info.required if n in self.disabled_pass]
-        if missing:
-            return f"requires {missing[0]}, which is disabled"
+        if p.info.required and self.disabled_pass and (missing := disabled_requirement(p.info, self.disabled_pass)):
+            return f"requires {missing}, which is disabled"
         veto = next((i for i in self.instruments if not i.should_run(model, p)), None)
         return f"{type(veto).__name__} says no" if veto is not None else ""
 

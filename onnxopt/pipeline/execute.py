@@ -7,10 +7,11 @@ from collections.abc import Hashable
 from types import TracebackType
 
 from onnxopt.analysis import types
-from onnxopt.errors import ModelError, OnnxOptError, PassError
+from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError
 from onnxopt.graph import Model
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.base import Pass
+from onnxopt.pipeline.boundary import check_model
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass
@@ -21,6 +22,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
 
     A pass that calls another so runs it as part of its own run. Raises PassError with pass, scope and node named.
     """
+    check_model(model, p)
     ctx = ctx or PassContext.current()
     if ctx.report is not None:
         run_pass(p, model, ctx, direct=True)
@@ -99,10 +101,11 @@ def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
 def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
     assert ctx.report is not None
     record = ctx.report.of(p.name)
+    record.kind = p.kind
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     nodes, start = model.node_count(), time.perf_counter()
     try:
-        p.requires(model)
+        _ask(p, model)
         p.run(model, ctx)
         p.ensures(model)
         record.runs += 1
@@ -111,7 +114,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
         for instrument in ctx.instruments:
             instrument.after(model, p)
     except OnnxOptError as e:
-        if e.failed is None and not isinstance(e, ModelError):
+        if e.failed is None and not isinstance(e, ModelError | PreconditionError):
             e.message = f"pass {p.name}: {e.message}{_after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise
@@ -128,6 +131,18 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
     finally:
         ctx.rules, ctx.running = outer
     ctx.history.append(p.name)
+
+
+def _ask(p: Pass, model: Model) -> None:
+    """Does the model suit the pass? What `requires` raises is said of the model."""
+    try:
+        p.requires(model)
+    except PreconditionError:
+        raise
+    except Exception as e:
+        why = " ".join(str(e).split()) or type(e).__name__
+        hint = f"give it a model that has what it requires, or go on without it by --disable {p.name}"
+        raise PreconditionError(f"pass {p.name} cannot work on {model.name}: {why}", hint) from e
 
 
 def _after(ctx: PassContext) -> str:

@@ -20,9 +20,10 @@ class RuleReport:
 @dataclass
 class PassReport:
     """One pass over all its runs. `nodes` is how many nodes it removed (negative: added), `bytes` how many bytes of
-    constants, if somebody measured them."""
+    constants, if somebody measured them. What a pass of the kind `debug` counts are no rewrites."""
 
     name: str
+    kind: str = ""
     runs: int = 0
     seconds: float = 0.0
     nodes: int = 0
