@@ -327,7 +327,7 @@ def optimize_file(
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
             if verifier is not None and changed:
-                verifier.submit(staged.path)
+                verifier.submit(staged.path, model.tolerances)
                 progress("verifying")
                 report.verification = verifier.finish()
                 phase("verify")

@@ -50,6 +50,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
         "before": info.before,
         "only for target": () if "any" in info.targets else info.targets,
         "only with": info.ops,
+        "changes numbers": (f"an output by up to {info.tolerance:g} of its range",) if info.tolerance else (),
     }
     for label, given in facts.items():
         if given:

@@ -45,6 +45,7 @@ class Model:
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
         self.left_by: dict[Hashable, tuple[int, int]] = {}  # the state in which each pass last left the model
+        self.tolerances: dict[str, float] = {}  # what passes that changed numbers on purpose declared, by their names
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
         self.values_fit = True  # may inference follow values? see analysis/types.py

@@ -22,7 +22,8 @@ class PassInfo:
     `name`: kebab-case, unique in the registry. `opt_level`: the lowest level that runs it. `required`: names of
     passes that must have run since the model last changed. `after`, `before`: where it goes among others that a
     manager orders. `targets`: what it is good for, "any" for everything. `ops`: it runs only if the model has one
-    of these operators (qualified names); empty for always.
+    of these operators (qualified names); empty for always. `tolerance`: it changes numbers on purpose, as a quantizer
+    does, each output by up to so much of its range; the result is held against that.
     """
 
     name: str
@@ -32,6 +33,7 @@ class PassInfo:
     before: tuple[str, ...] = ()
     targets: tuple[str, ...] = ("any",)
     ops: tuple[str, ...] = ()
+    tolerance: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("required", "after", "before", "targets", "ops"):

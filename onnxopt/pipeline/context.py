@@ -78,6 +78,13 @@ class PassContext:
         self.watching = [i for i in self.instruments if i.watches_rewrites]
         self.observer: Observer | None = functools.partial(_tell, self.watching) if self.watching else None
 
+    def watch(self, instrument: Instrument) -> None:
+        """Have one more instrument look on, from now until the end of the run."""
+        self.instruments = (*self.instruments, instrument)
+        if instrument.watches_rewrites:
+            self.watching.append(instrument)
+            self.observer = functools.partial(_tell, self.watching)
+
     # -- the block ---------------------------------------------------------------------------------------
 
     @staticmethod

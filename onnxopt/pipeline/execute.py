@@ -39,6 +39,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
                 instrument.end(model)
         report.seconds = time.perf_counter() - start
         report.nodes_after = model.node_count()
+        report.tolerances = dict(model.tolerances)
     return report
 
 
@@ -103,7 +104,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
     record = ctx.report.of(p.name)
     record.kind = p.kind
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
-    nodes, start = model.node_count(), time.perf_counter()
+    nodes, version, start = model.node_count(), model.version, time.perf_counter()
     try:
         _ask(p, model)
         p.run(model, ctx)
@@ -111,6 +112,8 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
         record.runs += 1
         record.seconds += time.perf_counter() - start
         record.nodes += nodes - model.node_count()
+        if p.info.tolerance and model.version != version:
+            model.tolerances[p.name] = p.info.tolerance
         for instrument in ctx.instruments:
             instrument.after(model, p)
     except OnnxOptError as e:

@@ -53,8 +53,8 @@ class GraphInterpreter(GraphPass):
                 result = self.call_operator(node, tuple(node.inputs))
             finally:
                 _MATCH.reset(token)
-            if not _is_same(m, node, result) and _replace(m, node, result):
-                ctx.count("replaced")
+            if not _is_same(m, node, result) and ctx.spend("replaced", at=node):
+                _replace(m, node, result, ctx)
 
 
 def _emit_again(m: Match, node: Node, args: Args) -> Result:
@@ -91,7 +91,7 @@ def _is_same(m: Match, node: Node, result: Result) -> bool:
     return new.inputs == node.inputs and list(results) == new.outputs
 
 
-def _replace(m: Match, node: Node, result: Result) -> bool:
+def _replace(m: Match, node: Node, result: Result, ctx: PassContext) -> None:
     bodies, graph = node.bodies, m.graph
     moved = bool(bodies) and node in m.borrowed
     if moved:  # they belong to the node emitted in its place
@@ -99,12 +99,12 @@ def _replace(m: Match, node: Node, result: Result) -> bool:
         graph.owners.pop(node, None)
     try:
         commit(m, result)
-    except Declined:
+    except Declined as e:
+        ctx.count("replaced", -1)
+        ctx.decline("replaced", str(e), repr(node))
         if moved:
             node.bodies = bodies
             graph.owners[node] = None
-        return False
-    return True
 
 
 _MATCH: ContextVar[Match] = ContextVar("onnxopt_interpreted")

@@ -50,6 +50,7 @@ class PipelineReport:
     passes: list[PassReport] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    tolerances: dict[str, float] = field(default_factory=dict)  # of passes that changed numbers on purpose
     left_out: list[Site] = field(default_factory=list)
 
     def of(self, name: str) -> PassReport:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxopt.analysis import types
-from onnxopt.errors import NoFixpointError
 from onnxopt.graph import Model
 from onnxopt.pipeline.base import Pass, PassInfo, option
 from onnxopt.pipeline.boundary import as_passes
@@ -83,7 +82,11 @@ class Fixpoint(Composite):
     def run(self, model: Model, ctx: PassContext) -> None:
         assert ctx.report is not None
         outer, ctx.in_round = ctx.in_round, True
-        for _ in range(self.max_rounds):
+        for n in range(self.max_rounds):
+            if n == self.max_rounds - 1:
+                from onnxopt.pipeline.restless import Restless
+
+                restless = Restless(ctx)
             types.refresh_allowed(model)
             types.settle(model)
             before = model.state
@@ -96,7 +99,4 @@ class Fixpoint(Composite):
             if model.state == before or ctx.fuel.left == 0:
                 ctx.in_round = outer
                 return
-        raise NoFixpointError(
-            f"{model.name}: the passes undo each other's work: still changing after {self.max_rounds} rounds",
-            "disable one of them with --disable, and report it",
-        )
+        raise restless.error(model, self.max_rounds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -66,6 +67,7 @@ class Verifier:
         self._spare = spare
         self._service: Service | None = None
         self._plan: Plan | None = None
+        self.declared: Mapping[str, float] = {}  # what passes allow themselves, where that decides
         self._requests: list[tuple[Recipe, Read]] = []
         self._answers: list[Answer] | None = None  # of the original
         self._opened = ("onnxruntime", "", "")  # engine, provider, why onnxruntime refused the original
@@ -78,6 +80,7 @@ class Verifier:
         limit = Limits(self.options.limit).bytes
         self._limit_bytes = 0 if self.options.provider else limit  # a device's memory is mapped into the process
         self.options = self.options.share(self._limit_bytes)
+        self._given = self.options
 
     def _serve(self) -> Service:
         make = Service if self._spare is None else self._spare.take
@@ -125,8 +128,12 @@ class Verifier:
         if self._plan is not None and self._plan.random:
             self._post("deterministic")
 
-    def submit(self, result: str | Path) -> None:
-        """Hand over the result; the worker compares it while the caller does something else."""
+    def submit(self, result: str | Path, tolerances: Mapping[str, float] | None = None) -> None:
+        """Hand over the result; the worker compares it while the caller does something else.
+
+        `tolerances`: by how much of an output's range passes said that they change it, which counts unless the options
+        say what is allowed.
+        """
         self._began = time.monotonic()
         self.start()
         if self._plan is None:
@@ -134,10 +141,15 @@ class Verifier:
 
             self.describe(load(self.original, load_external_data=False))
         self._path = str(Path(result).absolute())
+        self._allow(tolerances or {})
         if self._answers is not None:
             self._limit()
         if not self.stepwise:
-            self._post("result", self._path)
+            self._post("result", self._path, self.options)
+
+    def _allow(self, tolerances: Mapping[str, float]) -> None:
+        self.declared = {} if self._given.by_tolerance else tolerances
+        self.options = replace(self._given, rtol=sum(self.declared.values())) if self.declared else self._given
 
     def _limit(self) -> None:
         if not self.stepwise and self._service is not None:
@@ -187,17 +199,20 @@ class Verifier:
             self._revive(result=False)
         if self.stepwise:
             self._open()
-            if why := self._call("result", self._path):
+            if why := self._call("result", self._path, self.options):
                 return self._stop(verdict, DIFFERENT, why)
             answers, cases = self._step_by_step()
         else:
             answers = self._originals()
-            if why := self._call("result", self._path):
+            if why := self._call("result", self._path, self.options):
                 return self._stop(verdict, DIFFERENT, why, _REPORT)
             cases = [self._compare(a) for a in answers] if self._steady else [a.case for a in answers]
         verdict.engine = self._opened[0]
         verdict.cases = list(cases)
         self._judge(verdict, answers, cases)
+        if self.declared:
+            what = ", ".join(f"{allowed:g} by {name}" for name, allowed in self.declared.items())
+            verdict.message += f"; declared: {what}"
         if self._service is not None and self._service.alive:
             self._call("release")
         return None
@@ -216,7 +231,7 @@ class Verifier:
         self._post_originals()
         self._answers = None
         if result or not self.stepwise:
-            self._post("result", self._path)
+            self._post("result", self._path, self.options)
 
     def _originals(self) -> list[Answer]:
         """What came of running the original. Raises Refused where that is nothing."""
