@@ -79,13 +79,17 @@ if TYPE_CHECKING:
         any_chain,
         chain,
         declare_config,
+        fuse_partition,
         get_pass,
         graph_pass,
+        load_module,
         model_pass,
         option,
         parse_pipeline,
+        pattern_partitions,
         register,
     )
+    from onnxopt.pipeline.split import Part, split
     from onnxopt.rewriting import (
         Match,
         Replaced,
@@ -173,13 +177,17 @@ _HOMES: Final = {
         "any_chain",
         "chain",
         "declare_config",
+        "fuse_partition",
         "get_pass",
         "graph_pass",
+        "load_module",
         "model_pass",
         "option",
         "parse_pipeline",
+        "pattern_partitions",
         "register",
     ),
+    "onnxopt.pipeline.split": ("Part", "split"),
     "onnxopt.rewriting": (
         "Match",
         "Replaced",
@@ -218,6 +226,7 @@ __all__ = [
     "OnnxOptError",
     "OperatorSupport",
     "OptimizeOptions",
+    "Part",
     "Partition",
     "Pass",
     "PassContext",
@@ -253,9 +262,11 @@ __all__ = [
     "either",
     "extract",
     "extract_file",
+    "fuse_partition",
     "get_pass",
     "graph_pass",
     "load",
+    "load_module",
     "model_pass",
     "one_of",
     "op",
@@ -264,11 +275,13 @@ __all__ = [
     "optimize_model",
     "option",
     "parse_pipeline",
+    "pattern_partitions",
     "read_model",
     "register",
     "replace_pattern",
     "rewrite",
     "save",
+    "split",
     "stats",
     "var",
     "verify",
@@ -279,7 +292,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            if home == "onnxopt.pipeline":
+            if home.startswith("onnxopt.pipeline"):
                 import_module("onnxopt.passes")
             return getattr(import_module(home), name)
     raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")
