@@ -15,7 +15,7 @@ from onnxopt.analysis import types
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array, make_attribute, make_node
+from onnxopt.protos import Array, make_attribute, make_node, numpy_dtype
 from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
@@ -104,7 +104,7 @@ class Match:
         """
         data = np.asarray(array)
         if like is not None:
-            dtype = like.array.dtype if isinstance(like, Value) else like.dtype
+            dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
             with np.errstate(over="ignore", invalid="ignore"):
                 cast = data.astype(dtype)
             if data.dtype.kind == "f" and not _all_finite(cast) and _all_finite(data):
@@ -116,6 +116,13 @@ class Match:
         self.new_constants.append((value, hint or self._hint(like)))
         return value
 
+    def _type_of(self, value: Value) -> np.dtype[Any]:
+        if value.constant:
+            return value.array.dtype
+        data_type = self.dtype(value)
+        self.require(data_type, "its type is unknown")
+        return numpy_dtype(data_type)
+
     def adopt(self, inputs: list[Value | None]) -> None:
         """What was an attribute is a constant of the graph, where a new node reads it."""
         made = {id(v) for v, _ in self.new_constants}
@@ -124,7 +131,7 @@ class Match:
                 self.new_constants.append((v, self._hint(None)))
 
     def _hint(self, like: Array | Value | None) -> str:
-        if isinstance(like, Value):
+        if isinstance(like, Value) and like.constant:
             return like.name
         for value in self.bindings.values.values():
             if value is not None and value.constant and like is not None and value._array is like:

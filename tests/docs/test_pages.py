@@ -1,8 +1,8 @@
 """What the documentation shows is what happens: its examples are run, page by page.
 
-Each Python block runs alone: no name, pass or key of another is there. Files are, that blocks and commands before it wrote;
-a block that reads one says so. Blocks with a title are files (tests among them are run by pytest). Console blocks are
-commands and their whole output; … stands for anything within a line, or for any lines.
+Each Python block runs alone: no name, pass or key of another is there. Files are, that blocks and commands before it
+wrote; a block that reads one says so. Blocks with a title are files (tests among them are run by pytest). Console
+blocks are commands and their whole output; … stands for anything within a line, or for any lines.
 """
 
 from __future__ import annotations
