@@ -1,0 +1,1 @@
+"""Floating point operations of matrix products and convolutions."""
