@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         parse_pipeline,
         register,
     )
-    from onnxopt.rewriting import SubgraphMatcher, const, either, one_of, op, replace_pattern, rewrite, var
+    from onnxopt.rewriting import SubgraphMatcher, about, const, either, one_of, op, replace_pattern, rewrite, var
 
 __version__ = "0.1.0"
 
@@ -102,6 +102,7 @@ _HOMES: Final = {
     ),
     "onnxopt.rewriting": (
         "SubgraphMatcher",
+        "about",
         "const",
         "either",
         "one_of",
@@ -137,6 +138,7 @@ __all__ = [
     "Timing",
     "VerifyEach",
     "__version__",
+    "about",
     "any_chain",
     "chain",
     "const",
