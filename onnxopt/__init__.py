@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from onnxopt.analysis.types import dtype, shape
     from onnxopt.api import (
         OptimizeOptions,
         Report,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     )
     from onnxopt.errors import OnnxOptError
     from onnxopt.extraction import Extraction, extract, extract_file
+    from onnxopt.graph import declare_domain
     from onnxopt.pipeline import (
         CapabilityPartitioner,
         CheckEach,
@@ -73,6 +75,8 @@ _HOMES: Final = {
         "verify",
     ),
     "onnxopt.extraction": ("Extraction", "extract", "extract_file"),
+    "onnxopt.analysis.types": ("dtype", "shape"),
+    "onnxopt.graph": ("declare_domain",),
     "onnxopt.pipeline": (
         "CapabilityPartitioner",
         "CheckEach",
@@ -142,6 +146,8 @@ __all__ = [
     "any_chain",
     "chain",
     "const",
+    "declare_domain",
+    "dtype",
     "either",
     "extract",
     "extract_file",
@@ -160,6 +166,7 @@ __all__ = [
     "replace_pattern",
     "rewrite",
     "save",
+    "shape",
     "stats",
     "var",
     "verify",

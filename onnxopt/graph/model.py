@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from onnxopt.graph.structure import Interface, interface_of
 from onnxopt.protos import Array, is_external, tensor_to_array
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import FunctionProto, ModelProto, TensorProto
 
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
@@ -45,6 +45,7 @@ class Model:
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
         self.left_by: dict[Hashable, tuple[int, int]] = {}  # the state in which each pass last left the model
+        self.allowed_domains: Collection[str] | None = None  # what operators may come in whose domain is not imported
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
         self.values_fit = True  # may inference follow values? see analysis/types.py
@@ -89,14 +90,27 @@ class Model:
     def node_count(self) -> int:
         return sum(len(scope) for scope in self.scopes())
 
+    def add_function(self, function: FunctionProto) -> Graph:
+        """Append a copy of `function`, which nodes of any scope may call then.
+
+        Raises UsageError where the model has one of its name.
+        """
+        from onnxopt.graph.reader import add_function
+
+        return add_function(self, function)
+
+    def has_function(self, op: str) -> bool:
+        """Does the model itself define this operator (qualified name)?"""
+        return f"function {op}" in self.functions
+
     def replace_output(self, old: Value, new: Value) -> None:
-        """Each graph that lists `old` as an output lists `new`. Only for bodies: main's names are the interface."""
+        """Each graph that lists `old` as an output lists `new`, apart from main and functions: their names are the
+        interface."""
         scope: Graph | None = old.graph
         candidates = list(inner_scopes(scope)) if scope is not None else []
         for graph in candidates:
             for i, v in enumerate(graph.outputs):
-                if v is old:
-                    assert graph.owner is not None, f"the main graph's output {old.name} is the interface"
+                if v is old and graph.owner is not None:
                     graph.outputs[i] = new
                     old.output_count -= 1
                     new.output_count += 1

@@ -39,7 +39,8 @@ class PassContext:
     context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
     among them (`constant-folding.max-bytes`); raises UsageError for an unknown key or a value of another type.
     `target` is what the result is for. `trace(model, info, is_before)` is called around every pass. `max_rewrites`
-    stops after so many rewrites. `excluded`: single matches that are left out.
+    stops after so many rewrites. `excluded`: single matches that are left out. `allow_domains`: the domains whose
+    operators may enter a model that does not import them; None: all.
 
     Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its
     own, so a context may be shared.
@@ -55,6 +56,7 @@ class PassContext:
     trace: Trace | None = None
     max_rewrites: int | None = None
     excluded: Collection[Site] = ()
+    allow_domains: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         self.required_pass = frozenset(n.replace("_", "-") for n in self.required_pass)

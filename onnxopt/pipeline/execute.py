@@ -30,9 +30,11 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         start = time.perf_counter()
         for instrument in ctx.instruments:
             instrument.begin(model)
+        outer, model.allowed_domains = model.allowed_domains, ctx.allow_domains
         try:
             run_pass(p, model, ctx, direct=True)
         finally:
+            model.allowed_domains = outer
             for instrument in ctx.instruments:
                 instrument.end(model)
         report.seconds = time.perf_counter() - start
