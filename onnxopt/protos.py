@@ -203,6 +203,9 @@ def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None
     tensor = value_type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
+    sizes = [d.dim_value for d in tensor.shape.dim]
+    if all(size > 0 for size in sizes):
+        return tensor.elem_type, tuple(sizes)
     dims: list[int | str | None] = []
     for d in tensor.shape.dim:
         field = d.WhichOneof("value")

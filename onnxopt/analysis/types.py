@@ -90,7 +90,8 @@ def update(model: Model) -> None:
 
 
 def settle(model: Model) -> None:
-    """Infer again where more may be known by now."""
+    """Infer again where more may be known by now; else when a value without facts is asked for."""
+    model.inference_allowed = True
     if model.is_vague:
         update(model)
 
@@ -102,9 +103,8 @@ def learn(value: Value, dims: Shape) -> None:
     if known is not None and any(map(_says_more, dims, known)):
         model = value.graph.model
         model.learnt += 1
-        if model.watch is not None:
-            for user in value.users:
-                model.watch(user)
+        for user in value.users:
+            model.mark(user)
 
 
 def _says_more(new: Dim, known: Dim) -> bool:
@@ -282,11 +282,11 @@ class _Facts:
         for value in (*graph.inputs, *(v for n in graph for v in n.outputs if v is not None)):
             data_type, dims = by_name.get(value.name, (0, None))
             value.dtype = value.dtype or data_type
-            if dims is not None:
+            if dims is not None and not all(type(d) is int for d in dims):
                 dims = tuple(d if not isinstance(d, str) or d in self.own else d + self.suffix for d in dims)
             if dims is None or (value.shape is not None and len(value.shape) != len(dims)):
                 dims = value.shape
-            elif value.shape is not None:
+            elif value.shape is not None and dims != value.shape:
                 dims = tuple(self._merged(a, b, everywhere=graph.owner is None) for a, b in zip(value.shape, dims))
             if dims is not None:
                 self.found.append((value, dims))
