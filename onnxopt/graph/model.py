@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
@@ -45,6 +45,7 @@ class Model:
         self.proto = proto
         self.path = path  # the file it was read from
         self.names = Names()
+        self._node_names: Names | None = None  # made when first asked for: few rewrites need a new one
         self.version = 0
         self.learnt = 0
         self.watch: Callable[[Node], None] | None = None
@@ -57,6 +58,7 @@ class Model:
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
         self.allowed_domains: Collection[str] | None = None  # what operators may come in whose domain is not imported
+        self.computed: dict[Any, tuple[tuple[int, int], Any]] = {}  # what passes hand to others, by state
         self.clock = 0  # counts marks
         self.marked: dict[Node, int] = {}  # nodes by when they were last marked, the latest last
         self.left_by: dict[Hashable, Left] = {}  # what each pass knew of the model when it last left it
@@ -115,6 +117,14 @@ class Model:
 
     def node_count(self) -> int:
         return sum(len(scope) for scope in self.scopes())
+
+    def node_name(self, hint: str, ending: str) -> str:
+        """A name that no node has: runtimes refuse two nodes of one."""
+        if self._node_names is None:
+            self._node_names = Names()
+            for node in self.nodes():
+                self._node_names.add(node.name)
+        return self._node_names.fresh(hint, ending)
 
     def add_function(self, function: FunctionProto) -> Graph:
         """Append a copy of `function`, which nodes of any scope may call then.

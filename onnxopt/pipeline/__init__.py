@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.interpreter import GraphInterpreter
     from onnxopt.pipeline.manager import PassManager, in_order
     from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
+    from onnxopt.pipeline.statement import StmtPass
     from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "RuleReport",
     "Sequential",
     "Site",
+    "StmtPass",
     "Timing",
     "VerifyEach",
     "all_passes",
@@ -76,6 +78,7 @@ __getattr__ = lazy(
         "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
         "manager": ("PassManager", "in_order"),
         "partition": ("CapabilityPartitioner", "Partition"),
+        "statement": ("StmtPass",),
         "support": ("OperatorSupport", "any_chain", "chain"),
     },
 )

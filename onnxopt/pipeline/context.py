@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.graph import Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.pipeline.analyses import S, T, analysis
 from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config
 from onnxopt.pipeline.records import PipelineReport, RuleReport
 from onnxopt.pipeline.site import Site
@@ -128,6 +129,13 @@ class PassContext:
     def __getitem__(self, key: ConfigKey) -> Any:
         """The value of a declared config key."""
         return self.config.get(key.name, key.default)
+
+    def analysis(self, compute: Callable[[S], T], subject: S) -> T:
+        """`compute(subject)` of a model or graph, or what it gave another pass if nothing changed since.
+
+        A pass that changes the model names in `PassInfo(preserves=...)` the functions whose results stay true.
+        """
+        return analysis(compute, subject)
 
     def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None) -> bool:
         """Take fuel for one rewrite of a pass without rules and count it; False when there is none: do nothing.

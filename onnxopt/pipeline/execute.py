@@ -11,6 +11,7 @@ from onnxopt.errors import ModelError, OnnxOptError, PassError
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.pipeline.analyses import carry_over
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.records import PipelineReport
@@ -107,11 +108,12 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
     record = ctx.report.of(p.name)
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     around, ctx.left, ctx.declined = (ctx.left, ctx.declined), left, None
-    nodes, start = model.node_count(), time.perf_counter()
+    nodes, state, start = model.node_count(), model.state, time.perf_counter()
     try:
         p.requires(model)
         p.run(model, ctx)
         p.ensures(model)
+        carry_over(model, p.info.preserves, state)
         record.runs += 1
         record.seconds += time.perf_counter() - start
         record.nodes += nodes - model.node_count()

@@ -64,16 +64,18 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
 
 
 def _name_apart(m: Match) -> None:
-    """Runtimes refuse two nodes of one name: the last that was made keeps it, and any that was there before."""
+    """Runtimes refuse two nodes of one name: a node that was there keeps it, also if it was made again, else the last
+    that was made. The others get names of their own."""
     names = {n.name for n, _ in m.bindings.covered if n.graph is not None}
-    for node in reversed(m.new_nodes):
-        if node.graph is not None and node.name:
-            if node.name in names:
-                proto = NodeProto()
-                proto.CopyFrom(node.proto)
-                proto.name = ""
-                node.adopt(proto)
-            names.add(node.name)
+    was = {n.name: n.op for n, _ in m.bindings.covered}
+    made = [n for n in reversed(m.new_nodes) if n.graph is not None and n.name]
+    for node in sorted(made, key=lambda n: was.get(n.name) != n.op) if len(made) > 1 else made:
+        if node.name in names:
+            proto = NodeProto()
+            proto.CopyFrom(node.proto)
+            proto.name = m.graph.model.node_name(node.name, f"_{proto.op_type}")
+            node.adopt(proto)
+        names.add(node.name)
 
 
 def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
