@@ -11,6 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from onnxopt.analysis.types import (
+        dtype,
+        shape,
+    )
     from onnxopt.api import (
         OptimizeOptions,
         Report,
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
         verify,
     )
     from onnxopt.errors import (
+        DomainError,
+        EmissionError,
         InvariantError,
         ModelError,
         NoFixpointError,
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
         Model,
         Node,
         Value,
+        declare_domain,
         read_model,
         write_model,
     )
@@ -73,6 +80,7 @@ if TYPE_CHECKING:
         RewritePass,
         RuleReport,
         Sequential,
+        StmtPass,
         Timing,
         VerifyEach,
         all_passes,
@@ -89,12 +97,16 @@ if TYPE_CHECKING:
         pattern_partitions,
         register,
     )
-    from onnxopt.pipeline.split import Part, split
+    from onnxopt.pipeline.split import (
+        Part,
+        split,
+    )
     from onnxopt.rewriting import (
         Match,
         Replaced,
         SubgraphMatch,
         SubgraphMatcher,
+        about,
         const,
         either,
         one_of,
@@ -109,24 +121,9 @@ __version__ = "0.1.0"
 # Where each name comes from; imported on first use, so that `onnxopt --help` does not pay for onnx. Passes are
 # registered before anything of the framework is handed out.
 _HOMES: Final = {
-    "onnxopt.errors": (
-        "InvariantError",
-        "ModelError",
-        "NoFixpointError",
-        "OnnxOptError",
-        "PassError",
-        "PreconditionError",
-        "UsageError",
-        "VerificationError",
-        "WriteError",
-    ),
-    "onnxopt.graph": (
-        "Graph",
-        "Model",
-        "Node",
-        "Value",
-        "read_model",
-        "write_model",
+    "onnxopt.analysis.types": (
+        "dtype",
+        "shape",
     ),
     "onnxopt.api": (
         "OptimizeOptions",
@@ -142,10 +139,32 @@ _HOMES: Final = {
         "stats",
         "verify",
     ),
+    "onnxopt.errors": (
+        "DomainError",
+        "EmissionError",
+        "InvariantError",
+        "ModelError",
+        "NoFixpointError",
+        "OnnxOptError",
+        "PassError",
+        "PreconditionError",
+        "UsageError",
+        "VerificationError",
+        "WriteError",
+    ),
     "onnxopt.extraction": (
         "Extraction",
         "extract",
         "extract_file",
+    ),
+    "onnxopt.graph": (
+        "Graph",
+        "Model",
+        "Node",
+        "Value",
+        "declare_domain",
+        "read_model",
+        "write_model",
     ),
     "onnxopt.pipeline": (
         "CapabilityPartitioner",
@@ -171,6 +190,7 @@ _HOMES: Final = {
         "RewritePass",
         "RuleReport",
         "Sequential",
+        "StmtPass",
         "Timing",
         "VerifyEach",
         "all_passes",
@@ -187,12 +207,16 @@ _HOMES: Final = {
         "pattern_partitions",
         "register",
     ),
-    "onnxopt.pipeline.split": ("Part", "split"),
+    "onnxopt.pipeline.split": (
+        "Part",
+        "split",
+    ),
     "onnxopt.rewriting": (
         "Match",
         "Replaced",
         "SubgraphMatch",
         "SubgraphMatcher",
+        "about",
         "const",
         "either",
         "one_of",
@@ -208,7 +232,9 @@ __all__ = [
     "CheckEach",
     "ConfigKey",
     "DebugPass",
+    "DomainError",
     "DumpModels",
+    "EmissionError",
     "Extraction",
     "Fixpoint",
     "Graph",
@@ -243,6 +269,7 @@ __all__ = [
     "RewritePass",
     "RuleReport",
     "Sequential",
+    "StmtPass",
     "SubgraphMatch",
     "SubgraphMatcher",
     "Timing",
@@ -254,11 +281,14 @@ __all__ = [
     "VerifyOptions",
     "WriteError",
     "__version__",
+    "about",
     "all_passes",
     "any_chain",
     "chain",
     "const",
     "declare_config",
+    "declare_domain",
+    "dtype",
     "either",
     "extract",
     "extract_file",
@@ -281,6 +311,7 @@ __all__ = [
     "replace_pattern",
     "rewrite",
     "save",
+    "shape",
     "split",
     "stats",
     "var",

@@ -54,6 +54,14 @@ class PassError(OnnxOptError):
     exit_code = 4
 
 
+class EmissionError(PassError):
+    """A pass made what no operator's definition allows, or resulted in what takes no place: a bug in that pass."""
+
+
+class DomainError(UsageError):
+    """A pass makes an operator of a domain that may not enter the model: for the user to decide, no bug."""
+
+
 class NoFixpointError(PassError):
     """The rewrites did not come to rest within their budget; the message names the rules in the cycle."""
 

@@ -18,6 +18,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, shape_inference
 from onnx.defs import OpSchema
 
+from onnxopt.analysis.local import infer_made
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -43,7 +44,7 @@ def dtype(value: Value) -> int:
     if value.constant:
         return value.constant_type()[0]
     if not value.dtype:
-        _infer_once(value.graph.model)
+        _find_out(value)
     return value.dtype
 
 
@@ -52,7 +53,7 @@ def shape(value: Value) -> Shape | None:
     if value.constant:
         return value.constant_type()[1]
     if value.shape is None:
-        _infer_once(value.graph.model)
+        _find_out(value)
     return value.shape
 
 
@@ -113,6 +114,14 @@ def _says_more(new: Dim, known: Dim) -> bool:
 
 def _is_invented(dim: Dim) -> bool:
     return isinstance(dim, str) and "@" in dim
+
+
+def _find_out(value: Value) -> None:
+    if value.unasked:
+        infer_made(value)
+        if value.shape is not None:
+            return
+    _infer_once(value.graph.model)
 
 
 def _infer_once(model: Model) -> None:

@@ -83,7 +83,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], journal: Journal) 
         yield f"{rule.name}: fired {fired:,} times; {len(nodes):,} {' or '.join(sorted(rule.anchors))} left"
         found = [diagnose(rule, n, owner) for n in nodes]
         # Those that came farthest are what somebody asks about.
-        found.sort(key=lambda d: (not d.matched, -sum(line.ok is True for line in d.lines)))
+        found.sort(key=lambda d: d.nearness, reverse=True)
         for reason, count in Counter(d.reason or "fires" for d in found).most_common():
             yield f"  {count:,} times: {reason}"
         if len(rules) == 1:

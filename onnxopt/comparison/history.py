@@ -137,7 +137,7 @@ def _history(data: Mapping[str, Any]) -> History:
 def _pass(p: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": str(p["name"]),
-        "kind": str(p.get("kind", "")),
+        "changed": bool(p.get("changed", True)),
         "seconds": float(p["seconds"]),
         **{key: int(p[key]) for key in ("runs", "nodes", "bytes")},
         "rules": {

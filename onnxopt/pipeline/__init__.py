@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.manager import PassManager, in_order
     from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
     from onnxopt.pipeline.pattern_partition import pattern_partitions
+    from onnxopt.pipeline.statement import StmtPass
     from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "RuleReport",
     "Sequential",
     "Site",
+    "StmtPass",
     "Timing",
     "VerifyEach",
     "all_passes",
@@ -83,6 +85,7 @@ __getattr__ = lazy(
         "manager": ("PassManager", "in_order"),
         "partition": ("CapabilityPartitioner", "Partition"),
         "pattern_partition": ("pattern_partitions",),
+        "statement": ("StmtPass",),
         "support": ("OperatorSupport", "any_chain", "chain"),
     },
 )

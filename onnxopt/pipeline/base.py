@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Model
+from onnxopt.graph.fingerprint import fingerprint
 from onnxopt.rewriting import Driver, Rule, RuleRecord
 
 if TYPE_CHECKING:
@@ -22,8 +24,9 @@ class PassInfo:
     `name`: kebab-case, unique in the registry. `opt_level`: the lowest level that runs it. `required`: names of
     passes that must have run since the model last changed. `after`, `before`: where it goes among others that a
     manager orders. `targets`: what it is good for, "any" for everything. `ops`: it runs only if the model has one
-    of these operators (qualified names); empty for always. `tolerance`: it changes numbers on purpose, as a quantizer
-    does, each output by up to so much of its range; the result is held against that.
+    of these operators (qualified names); empty for always. `preserves`: analyses (the functions that `ctx.analysis`
+    takes) whose results stay true, whatever the pass changes. `tolerance`: it changes numbers on purpose, as a
+    quantizer does, each output by up to so much of its range; the result is held against that.
     """
 
     name: str
@@ -33,6 +36,7 @@ class PassInfo:
     before: tuple[str, ...] = ()
     targets: tuple[str, ...] = ("any",)
     ops: tuple[str, ...] = ()
+    preserves: tuple[Callable[..., Any], ...] = ()
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -146,14 +150,14 @@ class RewritePass(Pass):
 
 
 class DebugPass(Pass):
-    """Looks and tells; a change to the model is an error, measured by its version (Paddle Lite's debug passes)."""
+    """Looks and tells; a change to the model, of its protos too, is an error (Paddle Lite's debug passes)."""
 
     kind: ClassVar[str] = "debug"
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        before = model.version
+        before = model.version, fingerprint(model)
         self.inspect(model, ctx)
-        if model.version != before:
+        if (model.version, fingerprint(model)) != before:
             raise PassError(
                 f"{model.name}: the debug pass {self.name} changed the model",
                 "make it a ModelPass or GraphPass if it is meant to",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.graph import Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.pipeline.analyses import S, T, analysis
 from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config
 from onnxopt.pipeline.records import PipelineReport, RuleReport
 from onnxopt.pipeline.registry import disabled_requirement
@@ -42,6 +43,7 @@ class PassContext:
     context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
     among them (`constant-folding.max-bytes`). `target` is what the result is for. `trace(model, info, is_before)` is
     called around every pass. `max_rewrites` stops after so many rewrites. `excluded`: single matches that are left out.
+    `allow_domains`: the domains whose operators may enter a model that does not import them; None: all.
 
     Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its own, so
     a context may be shared. Raises UsageError for names and keys that nothing has, and values of another type.
@@ -57,6 +59,7 @@ class PassContext:
     trace: Trace | None = None
     max_rewrites: int | None = None
     excluded: Collection[Site] = ()
+    allow_domains: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -131,6 +134,13 @@ class PassContext:
     def __getitem__(self, key: ConfigKey) -> Any:
         """The value of a declared config key."""
         return self.config.get(key.name, key.default)
+
+    def analysis(self, compute: Callable[[S], T], subject: S) -> T:
+        """`compute(subject)` of a model or graph, or what it gave another pass if nothing changed since.
+
+        A pass that changes the model names in `PassInfo(preserves=...)` the functions whose results stay true.
+        """
+        return analysis(compute, subject)
 
     def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None) -> bool:
         """Take fuel for one rewrite of a pass without rules and count it; False when there is none: do nothing.

@@ -11,6 +11,7 @@ from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionErro
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.pipeline.analyses import carry_over
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.boundary import check_model
 from onnxopt.pipeline.context import PassContext
@@ -33,9 +34,11 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         start = time.perf_counter()
         for instrument in ctx.instruments:
             instrument.begin(model)
+        outer, model.allowed_domains = model.allowed_domains, ctx.allow_domains
         try:
             run_pass(p, model, ctx, direct=True)
         finally:
+            model.allowed_domains = outer
             for instrument in ctx.instruments:
                 instrument.end(model)
         report.seconds = time.perf_counter() - start
@@ -106,19 +109,21 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
     """`left`: how it left the model before. What it declined, if it tells."""
     assert ctx.report is not None
     record = ctx.report.of(p.name)
-    record.kind = p.kind
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     around, ctx.left, ctx.declined = (ctx.left, ctx.declined), left, None
-    nodes, version, start = model.node_count(), model.version, time.perf_counter()
+    nodes, state, start = model.node_count(), model.state, time.perf_counter()
     try:
         _ask(p, model)
         p.run(model, ctx)
         p.ensures(model)
+        carry_over(model, p.info.preserves, state)
         record.runs += 1
         record.seconds += time.perf_counter() - start
         record.nodes += nodes - model.node_count()
-        if p.info.tolerance and model.version != version:
-            model.tolerances[p.name] = p.info.tolerance
+        if model.version != state[0]:
+            record.changed = True
+            if p.info.tolerance:
+                model.tolerances[p.name] = p.info.tolerance
         for instrument in ctx.instruments:
             instrument.after(model, p)
         declined = ctx.declined

@@ -20,10 +20,11 @@ class RuleReport:
 @dataclass
 class PassReport:
     """One pass over all its runs. `nodes` is how many nodes it removed (negative: added), `bytes` how many bytes of
-    constants, if somebody measured them. What a pass of the kind `debug` counts are no rewrites."""
+    constants, if somebody measured them. `changed`: did it change the model? What one counts that did not are no
+    rewrites."""
 
     name: str
-    kind: str = ""
+    changed: bool = False
     runs: int = 0
     seconds: float = 0.0
     nodes: int = 0

@@ -43,7 +43,7 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
 
 
 def pass_hits(p: dict[str, Any]) -> int:
-    return 0 if p.get("kind") == "debug" else sum(rule["hits"] for rule in p["rules"].values())
+    return sum(rule["hits"] for rule in p["rules"].values()) if p.get("changed", True) else 0
 
 
 def did_not_run(pipeline: dict[str, Any], verbose: int = 0) -> dict[str, str]:
@@ -53,8 +53,8 @@ def did_not_run(pipeline: dict[str, Any], verbose: int = 0) -> dict[str, str]:
 
 
 def statistics(p: dict[str, Any]) -> dict[str, int]:
-    """What a pass counted that only looks."""
-    return {what: rule["hits"] for what, rule in p["rules"].items()} if p.get("kind") == "debug" else {}
+    """What a pass counted that only looked."""
+    return {} if p.get("changed", True) else {what: rule["hits"] for what, rule in p["rules"].items() if rule["hits"]}
 
 
 def summary(report: dict[str, Any]) -> str:

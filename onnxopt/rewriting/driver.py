@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
+from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
@@ -210,7 +210,9 @@ class Driver:
             commit(m, result)
         except Declined as e:
             return str(e)
-        except OnnxOptError:
+        except OnnxOptError as e:
+            if isinstance(e, EmissionError):
+                e.message = f"rule {rule.name}: {e.message}"
             raise
         except Exception as e:
             raise PassError(

@@ -22,7 +22,7 @@ def coarse_weights(graph, ctx):
         w = node.inputs[1].array
         coarse = (w.view(np.int32) & ~((1 << 20) - 1)).view(np.float32)
         if (coarse != w).any() and ctx.spend("weight", at=node):
-            node.set_input(1, graph.add_constant(coarse, "coarse", node))
+            node.set_input(1, graph.constant(coarse))
 '''
 
 

@@ -1,1 +1,0 @@
-"""Floating point operations of matrix products and convolutions."""
