@@ -74,6 +74,7 @@ class PassContext:
         self.running = ""  # the pass that runs now
         self.rules: dict[str, RuleReport] = {}  # of that pass
         self.memo: dict[str, Any] = {}  # what a pass remembers between its runs
+        self.counted: dict[Pass, dict[str, int]] = {}  # by those that changed nothing, when they last ran
         self.scope: Graph | None = None  # where a pass is, for errors
         self.left: Left | None = None  # how the pass that runs left the model before
         self.declined: Mapping[Node, Sequence[str]] | None = None  # see Left: what it tells this time
@@ -171,6 +172,13 @@ class PassContext:
     def count(self, what: str, by: int = 1) -> None:
         """A pass that has no rules reports its hits under a name."""
         self.rules.setdefault(what, RuleReport()).hits += by
+
+    def only_looked(self, p: Pass, hits: Mapping[str, int]) -> None:
+        """`p`, before which `hits` were, changed nothing: what it counted takes the place of what it counted last time."""
+        new = {what: rule.hits - hits.get(what, 0) for what, rule in self.rules.items()}
+        for what, n in self.counted.get(p, {}).items():
+            self.rules[what].hits -= n
+        self.counted[p] = new
 
     def decline(self, what: str, reason: str, example: str) -> None:
         """A pass that has no rules says why it left something alone."""

@@ -112,6 +112,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     around, ctx.left, ctx.declined = (ctx.left, ctx.declined), left, None
     nodes, state, start = model.node_count(), model.state, time.perf_counter()
+    hits = {what: rule.hits for what, rule in record.rules.items()}
     try:
         _ask(p, model)
         p.run(model, ctx)
@@ -124,6 +125,8 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
             record.changed = True
             if p.info.tolerance:
                 model.tolerances[p.name] = p.info.tolerance
+        elif record.rules:
+            ctx.only_looked(p, hits)
         for instrument in ctx.instruments:
             instrument.after(model, p)
         declined = ctx.declined

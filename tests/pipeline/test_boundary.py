@@ -230,6 +230,9 @@ def test_what_a_debug_pass_counts_are_no_rewrites(model: Any) -> None:
         def inspect(self, model: Any, ctx: Any) -> None:
             ctx.count("nodes", model.node_count())
 
+    report = Fixpoint([Look(), get_pass("elim-identity")()])(model())
+    assert report.of("look").runs == 2
+    assert report.of("look").rules["nodes"].hits == 2, "what was counted before the Identity went is not added"
     report = Look()(model())
     assert report.of("look").rules["nodes"].hits == 3
     (line,) = plain.details({"pipeline": report.to_dict()})
