@@ -174,7 +174,7 @@ class PassContext:
         self.rules.setdefault(what, RuleReport()).hits += by
 
     def only_looked(self, p: Pass, hits: Mapping[str, int]) -> None:
-        """`p`, before which `hits` were, changed nothing: what it counted takes the place of what it counted last time."""
+        """`p`, before which `hits` were, changed nothing: what it counted replaces what it counted the last time."""
         new = {what: rule.hits - hits.get(what, 0) for what, rule in self.rules.items()}
         for what, n in self.counted.get(p, {}).items():
             self.rules[what].hits -= n
