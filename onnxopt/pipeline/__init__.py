@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.interpreter import GraphInterpreter
     from onnxopt.pipeline.manager import PassManager, in_order
     from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
+    from onnxopt.pipeline.pattern_partition import (
+        create_pattern_support,
+        generate_pattern_op_partitions,
+        pattern_partitions,
+    )
     from onnxopt.pipeline.statement import StmtPass
     from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 
@@ -57,8 +62,10 @@ __all__ = [
     "any_chain",
     "chain",
     "config_keys",
+    "create_pattern_support",
     "declare_config",
     "execute",
+    "generate_pattern_op_partitions",
     "get_pass",
     "graph_pass",
     "in_order",
@@ -67,6 +74,7 @@ __all__ = [
     "option",
     "origin",
     "parse_pipeline",
+    "pattern_partitions",
     "pipeline_text",
     "register",
 ]
@@ -78,6 +86,7 @@ __getattr__ = lazy(
         "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
         "manager": ("PassManager", "in_order"),
         "partition": ("CapabilityPartitioner", "Partition"),
+        "pattern_partition": ("create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"),
         "statement": ("StmtPass",),
         "support": ("OperatorSupport", "any_chain", "chain"),
     },
