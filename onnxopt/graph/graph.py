@@ -152,6 +152,8 @@ class Graph:
         """
         if not self.by_op.get(node.op):
             admit(self, node)
+        if node.domain:
+            self.model.foreign.append(node)
         return self.place(node, before)
 
     def place(self, node: Node, before: Node | None = None) -> Node:

@@ -63,6 +63,7 @@ class Model:
         self.marked: dict[Node, int] = {}  # nodes by when they were last marked, the latest last
         self.left_by: dict[Hashable, Left] = {}  # what each pass knew of the model when it last left it
         self.tolerances: dict[str, float] = {}  # what passes that changed numbers on purpose declared, by their names
+        self.foreign: list[Node] = []  # made by passes, of domains that are not the standard's: see writer.py
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
         self.values_fit = True  # may inference follow values? see analysis/types.py

@@ -125,6 +125,8 @@ class Value:
         An output of the main graph, or of a function, keeps its name: it is what `other` was, which is no more.
         """
         self.redirect_readers(other)
+        other.dtype = other.dtype or self.dtype
+        other.shape = other.shape if other.shape is not None else self.shape
         if self.output_count:
             self.graph.model.replace_output(self, other)
         if self.output_count:

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.interpreter import GraphInterpreter
     from onnxopt.pipeline.manager import PassManager, in_order
     from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
-    from onnxopt.pipeline.pattern_partition import pattern_partitions
+    from onnxopt.pipeline.pattern_partition import (
+        create_pattern_support,
+        generate_pattern_op_partitions,
+        pattern_partitions,
+    )
     from onnxopt.pipeline.statement import StmtPass
     from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 
@@ -59,9 +63,11 @@ __all__ = [
     "any_chain",
     "chain",
     "config_keys",
+    "create_pattern_support",
     "declare_config",
     "execute",
     "fuse_partition",
+    "generate_pattern_op_partitions",
     "get_pass",
     "graph_pass",
     "in_order",
@@ -84,7 +90,7 @@ __getattr__ = lazy(
         "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
         "manager": ("PassManager", "in_order"),
         "partition": ("CapabilityPartitioner", "Partition"),
-        "pattern_partition": ("pattern_partitions",),
+        "pattern_partition": ("create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"),
         "statement": ("StmtPass",),
         "support": ("OperatorSupport", "any_chain", "chain"),
     },

@@ -45,6 +45,8 @@ class PassInfo:
             if isinstance(names, str):
                 raise TypeError(f"pass {self.name}: {field} is {names!r}, not a tuple: write ({names!r},)")
             object.__setattr__(self, field, tuple(names))
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or self.tolerance < 0:
+            raise TypeError(f"pass {self.name}: tolerance is {self.tolerance!r}, not a share of an output's range")
 
     def obstacle(self, model: Model, target: str) -> str:
         """Why `target` or the model's operators speak against the pass; empty if nothing does."""

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
 
 from onnxopt.analysis import types
-from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError
+from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError, UsageError
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
@@ -132,7 +132,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
         declined = ctx.declined
     except OnnxOptError as e:
         if e.failed is None and not isinstance(e, ModelError | PreconditionError):
-            e.message = f"pass {p.name}: {e.message}{_after(ctx)}"
+            e.message = f"pass {p.name}: {e.message}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise
     except Exception as e:

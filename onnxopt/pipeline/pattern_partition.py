@@ -1,12 +1,15 @@
-"""Partitions by pattern: every place where a rewrite pattern matches, to be handed to a fused kernel."""
+"""Partitions by pattern: every place where one matches, or the largest parts that patterns and operators cover."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.partition import Partition, dependencies, is_constant
+from onnxopt.pipeline.analyses import analysis
+from onnxopt.pipeline.partition import CapabilityPartitioner, Partition, dependencies, is_constant
+from onnxopt.pipeline.support import NodeSupport, Support, any_chain
 from onnxopt.rewriting.example import Source, example
 from onnxopt.rewriting.matcher import Bindings, match, match_roots
 from onnxopt.rewriting.pattern import Call, Either
@@ -36,6 +39,36 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
         nodes.sort(key=position.__getitem__)
     found.sort(key=lambda nodes: position[nodes[0]])
     return [Partition(i, tuple(nodes)) for i, nodes in enumerate(found)]
+
+
+def create_pattern_support(patterns: Iterable[Source], *, exact: bool = True) -> NodeSupport:
+    """Supports the nodes that a match of one of `patterns` covers (see `pattern_partitions`), to be given to a
+    partitioner, alone or in `chain` and `any_chain`."""
+    return _PatternSupport(tuple(patterns), exact)
+
+
+def generate_pattern_op_partitions(
+    graph: Graph, patterns: Iterable[Source], op_support: Support | None = None, *, exact: bool = True, **options: Any
+) -> list[Partition]:
+    """The largest parts of `graph` whose nodes a match of one of `patterns` covers, or `op_support` accepts.
+
+    `options` are those of CapabilityPartitioner.
+    """
+    support = create_pattern_support(patterns, exact=exact)
+    both = support if op_support is None else any_chain(support, op_support)
+    return CapabilityPartitioner(graph, both, **options).propose()
+
+
+class _PatternSupport:
+    def __init__(self, patterns: tuple[Source, ...], exact: bool) -> None:
+        self.patterns = patterns
+        self.exact = exact
+
+    def is_node_supported(self, node: Node) -> bool:
+        return node.graph is not None and node in analysis(self.covered, node.graph)
+
+    def covered(self, graph: Graph) -> set[Node]:
+        return {n for p in pattern_partitions(graph, self.patterns, exact=self.exact) for n in p.nodes}
 
 
 def _variants(pattern: Source, exact: bool) -> list[tuple[Call, ...]]:
@@ -102,4 +135,4 @@ class _Cycles:
         return self._readers
 
 
-__all__ = ["pattern_partitions"]
+__all__ = ["create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from onnxopt.analysis import types
 from onnxopt.graph.emission import refusal
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -36,6 +37,8 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     for old, new in pairs:
         if new.producer is not None and id(new.producer) in created and id(new) not in taken:
             taken.add(id(new))
+            if new.producer.domain:
+                types.shape(old)  # as long as something tells
             new.redirect_readers(old)  # a new node may read what another new node produces
             _keep_type(old, new)
             graph.take_over(old, new.producer, new.index)

@@ -144,6 +144,8 @@ def test_names_of_an_info_are_tuples() -> None:
     assert PassInfo("a", targets=["npu"]).targets == ("npu",)
     with pytest.raises(TypeError, match="pass a: targets is 'npu', not a tuple: write \\('npu',\\)"):
         PassInfo("a", targets="npu")
+    with pytest.raises(TypeError, match="pass a: tolerance is '1 %', not a share of an output's range"):
+        PassInfo("a", tolerance="1 %")
 
 
 def test_a_composite_has_a_name_a_level_and_requirements(model: Any) -> None:
