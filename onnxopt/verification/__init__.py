@@ -26,7 +26,8 @@ from onnxopt.verification.records import (
 )
 
 if TYPE_CHECKING:
-    from onnxopt.verification.verifier import Verifier, verify
+    from onnxopt.verification.files import verify
+    from onnxopt.verification.verifier import Verifier
 
 __all__ = [
     "AGREES",
@@ -50,4 +51,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = lazy(__name__, {"verifier": ("Verifier", "verify")})  # not for the worker
+__getattr__ = lazy(__name__, {"files": ("verify",), "verifier": ("Verifier",)})  # not for the worker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -49,6 +49,10 @@ class VerifyOptions:
     def share(self, limit: int) -> VerifyOptions:
         """The same for a worker of so many bytes (0: no limit), whose models leave it room."""
         return replace(self, memory=min(self.memory, limit // 2)) if limit else self
+
+    def allowing(self, tolerances: Mapping[str, float]) -> VerifyOptions:
+        """The same where passes declared by how much of their range they change outputs."""
+        return replace(self, rtol=sum(tolerances.values())) if tolerances else self
 
     @property
     def thorough(self) -> bool:

@@ -62,11 +62,19 @@ def _is_noise(o: OutputRecord, noise: Mapping[str, float]) -> bool:
     return o.max_rel <= noise.get(o.name, 0.0)
 
 
-def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True, refused: str = "") -> None:
+def word(
+    verdict: Verification,
+    weak: Sequence[str] = (),
+    *,
+    sizes: bool = True,
+    refused: str = "",
+    declared: Mapping[str, float] | None = None,
+) -> None:
     """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `refused`: why
-    onnxruntime could not be used."""
+    onnxruntime could not be used; `declared`: by how much passes say that they change outputs."""
+    allowed = "".join(f"; {name} declares {share:g}" for name, share in (declared or {}).items())
     if verdict.status == DIFFERENT:
-        verdict.message = _accusation(verdict, sizes)
+        verdict.message = _accusation(verdict, sizes) + allowed
         return
     parts = [_agreement(verdict)]
     if verdict.status == VERIFIED and verdict.pieces is not None and verdict.pieces.note:
@@ -77,6 +85,7 @@ def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True,
     verdict.message = ", ".join(parts)
     if refused:
         verdict.message += f", by the reference evaluator (onnxruntime: {refused})"
+    verdict.message += allowed
     if weak:
         verdict.status = INCONCLUSIVE
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")

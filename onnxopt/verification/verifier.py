@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -67,7 +66,7 @@ class Verifier:
         self._spare = spare
         self._service: Service | None = None
         self._plan: Plan | None = None
-        self.declared: Mapping[str, float] = {}  # what passes allow themselves, where that decides
+        self.declared: dict[str, float] = {}  # what passes allow themselves, where that decides
         self._requests: list[tuple[Recipe, Read]] = []
         self._answers: list[Answer] | None = None  # of the original
         self._opened = ("onnxruntime", "", "")  # engine, provider, why onnxruntime refused the original
@@ -129,11 +128,8 @@ class Verifier:
             self._post("deterministic")
 
     def submit(self, result: str | Path, tolerances: Mapping[str, float] | None = None) -> None:
-        """Hand over the result; the worker compares it while the caller does something else.
-
-        `tolerances`: by how much of an output's range passes said that they change it, which counts unless the options
-        say what is allowed.
-        """
+        """Hand over the result; the worker compares it while the caller does something else. `tolerances`: by how much
+        of an output's range passes said that they change it, which counts unless the options say what is allowed."""
         self._began = time.monotonic()
         self.start()
         if self._plan is None:
@@ -141,15 +137,12 @@ class Verifier:
 
             self.describe(load(self.original, load_external_data=False))
         self._path = str(Path(result).absolute())
-        self._allow(tolerances or {})
+        self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
+        self.options = self._given.allowing(self.declared)
         if self._answers is not None:
             self._limit()
         if not self.stepwise:
             self._post("result", self._path, self.options)
-
-    def _allow(self, tolerances: Mapping[str, float]) -> None:
-        self.declared = {} if self._given.by_tolerance else tolerances
-        self.options = replace(self._given, rtol=sum(self.declared.values())) if self.declared else self._given
 
     def _limit(self) -> None:
         if not self.stepwise and self._service is not None:
@@ -210,9 +203,6 @@ class Verifier:
         verdict.engine = self._opened[0]
         verdict.cases = list(cases)
         self._judge(verdict, answers, cases)
-        if self.declared:
-            what = ", ".join(f"{allowed:g} by {name}" for name, allowed in self.declared.items())
-            verdict.message += f"; declared: {what}"
         if self._service is not None and self._service.alive:
             self._call("release")
         return None
@@ -315,7 +305,7 @@ class Verifier:
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {}  # the values inside say more than the outputs
             untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
-        word(verdict, [*weak.values(), *untaken.values()], refused=self._opened[2])
+        word(verdict, [*weak.values(), *untaken.values()], refused=self._opened[2], declared=self.declared)
         if verdict.status == DIFFERENT:
             wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)
             if self.stepwise and wrong is not None:
@@ -409,18 +399,3 @@ class Verifier:
 
 
 _REPORT: Final = "nothing was written; find the pass with --disable NAME, and report it"
-
-
-def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
-    """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output.
-
-    On the two sets of inputs that the optimizer checks its results with; where `options` name cases, data, a provider
-    or dims, as `onnxopt verify` does: a `Comparison`. Raises what `compare_files` raises then.
-    """
-    if options is not None and options.thorough:
-        from onnxopt.verification.comparison import compare_files
-
-        return compare_files(original, result, options)
-    with Verifier(original, options) as verifier:
-        verifier.submit(result)
-        return verifier.finish()

@@ -38,7 +38,7 @@ def test_a_declared_tolerance_counts(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     verdict = done.stdout.splitlines()[-1]
     assert verdict.startswith("✓ verified: largest difference ")
-    assert verdict.endswith("; declared: 0.2 by coarse-weights")
+    assert verdict.endswith("; coarse-weights declares 0.2")
     for name in ("tight", "silent"):  # more than it said, or without a word: wrong
         done = run("optimize", "m.onnx", "out.onnx", "--plugin", f"{name}.py", "--with", "coarse-weights")
         assert done.returncode == 3, done.stdout
