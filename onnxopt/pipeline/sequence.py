@@ -82,8 +82,9 @@ class Fixpoint(Composite):
     def run(self, model: Model, ctx: PassContext) -> None:
         assert ctx.report is not None
         outer, ctx.in_round = ctx.in_round, True
-        for n in range(self.max_rounds):
-            if n == self.max_rounds - 1:
+        rounds = max(self.max_rounds, 1)
+        for n in range(rounds):
+            if n == rounds - 1:
                 from onnxopt.pipeline.restless import Restless
 
                 restless = Restless(ctx)
@@ -99,4 +100,4 @@ class Fixpoint(Composite):
             if model.state == before or ctx.fuel.left == 0:
                 ctx.in_round = outer
                 return
-        raise restless.error(model, self.max_rounds)
+        raise restless.error(model, rounds)
