@@ -79,7 +79,7 @@ class OptimizeOptions:
     freeze_initializers: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    allow_domains: tuple[str, ...] = ()
+    allow_domains: Sequence[str] = ()
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
@@ -243,7 +243,7 @@ def optimize(
         target=target,
         max_rewrites=max_rewrites,
         freeze_initializers=freeze_initializers,
-        allow_domains=tuple(allow_domains),
+        allow_domains=allow_domains,
     )
     start = time.perf_counter()
     with blaming(model):

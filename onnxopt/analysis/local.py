@@ -64,6 +64,7 @@ def _infer(node: Node) -> None:
             kind, dims = tensor_type(found[f"o{i}"])
             v.dtype = v.dtype or kind
             v.shape = v.shape if v.shape is not None else dims
+            graph.model.is_vague = graph.model.is_vague or dims is None or None in dims  # inference may know more
 
 
 def _plain(dims: Shape | None) -> list[int | str | None] | None:

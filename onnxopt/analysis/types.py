@@ -107,11 +107,12 @@ def _is_invented(dim: Dim) -> bool:
 
 
 def _find_out(value: Value) -> None:
-    if value.unasked:
+    """Of a value in the graph inference says most; of one that a pass has just made, its node."""
+    node = value.producer
+    if node is None or node.graph is not None:
+        _infer_once(value.graph.model)
+    if value.unasked and value.shape is None:
         infer_made(value)
-        if value.shape is not None:
-            return
-    _infer_once(value.graph.model)
 
 
 def _infer_once(model: Model) -> None:

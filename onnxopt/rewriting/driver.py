@@ -170,10 +170,10 @@ class Driver:
             level = following
 
     def _visit(self, node: Node, rules: list[Rule]) -> bool:
-        declined = []
+        declined, op = [], node.op
         for rule in rules:
             reason = None
-            for pattern in rule.by_anchor[node.op]:
+            for pattern in rule.by_anchor[op]:
                 bindings = match(pattern, node)
                 if bindings is None:
                     continue

@@ -45,7 +45,7 @@ def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     for i, ops in pattern.form:  # most patterns end here
         if i < count:
             v = inputs[i]
-            if v is None or (not v.constant if not ops else v.producer is None or v.producer.op not in ops):
+            if v is None or (not v.constant if not ops else v.producer is None or v.producer._op not in ops):
                 return None
     b = Bindings()
     if not _match_node(pattern, anchor, b):
@@ -100,7 +100,7 @@ def _candidates(p: Call, b: Bindings) -> list[Node]:
 
 
 def _match_node(p: Call, node: Node, b: Bindings) -> bool:
-    if node.op not in p.ops:
+    if node._op not in p.ops:  # asked most of all: the property costs as much again
         return False
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node

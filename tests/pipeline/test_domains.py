@@ -109,6 +109,8 @@ def test_who_optimizes_says_what_may_enter() -> None:
     )
     assert error.exit_code == 2
     refused(proto, allow_domains=["other"])
+    with pytest.raises(UsageError, match="allow_domains is several names, not 'lite'"):
+        onnxopt.optimize(proto, pipeline="gates", allow_domains="lite")
     result = onnxopt.optimize(proto, pipeline="gates", allow_domains=["lite"])
     assert [o.domain for o in result.model.opset_import] == ["", "lite"]
     with PassContext(allow_domains=()), pytest.raises(DomainError):
