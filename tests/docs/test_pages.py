@@ -51,6 +51,8 @@ def alone() -> Iterator[dict[str, Any]]:
         module = ModuleType("__page__")  # dataclasses look their module up
         patch.setitem(sys.modules, "__page__", module)
         yield module.__dict__
+        for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
