@@ -75,7 +75,7 @@ class ScalePropagation(GraphPass):
                     for e in edits:
                         old = e.node.inputs[e.place]
                         assert old is not None
-                        e.node.set_input(e.place, graph.add_constant(e.array, old.name, e.node))
+                        e.node.set_input(e.place, graph.constant(e.array, old.name, e.node))
                     _bypass(graph, node, x)
 
 

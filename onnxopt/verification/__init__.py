@@ -22,6 +22,7 @@ from onnxopt.verification.records import (
     Side,
     Verification,
     VerifyOptions,
+    let_in,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ __all__ = [
     "Verification",
     "Verifier",
     "VerifyOptions",
+    "let_in",
     "verify",
 ]
 

@@ -224,8 +224,10 @@ class Judge:
 
     # -- the result --------------------------------------------------------------------------------------
 
-    def result(self, path: str) -> str:
-        """Load the result; why it cannot take the place of the original, empty if it can."""
+    def result(self, path: str, options: VerifyOptions) -> str:
+        """Load the result; why it cannot take the place of the original, empty if it can. `options`: as they are for
+        this one, which may be allowed more than the last."""
+        self.options = options
         self.paths[1] = path
         self._look = None
         a, b = self.labels

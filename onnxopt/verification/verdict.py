@@ -66,10 +66,19 @@ def _is_noise(o: OutputRecord, noise: Mapping[str, float]) -> bool:
 _OPENED: Final = Opened()
 
 
-def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True, opened: Opened = _OPENED) -> None:
-    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `opened`: what ran."""
+def word(
+    verdict: Verification,
+    weak: Sequence[str] = (),
+    *,
+    sizes: bool = True,
+    opened: Opened = _OPENED,
+    declared: Mapping[str, float] | None = None,
+) -> None:
+    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `opened`: what ran;
+    `declared`: by how much passes say that they change outputs."""
+    allowed = "".join(f"; {name} declares {share:g}" for name, share in (declared or {}).items())
     if verdict.status == DIFFERENT:
-        verdict.message = _accusation(verdict, sizes)
+        verdict.message = _accusation(verdict, sizes) + allowed
         return
     parts = [_agreement(verdict)]
     if verdict.status == VERIFIED and verdict.pieces is not None and verdict.pieces.note:
@@ -85,6 +94,7 @@ def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True,
         if "behind" not in opened.around:
             weak = [*weak, "what is behind could not be run, for its shape is unknown"]
         verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
+    verdict.message += allowed
     if weak:
         verdict.status = INCONCLUSIVE
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")

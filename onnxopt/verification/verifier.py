@@ -66,6 +66,7 @@ class Verifier:
         self._spare = spare
         self._service: Service | None = None
         self._plan: Plan | None = None
+        self.declared: dict[str, float] = {}  # what passes allow themselves, where that decides
         self._requests: list[tuple[Recipe, Read]] = []
         self._answers: list[Answer] | None = None  # of the original
         self._opened = Opened()
@@ -78,6 +79,7 @@ class Verifier:
         limit = Limits(self.options.limit).bytes
         self._limit_bytes = 0 if self.options.provider else limit  # a device's memory is mapped into the process
         self.options = self.options.share(self._limit_bytes)
+        self._given = self.options
 
     def _serve(self) -> Service:
         make = Service if self._spare is None else self._spare.take
@@ -127,8 +129,9 @@ class Verifier:
         if self._plan is not None and self._plan.random:
             self._post("deterministic")
 
-    def submit(self, result: str | Path) -> None:
-        """Hand over the result; the worker compares it while the caller does something else."""
+    def submit(self, result: str | Path, tolerances: Mapping[str, float] | None = None) -> None:
+        """Hand over the result; the worker compares it while the caller does something else. `tolerances`: by how much
+        of an output's range passes said that they change it, which counts unless the options say what is allowed."""
         self._began = time.monotonic()
         self.start()
         if self._plan is None:
@@ -136,10 +139,12 @@ class Verifier:
 
             self.describe(load(self.original, load_external_data=False))
         self._path = str(Path(result).absolute())
+        self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
+        self.options = self._given.allowing(self.declared)
         if self._answers is not None:
             self._limit()
         if not self.stepwise:
-            self._post("result", self._path)
+            self._post("result", self._path, self.options)
 
     def _limit(self) -> None:
         if not self.stepwise and self._service is not None:
@@ -189,12 +194,12 @@ class Verifier:
             self._revive(result=False)
         if self.stepwise:
             self._open()
-            if why := self._call("result", self._path):
+            if why := self._call("result", self._path, self.options):
                 return self._stop(verdict, DIFFERENT, why)
             answers, cases = self._step_by_step()
         else:
             answers = self._originals()
-            if why := self._call("result", self._path):
+            if why := self._call("result", self._path, self.options):
                 return self._stop(verdict, DIFFERENT, why, _REPORT)
             cases = [self._compare(a) for a in answers] if self._steady else [a.case for a in answers]
         verdict.engine = self._opened.engine
@@ -218,7 +223,7 @@ class Verifier:
         self._post_originals()
         self._answers = None
         if result or not self.stepwise:
-            self._post("result", self._path)
+            self._post("result", self._path, self.options)
 
     def _originals(self) -> list[Answer]:
         """What came of running the original. Raises Refused where that is nothing."""
@@ -304,7 +309,7 @@ class Verifier:
             untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
         if self._opened.around and self._service is not None and self._service.alive:
             self._opened = self._opened._replace(around=self._call("around"))
-        word(verdict, [*weak.values(), *untaken.values()], opened=self._opened)
+        word(verdict, [*weak.values(), *untaken.values()], opened=self._opened, declared=self.declared)
         if verdict.status == DIFFERENT:
             wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)
             if self.stepwise and wrong is not None:
