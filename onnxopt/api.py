@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, VerificationError
 from onnxopt.graph import operators, refuse_new_operators, specialise
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input, save
-from onnxopt.passes.levels import pipeline_for
+from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import (
     Instrument,
     Pass,
@@ -64,7 +64,8 @@ class OptimizeOptions:
     model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
     `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
     result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
-    the result (these four for files only). `excluded`: single matches that made a result wrong. `limits`: what native
+    the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32 becomes, with `keep_io` inside
+    only. `excluded`: single matches that made a result wrong. `limits`: what native
     code may take that runs on what the model says.
     """
 
@@ -83,6 +84,8 @@ class OptimizeOptions:
     target_opset: int | None = None
     provenance: bool = False
     external: str = "auto"
+    dtype: str = ""
+    keep_io: bool = True
     excluded: tuple[Site, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -100,11 +103,14 @@ class OptimizeOptions:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
         if not 0 <= self.level <= 3:
             raise UsageError(f"there is no level {self.level}", "levels are 0 to 3")
-        return pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
+        chosen = pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
+        return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
 
     def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
         """Settings to run it in. Raises UsageError for unknown names and keys."""
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
+        if self.dtype:  # at every level
+            required = (*required, "convert-dtype", "elim-identity", "dead-code")
         whole = [name for name in self.disable if "@" not in name]
         return PassContext(
             opt_level=self.level,

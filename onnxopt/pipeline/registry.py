@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,7 @@ P = TypeVar("P", bound=Pass)
 GROUP = "onnxopt.passes"  # the entry point group of plugins
 
 _PASSES: dict[str, type[Pass]] = {}
+_LATER: dict[str, str] = {}  # modules of passes that few runs need
 _ORIGINS: dict[str, str] = {}  # of passes from plugins: distribution and version
 _LOADED: list[str] = []  # the entry points, once they are
 _MODULES: list[str] = []  # files and modules that users named
@@ -36,18 +38,31 @@ def register(cls: type[P]) -> type[P]:
     return cls
 
 
+def register_later(name: str, module: str) -> None:
+    """Make a pass known that is imported when somebody asks for it."""
+    _LATER[name] = module
+
+
+def _import_later(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in _PASSES and name in _LATER:
+            import_module(_LATER[name])
+
+
 def get_pass(name: str) -> type[Pass]:
     """The pass called `name`; plugins are loaded if onnxopt has none. Raises UsageError with the nearest names."""
     name = name.strip().replace("_", "-")
+    _import_later([name])
     if name not in _PASSES:
         load_plugins()
     if name not in _PASSES:
-        raise UsageError(f"no pass is called {name!r}", nearest(name, _PASSES, "`onnxopt passes` lists them"))
+        raise UsageError(f"no pass is called {name!r}", nearest(name, {**_PASSES, **_LATER}, "`onnxopt passes` lists them"))
     return _PASSES[name]
 
 
 def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
     """Every registered pass by name, in order of registration, plugins last (without `plugins`: if loaded)."""
+    _import_later(_LATER)
     if plugins:
         load_plugins()
     return dict(_PASSES)
