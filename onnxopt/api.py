@@ -301,7 +301,8 @@ def optimize_file(
         clock = now
 
     if check_result and passes.passes and verifier is None:
-        verifier = Verifier(source, verify_options or VerifyOptions(limit=options.limits.memory))
+        asked = verify_options or VerifyOptions(limit=options.limits.memory)
+        verifier = Verifier(source, replace(asked, dtype=options.dtype) if options.dtype else asked)
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")

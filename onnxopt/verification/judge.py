@@ -20,6 +20,7 @@ from onnxopt.verification.compare import compare, differ, evidence
 from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
+from onnxopt.verification.narrow import narrow_feeds
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.protocol import Answer, Request
 from onnxopt.verification.records import (
@@ -124,7 +125,7 @@ class Judge:
         if not any(is_float(v) for v in case.feeds.values()):
             return dict.fromkeys(self.outputs, 0.0)
         try:
-            again = self._run_original({name: last_bit(v, rng) for name, v in case.feeds.items()})
+            again = self._run_original({n: last_bit(v, rng, self.options.dtype) for n, v in case.feeds.items()})
         except Exception:  # it does not take what is a bit larger
             return dict.fromkeys(self.outputs, 0.0)
         found = [difference(a, b) for a, b in zip(values, again)]
@@ -183,7 +184,7 @@ class Judge:
         record = JudgedCase(name, case.dims)
         self.tell(f"running {self.labels[1]}")
         try:
-            results = self.b.run(case.feeds)
+            results = self.b.run(self._feeds_of_b(case.feeds))
         except Exception as e:
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
@@ -198,6 +199,11 @@ class Judge:
                 record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
                 record.outputs.append(self._measure(output, given, b, f"{self.labels[1]} and file"))
         return record
+
+    def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        if not self.options.dtype:
+            return feeds
+        return narrow_feeds(self._looked().b.program.graph, feeds, self.options.dtype)
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)

@@ -144,15 +144,17 @@ def _of_floats(a: Any, b: Any) -> Difference:
     return Difference(float(apart[finite].max(initial=0)), float(np.abs(a[finite]).max(initial=0)))
 
 
-def last_bit(value: Any, rng: np.random.Generator) -> Any:
-    """Each number replaced by its neighbour, up or down; zero, which is often exact, and what is no float as it is."""
+def last_bit(value: Any, rng: np.random.Generator, dtype: str = "") -> Any:
+    """Each number replaced by its neighbour, up or down; zero, which is often exact, and what is no float as it is.
+    `dtype`: of a narrower type, where the value is float32."""
     if isinstance(value, list):
-        return [last_bit(v, rng) for v in value]
+        return [last_bit(v, rng, dtype) for v in value]
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
         return value
     up = np.where(rng.integers(0, 2, value.shape, np.uint8), np.inf, -np.inf).astype(value.dtype)
     with np.errstate(all="ignore"):
-        found = np.nextafter(value, up)
+        step = np.float32(EPSILON[dtype]) if dtype and value.dtype == np.float32 else None
+        found = np.nextafter(value, up) if step is None else value + np.abs(value) * np.copysign(step, up)
     keep = (value == 0) | ~np.isfinite(found)
     return np.where(keep, value, found)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.inputs import Case
+from onnxopt.verification.narrow import as_held, held_types
 from onnxopt.verification.pieces.inside import bodies, walk_bodies
 from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.runner import Runner
@@ -57,7 +58,10 @@ class Look:
         """
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
-        walk = Walk(self.a, self.b, feeds, types, memory=self.options.memory, seed=self.options.seed)
+        dtype = self.options.dtype
+        held = held_types(self.b.program.skeleton.proto, dtype) if dtype else {}
+        how = {"memory": self.options.memory, "seed": self.options.seed}
+        walk = Walk(self.a, self.b, feeds, types, held=held, dtype=dtype, **how)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(
@@ -121,7 +125,8 @@ class Look:
         found = [dict(known) for known in feeds]
         for name in (n for n in fed if n in self.a.program.constants):
             default = self.a.program.constant(name)
-            if name in self.b.program.constants and difference(default, self.b.program.constant(name)).relative:
+            other = self.b.program.constant(name) if name in self.b.program.constants else None
+            if other is not None and difference(as_held(default, other, self.options.dtype), other).relative:
                 raise ValueError(f"the default of `{name}` is another")
             for known in found:
                 known.setdefault(name, default)
@@ -129,7 +134,7 @@ class Look:
 
     def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, float]:
         """For each output the largest change, of its range, that the last bits of inputs and weights make."""
-        feeds = self._complete([case.feeds for case, _ in cases])
+        feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
         program = self.a.program
         nodes = program.cone(outputs, ())
         types = {name: type_of(value) for name, value in feeds[0].items()}
@@ -137,11 +142,11 @@ class Look:
         for k in range(_SEEDS):
             rng = np.random.default_rng([self.options.seed, k])
             opened = self.a.open(
-                nodes, types, [o for o in outputs if o in program.maker], functools.partial(last_bit, rng=rng)
+                nodes, types, [o for o in outputs if o in program.maker], functools.partial(last_bit, rng=rng, dtype=dtype)
             )
             for values, (_, results) in zip(feeds, cases):
                 for _ in range(_SEEDS):
-                    changed = opened.run({name: last_bit(v, rng) for name, v in values.items()})
+                    changed = opened.run({name: last_bit(v, rng, dtype) for name, v in values.items()})
                     for name, before in zip(outputs, results):
                         if name in changed:
                             found[name] = worst([found[name], difference(before, changed[name])])

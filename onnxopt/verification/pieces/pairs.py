@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +19,10 @@ class Pairs:
     A name of A that was made longer (`add` and `add_rows`) is a guess; like each pair it has to agree when it is run.
     """
 
-    def __init__(self, a: Program, b: Program) -> None:
+    def __init__(self, a: Program, b: Program, narrow: Collection[str] = ()) -> None:
+        """`narrow`: values that B holds in a narrower type, where the same node makes other numbers."""
         self.a, self.b = a, b
+        self._narrow = narrow
         self.of = {name: name for name in b.maker if name in a.maker}
         if b.is_body:  # its outputs are known by their order
             self.of |= {y: x for x, y in zip(a.outputs, b.outputs) if x in a.maker and y in b.maker}
@@ -48,6 +50,8 @@ class Pairs:
     def is_same(self, value: str) -> bool:
         """Do both make it by the same node, of values of the same names and equal constants?"""
         if self.of[value] != value:
+            return False
+        if self._narrow and any(n in self._narrow for n in (value, *self.b.reads[self.b.maker[value]])):
             return False
         if not self._means_the_same(self.b.nodes[self.b.maker[value]]):
             return False

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.verification.narrow import as_held
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, paths
@@ -87,15 +88,19 @@ class Walk:
         *,
         memory: int = 2 << 30,
         seed: int = 0,
+        held: Mapping[str, str] | None = None,
+        dtype: str = "",
     ) -> None:
-        """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values."""
+        """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values. `held`:
+        the types of what B may hold in the narrower `dtype`."""
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
         self.seed = seed
         self.original = Stream(a, cases, given)
-        self.pairs = Pairs(self.a, self.b)
-        self.replay = Replay(b, self.original, self.pairs)
+        self.held, self.dtype = held or {}, dtype
+        self.pairs = Pairs(self.a, self.b, self.held)
+        self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
         self.fed: set[str] = set(given)  # those that pieces start from
@@ -297,12 +302,15 @@ class Walk:
         """How much A rounds between what is fed and each of these."""
         of = self.pairs.of
         found = paths(self.a, [of[v] for v in wanted], {of.get(v, v) for v in fed}, self.original.types)
-        return {v: found[of[v]] for v in wanted}
+        if not self.held:
+            return {v: found[of[v]] for v in wanted}
+        theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in a narrower type: it was asked to
+        return {v: found[of[v]].joined(theirs[v]) for v in wanted}
 
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
         of = self.pairs.of
-        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self._cuts_of_a(), self.seed)
+        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self._cuts_of_a(), self.seed, self.dtype)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _cuts_of_a(self) -> set[str]:
@@ -333,7 +341,10 @@ class Walk:
             if y in self.cuts:
                 continue
             if y not in b.maker and y in b.constants and all(x in known for known in self.original.values):
-                found = worst([difference(known[x], b.constant(y)) for known in self.original.values])
+                constant = b.constant(y)
+                found = worst(
+                    [difference(as_held(known[x], constant, self.dtype), constant) for known in self.original.values]
+                )
             elif x not in a.maker and x in a.constants and y in b.constants:
                 found = difference(a.constant(x), b.constant(y))
             else:
