@@ -141,7 +141,7 @@ class _Plan:
             return True
         if node.op not in HEAVY or (data and all(v in self.indices for v in data)):
             return False
-        return not any(v.producer is not None and _is_quantized(v.producer) for v in data)
+        return not any(_is_quantized(v) or v.name in v.graph.initializers for v in data)
 
     # -- the fewest Casts --------------------------------------------------------------------------------
 
@@ -340,7 +340,8 @@ def _is_wide(value: Value) -> bool:
     return types.dtype(value) == FLOAT
 
 
-def _is_quantized(node: Node) -> bool:
-    """Does it give out what a quantizer made of activations?"""
-    source = node.input(0)
-    return node.op == "DequantizeLinear" and source is not None and not source.constant
+def _is_quantized(value: Value) -> bool:
+    """Is it what a quantizer made of activations?"""
+    node = value.producer
+    source = node.input(0) if node is not None and node.op == "DequantizeLinear" else None
+    return source is not None and not source.constant
