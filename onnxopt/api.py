@@ -27,6 +27,7 @@ from onnxopt.pipeline import (
 )
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.site import Site
+from onnxopt.protos import is_external
 from onnxopt.verification import (
     DIFFERENT,
     INCONCLUSIVE,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxopt.analysis.cost import ModelStats
-    from onnxopt.graph import Model, Value
+    from onnxopt.graph import Model
 
 Progress = Callable[[str], None]
 
@@ -64,9 +65,9 @@ class OptimizeOptions:
     model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
     `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
     result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
-    the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32 becomes, with `keep_io` inside
-    only. `excluded`: single matches that made a result wrong. `limits`: what native
-    code may take that runs on what the model says.
+    the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32 becomes, with `keep_io` not
+    where callers see it. `excluded`: single matches that made a result wrong. `limits`: what native code may take that
+    runs on what the model says.
     """
 
     level: int = 2
@@ -166,7 +167,8 @@ class RolledBack:
 
 @dataclass
 class Report:
-    """What one optimization did. `verification` is None when it was not asked for, or nothing was `changed`."""
+    """What one optimization did; bytes are those of the model and its data files. `verification` is None when it was
+    not asked for, or nothing was `changed`."""
 
     source: str
     destination: str
@@ -310,6 +312,7 @@ def optimize_file(
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)
+        before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model.proto)
         with Staged(destination, home) as staged:
             phase("load")
@@ -331,7 +334,7 @@ def optimize_file(
                 _keep(reproducer, source, passes, ctx, e, options, zero_weights)
                 raise
             phase("write")
-            report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
+            report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
             if verifier is not None and changed:
                 verifier.submit(staged.path)
@@ -347,6 +350,15 @@ def optimize_file(
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _bytes_of(source: Path, model: Model) -> int:
+    """Of a model's file and the data files that it reads."""
+    if not any(map(is_external, model.proto.graph.initializer)):
+        return source.stat().st_size
+    from onnxopt.analysis.cost import file_bytes
+
+    return file_bytes(model)
 
 
 def _read_again(source: Path, options: OptimizeOptions) -> Model:
@@ -434,6 +446,7 @@ def stats(
     (by input) give dynamic inputs their sizes for that.
     """
     from onnxopt.analysis.cost import model_stats, model_work
+    from onnxopt.settling import settle_shapes
 
     with blaming(model):
         measured = load(model)
@@ -451,36 +464,6 @@ def stats(
             measured = loaded()
         settle_shapes(measured, loaded)
         return replace(counted, work=model_work(measured, top))
-
-
-# What computes shapes, and nothing that changes which values there are.
-_SHAPES = "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches)"
-
-
-def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
-    """Give the values of `model` the types and shapes they have in a copy, which `again` makes, once its shape
-    arithmetic is constant: inference alone does not see through it. A value keeps its name, and what has the name its
-    shape."""
-    from onnxopt.analysis import types
-
-    types.update(model)
-    if all(types.static_shape(v) is not None for node in model.nodes() for v in node.outputs if v is not None):
-        return
-    folded = again()
-    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
-    types.update(folded)
-    known: dict[str, Value] = {}
-    for scope in folded.scopes():
-        known |= scope.initializers
-        known |= {v.name: v for node in scope for v in node.outputs if v is not None}
-    for node in model.nodes():
-        for v in node.outputs:
-            same = known.get(v.name) if v is not None else None
-            if v is None or same is None:
-                continue
-            shape = types.shape(same)
-            if shape is not None and types.static_shape(v) is None:
-                v.dtype, v.shape = types.dtype(same), shape
 
 
 __all__ = [

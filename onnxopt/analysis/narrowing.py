@@ -49,8 +49,8 @@ _SUBNORMAL: Final = 2.0**-14
 
 @dataclass(frozen=True)
 class Slots:
-    """Which inputs and outputs of an operator, of those that are float32, may be narrow. `more`: of a variadic operator,
-    those beyond."""
+    """Which inputs and outputs of an operator, of those that are float32, may be narrow. `more`: those beyond, of a
+    variadic operator."""
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.batch import Budget, Job, Outcome, destinations, run, run_locally, worst_code
-from onnxopt.cli.options import json_text, write_bytes, write_text
+from onnxopt.cli.files import json_text, write_bytes, write_text
 from onnxopt.cli.say import say, say_all, say_command, say_error
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import OnnxOptError, UsageError

@@ -60,7 +60,7 @@ def bisect(
         for line in found.match:
             say(f"    {line}")
     if found.submodel is not None:
-        from onnxopt.cli.options import write_bytes
+        from onnxopt.cli.files import write_bytes
 
         output = output or source.with_name(f"{source.stem}.bisect.onnx")
         write_bytes(output, found.submodel.SerializeToString())

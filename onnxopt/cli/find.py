@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import json_text
+from onnxopt.cli.files import json_text
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import blaming_files, dim_option, json_text, limit_option, memory_option, names
+from onnxopt.cli.completing import names
+from onnxopt.cli.files import blaming_files, json_text
+from onnxopt.cli.options import dim_option, limit_option, memory_option
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 

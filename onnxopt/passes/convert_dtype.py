@@ -53,7 +53,9 @@ class ConvertDtype(ModelPass):
             raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {' or '.join(NARROW)}")
         opset = model.opsets.get("", 0)
         if opset < (least := 13 if self.dtype == "bfloat16" else 7):
-            raise UsageError(f"{self.dtype} takes opset {least}, the model has {opset}", "--target-opset converts it first")
+            raise UsageError(
+                f"{self.dtype} takes opset {least}, the model has {opset}", "--target-opset converts it first"
+            )
         types.update(model)
         plan = _Plan(model, ctx, self.dtype, self.keep_io)
         narrow = plan.narrow()
@@ -317,7 +319,9 @@ class _Conversion:
         """Of an operator whose result has the type that an attribute says."""
         attribute = RESULT_TYPE.get(node.op)
         if attribute == "value":
-            node.set_attr("value", narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), self.plan.dtype).array)
+            node.set_attr(
+                "value", narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), self.plan.dtype).array
+            )
         elif attribute is not None:
             node.set_attr(attribute, self.plan.code)
 

@@ -56,7 +56,9 @@ def get_pass(name: str) -> type[Pass]:
     if name not in _PASSES:
         load_plugins()
     if name not in _PASSES:
-        raise UsageError(f"no pass is called {name!r}", nearest(name, {**_PASSES, **_LATER}, "`onnxopt passes` lists them"))
+        raise UsageError(
+            f"no pass is called {name!r}", nearest(name, {**_PASSES, **_LATER}, "`onnxopt passes` lists them")
+        )
     return _PASSES[name]
 
 

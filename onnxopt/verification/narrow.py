@@ -39,7 +39,7 @@ def as_held(a: Any, b: Any, dtype: str) -> Any:
 
 
 def held_types(model: ModelProto, dtype: str) -> dict[str, str]:
-    """The values of a model, in bodies too, that are of this type: their names, and the type as onnxruntime writes it."""
+    """The values of a model, in bodies too, that are of this type: that type, as onnxruntime writes it, by name."""
     from onnx import shape_inference
 
     kind, found = f"tensor({dtype})", dict[str, str]()

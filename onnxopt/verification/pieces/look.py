@@ -141,9 +141,8 @@ class Look:
         found = {name: Difference() for name in outputs}
         for k in range(_SEEDS):
             rng = np.random.default_rng([self.options.seed, k])
-            opened = self.a.open(
-                nodes, types, [o for o in outputs if o in program.maker], functools.partial(last_bit, rng=rng, dtype=dtype)
-            )
+            change = functools.partial(last_bit, rng=rng, dtype=dtype)
+            opened = self.a.open(nodes, types, [o for o in outputs if o in program.maker], change)
             for values, (_, results) in zip(feeds, cases):
                 for _ in range(_SEEDS):
                     changed = opened.run({name: last_bit(v, rng, dtype) for name, v in values.items()})

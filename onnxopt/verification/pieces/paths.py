@@ -40,8 +40,8 @@ class Path:
 def paths(
     program: Program, wanted: Iterable[str], cuts: Collection[str], types: Mapping[str, str], *, casts: bool = False
 ) -> dict[str, Path]:
-    """The path from cuts to each value on which most is rounded. `types`, as onnxruntime writes them. `casts`: a Cast to
-    a narrower type rounds, too, because the other model has none there."""
+    """The path from cuts to each value on which most is rounded. `types`, as onnxruntime writes them. `casts`: a Cast
+    to a narrower type rounds, too, because the other model has none there."""
     found: dict[str, Path] = {}
     names = list(wanted)
     for i in program.cone(names, cuts):

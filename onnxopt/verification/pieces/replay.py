@@ -76,9 +76,8 @@ class Replay:
         try:
             opened = original.runner.open(nodes, types, [of[v] for v in wanted])
             for known in original.values:
-                feeds = {
-                    r: np.asarray(narrowed(known[r], self.dtype), np.float32) if r in rounded else known[r] for r in types
-                }
+                feeds = {r: known[r] for r in types}
+                feeds |= {r: np.asarray(narrowed(known[r], self.dtype), np.float32) for r in rounded & types.keys()}
                 results = opened.run(feeds)
                 for v in wanted:
                     found[v].append(results[of[v]])

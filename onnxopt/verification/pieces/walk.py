@@ -91,8 +91,8 @@ class Walk:
         held: Mapping[str, str] | None = None,
         dtype: str = "",
     ) -> None:
-        """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values. `held`:
-        the types of what B may hold in the narrower `dtype`."""
+        """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values.
+        `held`: the types of what B may hold in the narrower `dtype`."""
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
