@@ -13,6 +13,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.mincut import ALWAYS, Network
 from onnxopt.analysis.narrowing import (
     HEAVY,
+    KEEPS_RANGE,
     NARROW,
     NOT_STANDARD,
     RESULT_TYPE,
@@ -80,6 +81,7 @@ class _Plan:
         given = () if keep_io else (*graph.inputs, *graph.outputs)
         # Inputs and outputs of the model that change their type.
         self.interface = {v for v in given if _is_wide(v) and v.name not in graph.initializers}
+        self.large: set[Value | None] = set()  # values that are left out, or as large
         self.open = [scope for scope in model.open_scopes() if not scope.root.is_function]
         for scope in reversed(self.open):  # outer ones first
             for node in scope:
@@ -120,9 +122,17 @@ class _Plan:
         for v in reads:
             if v.constant and (why := self.weight(v).why):
                 return f"`{v.name}` stays float32: {why}", ""
-        if self.ctx.excluded and (why := self.ctx.leaves_out(node)):
+        if self.ctx.excluded and (why := self._left_out(node)):
             return why, ""
         return "", ""
+
+    def _left_out(self, node: Node) -> str:
+        """What went wrong here was too large, most likely: so it is for what reads it, and hands it on."""
+        why = self.ctx.leaves_out(node)
+        reads_large = any(v in self.large for v in node.inputs)
+        if why or (reads_large and node.op in KEEPS_RANGE):
+            self.large.update(v for v in node.outputs if v is not None)
+        return why or ("it reads what is left out" if reads_large else "")
 
     def weight(self, value: Value) -> Narrowed:
         if value not in self.weights:

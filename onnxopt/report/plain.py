@@ -64,6 +64,8 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
 
 def left_out(r: dict[str, Any]) -> str:
     """One of `rolled_back` of the report, in a line."""
+    if r["pass_text"].partition("{")[0] == "convert-dtype" and r["value"]:
+        return f"value `{r['value']}` stays float32: {r['message']}"
     what = f"rule {r['rule']}" if r["rule"] else f"pass {r['pass_text']}"
     if r["value"]:
         what += f" at value `{r['value']}`"

@@ -165,16 +165,31 @@ class Judge:
         return ""
 
     def _open_result(self, path: str) -> Any:
+        if self.options.dtype and not isinstance(self.engine, Reference):
+            return self._open_narrow(path)
         if self.streamed:
             return self._stream(1)
         if isinstance(self.engine, Reference):
             return Reference(path)
         return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
 
+    def _open_narrow(self, path: str) -> Any:
+        """Each operator rounds what it makes (`pieces/rounded.py`); the file itself is loaded, if it can be."""
+        from onnxopt.verification.pieces.stream import Streamed
+
+        if self._is_loadable and not self.streamed:
+            OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
+        return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
+
+    @property
+    def _is_loadable(self) -> bool:
+        """Could the runtime load the result? It has no kernels for bfloat16."""
+        return self.options.dtype != "bfloat16"
+
     def _load_optimized(self, path: str) -> None:
         """As it will be deployed."""
         self._optimized = None
-        if isinstance(self.engine, OnnxRuntime) and not self.streamed:
+        if isinstance(self.engine, OnnxRuntime) and not self.streamed and self._is_loadable:
             self._optimized = _Loading(path, self.provider)
             self._optimized.start()
 

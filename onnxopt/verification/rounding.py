@@ -23,6 +23,8 @@ EPSILON: Final = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
     "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
 }  # fmt: skip
+NO_NUMBER: Final = "NaN in other places"
+INFINITE: Final = "infinities in other places"
 _WALK: Final = 2.0  # times the random walk is allowed
 _DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured;
 _DEEPEST_NARROW: Final = 3.0  # of types that have less than float32
@@ -138,9 +140,9 @@ def _of_floats(a: Any, b: Any) -> Difference:
         return Difference(largest, span)
     finite = np.isfinite(a)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
-        return Difference(note="NaN in other places")
+        return Difference(note=NO_NUMBER)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
-        return Difference(note="infinities in other places")
+        return Difference(note=INFINITE)
     return Difference(float(apart[finite].max(initial=0)), float(np.abs(a[finite]).max(initial=0)))
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.inputs import Case
-from onnxopt.verification.narrow import as_held, held_types
+from onnxopt.verification.narrow import CODES, as_held, held_types
 from onnxopt.verification.pieces.inside import bodies, walk_bodies
 from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
 from onnxopt.verification.pieces.walk import Fault, Outcome, Walk
 from onnxopt.verification.plan import Plan
@@ -50,6 +51,12 @@ class Look:
         self.plan = plan
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         self.a, self.b = (open_runner(p, label, provider, tell, **how) for p, label in zip(paths, labels))
+        self.held: dict[str, str] = {}
+        if options.dtype:
+            skeleton = self.b.program.skeleton
+            self.held = held_types(skeleton.proto, options.dtype)
+            round_results(skeleton.proto, self.held, CODES[options.dtype])
+            self.b = self.b.inside(Program(skeleton))
 
     def pieces(self, cases: Sequence[Case], untaken: Sequence[str] = ()) -> tuple[Pieces, list[Place]]:
         """Hold the second file against the first on the inputs of these cases.
@@ -59,9 +66,8 @@ class Look:
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
         dtype = self.options.dtype
-        held = held_types(self.b.program.skeleton.proto, dtype) if dtype else {}
         how = {"memory": self.options.memory, "seed": self.options.seed}
-        walk = Walk(self.a, self.b, feeds, types, held=held, dtype=dtype, **how)
+        walk = Walk(self.a, self.b, feeds, types, held=self.held, dtype=dtype, **how)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(
@@ -181,7 +187,7 @@ def _place(walk: Walk, fault: Fault, case: str, scope: str) -> Place:
     )
     place = Place(case, fault.value, record, fault.entries, scope=scope)
     place.a = [_side(walk.a, i) for i in fault.a[-_SHOWN:]]
-    place.b = [_side(walk.b, i) for i in fault.b[-_SHOWN:]]
+    place.b = [_side(walk.b, i) for i in fault.b if not walk.held or not _is_added(walk.b.nodes[i])][-_SHOWN:]
     place.noise = worst(noise).relative if noise else None
     return place
 
@@ -195,4 +201,10 @@ def _left(found: Outcome) -> str:
 def _side(program: Program, i: int) -> Side:
     node = program.nodes[i]
     op = f"{node.domain}.{node.op_type}".removeprefix(".")
-    return Side(node.name, op, [n for n in node.input if n], [o for o in node.output if o])
+    inputs, outputs = ([name_in_file(n) for n in names if n] for names in (node.input, node.output))
+    return Side(node.name, op, inputs, outputs)
+
+
+def _is_added(node: NodeProto) -> bool:
+    """Is it no node of the file?"""
+    return node.op_type == "Cast" and name_in_file(node.input[0]) == name_in_file(node.output[0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.rounded import name_in_file
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -19,16 +20,14 @@ class Pairs:
     A name of A that was made longer (`add` and `add_rows`) is a guess; like each pair it has to agree when it is run.
     """
 
-    def __init__(self, a: Program, b: Program, narrow: Collection[str] = ()) -> None:
-        """`narrow`: values that B holds in a narrower type, where the same node makes other numbers."""
+    def __init__(self, a: Program, b: Program) -> None:
         self.a, self.b = a, b
-        self._narrow = narrow
         self.of = {name: name for name in b.maker if name in a.maker}
         if b.is_body:  # its outputs are known by their order
             self.of |= {y: x for x, y in zip(a.outputs, b.outputs) if x in a.maker and y in b.maker}
         taken = set(self.of.values())
         for name in b.maker:
-            if name not in self.of and (guess := self._stem(name, taken)):
+            if name not in self.of and name == name_in_file(name) and (guess := self._stem(name, taken)):
                 self.of[name] = guess
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
@@ -50,8 +49,6 @@ class Pairs:
     def is_same(self, value: str) -> bool:
         """Do both make it by the same node, of values of the same names and equal constants?"""
         if self.of[value] != value:
-            return False
-        if self._narrow and any(n in self._narrow for n in (value, *self.b.reads[self.b.maker[value]])):
             return False
         if not self._means_the_same(self.b.nodes[self.b.maker[value]]):
             return False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.rounded import rounds
 from onnxopt.verification.rounding import EPSILON, allowed, roundings
 
 _DTYPE: Final = {
@@ -53,7 +54,7 @@ def paths(
         for output in node.output:
             width = EPSILON.get(_DTYPE.get(types.get(output, ""), ""), EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
-                own = 1.0
+                own = 1.0 if depth or not rounds(node) else 0.0  # what is moved only was rounded before
             step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
             found[output] = Path(depth + step, max(coarsest, width) if own or coarsest else 0.0)
     return {v: found.get(v, Path()) for v in names}

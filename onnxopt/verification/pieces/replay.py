@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.narrow import narrowed
+from onnxopt.verification.narrow import forgiven, narrowed
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
-from onnxopt.verification.rounding import Difference, difference
+from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, difference
 
+_OVER: Final = {INFINITE: "overflows the narrower type", NO_NUMBER: "is no number in the narrower type"}
 Found = dict[str, list[Any] | Failed]
 
 
@@ -102,10 +104,13 @@ class Replay:
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
         mine, coarse = self._against.get(value) or self.mine(value), is_coarse(self.kind(value))
         if self.is_narrow(value):
+            found = [forgiven(y, x) for x, y in zip(mine, found, strict=True)]
             mine = [narrowed(x, self.dtype) for x in mine]
         differences = [difference(x, y, coarse=coarse) for x, y in zip(mine, found, strict=True)]
         if all(d.within(share) for d in differences):
             return True, differences, None
+        if self.is_narrow(value):
+            differences = [replace(d, note=_OVER.get(d.note, d.note)) for d in differences]
         if self.pairs.of.get(value) == value:  # it keeps its shape; what has another has another name, too
             return False, differences, None
         best: tuple[list[Difference], View] | None = None

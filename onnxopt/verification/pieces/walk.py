@@ -99,7 +99,7 @@ class Walk:
         self.seed = seed
         self.original = Stream(a, cases, given)
         self.held, self.dtype = held or {}, dtype
-        self.pairs = Pairs(self.a, self.b, self.held)
+        self.pairs = Pairs(self.a, self.b)
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
@@ -253,8 +253,9 @@ class Walk:
             seen = self.first.get(value)
             if seen is not None and seen.ok and (not seen.moves or value in found):
                 found.update(v for v in seen.entries if v in pending)
-        if not found:
-            return []
+        over = [v for v in self.pending if self._overflows(v)]
+        if over or not found:
+            return over
         known = self.original.values[0]
         open_ = outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
         nodes = self.b.cone((v for v in open_ if v not in self.cuts), self.fed)
@@ -262,6 +263,12 @@ class Walk:
             return []
         open_nodes = set(nodes)
         return [v for v in self.pending if v in found and self.b.maker[v] in open_nodes]
+
+    def _overflows(self, value: str) -> bool:
+        """Is it infinite, or none, in the narrower type only? That nothing makes up for, even if this runtime computes
+        what follows in wider numbers than it is given."""
+        is_narrow = bool(self.held) and self.replay.is_narrow(value)
+        return is_narrow and any(d.note.endswith("the narrower type") for d in self.latest.get(value, ()))
 
     def _hear(self, blocked: Sequence[str]) -> bool:
         """Is the first in the way no worse than what the last bits of A do in the same piece? Then it is a cut, too.
