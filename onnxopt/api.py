@@ -181,6 +181,7 @@ class Report:
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     rolled_back: list[RolledBack] = field(default_factory=list)
     fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
+    stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

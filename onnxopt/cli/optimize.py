@@ -192,7 +192,9 @@ def optimize(
     if not no_verify:
         verify_options = VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"])
         verify_options = replace(verify_options, dtype=given["dtype"] or "")
-    telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
+    telling = Telling(
+        form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
+    )
     allow_unverified |= not telling.to_machines
     single = Single(
         report_file,
@@ -240,6 +242,7 @@ def optimize(
         "cache": cache_dir or "",
     }
     made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or ""), "zero_weights": zero_weights}
+    made_of["stats"] = stats or telling.has_summary
     todo = [Job(a, b, options, verify_options, **made_of) for a, b in pairs]
     code = optimize_many(todo, jobs, executor, telling, watch.instruments)
     watch.report()

@@ -89,6 +89,12 @@ class Single:
             from onnxopt.pipeline.instruments import Sizes
 
             watch.instruments.append(Sizes())
+        counts = None
+        if self.stats or telling.has_summary:
+            from onnxopt.pipeline.instruments import Counts
+
+            counts = Counts()
+            watch.instruments.append(counts)
         recorder = Recorder() if self.report_file is not None else None
         if recorder is not None:
             watch.instruments += recorder.instruments
@@ -105,7 +111,7 @@ class Single:
                     allow_unverified=self.allow_unverified,
                     progress=progress.phase,
                     instruments=watch.instruments,
-                    again=recorder.instruments if recorder is not None else (),
+                    again=[*(recorder.instruments if recorder is not None else ()), *([counts] if counts else [])],
                     reproducer=self.reproducer,
                     zero_weights=self.zero_weights,
                 )
@@ -115,10 +121,16 @@ class Single:
             report.source, report.destination = called
         if cut is not None:
             report.pipeline.nodes_before, report.bytes_before = cut.nodes_before, cut.bytes_before
+        if counts is not None:
+            report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
         if self.report_file is not None and recorder is not None:
             write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
         if not telling.quiet and telling.format == "text":
             _print(report.to_dict(), self.verbose, telling.data_on_stdout)
+            if self.stats:
+                from onnxopt.cli.changes import show_changes
+
+                show_changes(report.to_dict(), err=telling.data_on_stdout)
         watch.report()
         _warn_of_unknown(options, report)
         code = _warn(report.rolled_back) if report.rolled_back else 0
