@@ -53,14 +53,16 @@ class Single:
     ) -> int:
         """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
         what `optimize_file` raises."""
-        cut: Extraction | None = None
+        cut: tuple[Path, Extraction] | None = None
         with ExitStack() as stack:
             if self.inputs or self.outputs:
                 from onnxopt.extraction import cut_off
 
                 called = called or (str(source), str(destination))
-                source, cut = stack.enter_context(cut_off(source, destination, self.inputs, self.outputs))
-                say_cut(cut)
+                whole = source
+                source, found = stack.enter_context(cut_off(source, destination, self.inputs, self.outputs))
+                say_cut(found)
+                cut = whole, found
             return self._run(source, destination, verify_options, telling, given, provenance, called, cut)
 
     def _run(
@@ -72,7 +74,7 @@ class Single:
         given: dict[str, Any],
         provenance: bool,
         called: tuple[str, ...],
-        cut: Extraction | None,
+        cut: tuple[Path, Extraction] | None,
     ) -> int:
         from onnxopt.verification import Verifier
 
@@ -120,9 +122,13 @@ class Single:
         if called:
             report.source, report.destination = called
         if cut is not None:
-            report.pipeline.nodes_before, report.bytes_before = cut.nodes_before, cut.bytes_before
+            report.pipeline.nodes_before, report.bytes_before = cut[1].nodes_before, cut[1].bytes_before
         if counts is not None:
             report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
+            if cut is not None and report.stats is not None:
+                from onnxopt.api import stats
+
+                report.stats["before"] = stats(cut[0]).to_dict()
         if self.report_file is not None and recorder is not None:
             write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
         if not telling.quiet and telling.format == "text":
