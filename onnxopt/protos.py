@@ -203,13 +203,15 @@ def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None
     tensor = value_type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
+    sizes = [d.dim_value for d in tensor.shape.dim]
+    if all(size > 0 for size in sizes):
+        return tensor.elem_type, tuple(sizes)
     dims: list[int | str | None] = []
-    for d in tensor.shape.dim:
-        field = d.WhichOneof("value")
-        if field == "dim_value":
-            dims.append(d.dim_value if d.dim_value >= 0 else None)
+    for d, size in zip(tensor.shape.dim, sizes):
+        if size > 0:
+            dims.append(size)
         else:
-            dims.append(d.dim_param or None if field else None)
+            dims.append(d.dim_param or (0 if size == 0 and d.HasField("dim_value") else None))
     return tensor.elem_type, tuple(dims)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, MutableMapping
+from typing import Final, TypeVar
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph.value import Value
 from onnxopt.protos import is_external, tensor_bytes
+
+T = TypeVar("T")
 
 MAX_BYTES: Final = 1 << 26
 _SAMPLED: Final = 16
@@ -32,21 +34,9 @@ class Contents:
         """The first value asked for that holds the same: `value` itself where there was none."""
         found = self._asked.get(value)
         if found is None:
-            found = self._asked[value] = self._find(value) if self._comparable(value) else value
+            told = (Value.constant_type, _sample, Value.digest)
+            found = self._asked[value] = first_like(value, self._first, told) if self._comparable(value) else value
         return found
-
-    def _find(self, value: Value) -> Value:
-        key: Hashable = ()
-        first = value
-        for tell in (Value.constant_type, _sample, Value.digest):
-            if key in self._first:  # it was told apart by less so far
-                other = self._first[key]
-                self._first.setdefault((key, tell(other)), other)
-            key = key, tell(value)
-            first = self._first.setdefault(key, value)
-            if first is value:
-                break
-        return first
 
     def _comparable(self, value: Value) -> bool:
         node, tensor = value.producer, value.tensor
@@ -60,6 +50,22 @@ class Contents:
             return False
         data_type, dims = value.constant_type()
         return data_type != TensorProto.STRING and tensor_bytes(data_type, dims) <= self.max_bytes
+
+
+def first_like(item: T, seen: MutableMapping[Hashable, T], told: Iterable[Callable[[T], Hashable]]) -> T:
+    """The first of those seen that is equal to `item` in all that they are `told` apart by, `item` itself where there
+    was none. What costs more to tell is asked only where all before it is equal."""
+    key: Hashable = ()
+    first = item
+    for tell in told:
+        if key in seen:  # it was told apart by less so far
+            other = seen[key]
+            seen.setdefault((key, tell(other)), other)
+        key = key, tell(item)
+        first = seen.setdefault(key, item)
+        if first is item:
+            break
+    return first
 
 
 def _sample(value: Value) -> bytes:

@@ -8,6 +8,7 @@ Shape, Gather, Concat, Mul, …, and back into the shapes of Reshape, Expand, Ra
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class ShapeData:
         found = self.contents.get(v)
         if found is None and v.constant:
             data_type, dims = v.constant_type()
-            if data_type in _INTEGERS and int(np.prod(dims)) <= _SMALL:
+            if data_type in _INTEGERS and math.prod(dims) <= _SMALL:
                 found = np.array(v.array.tolist(), dtype=object).reshape(dims)
                 self.contents[v] = found
         return found
@@ -119,6 +120,9 @@ class ShapeData:
     def _learn(self, value: Value, dims: tuple[Size | None, ...]) -> None:
         """What was found out, where inference does not know a number; it becomes a fact of the value."""
         known = types.shape(value)
+        if known == dims:  # numbers, all of them
+            self.dims[value] = tuple(_size(d) for d in known)
+            return
         if known is not None and len(known) != len(dims):
             return
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 _TERMS: Final = 128
@@ -50,7 +51,7 @@ class Expr:
 
     __rmul__ = __mul__
 
-    @property
+    @cached_property
     def name(self) -> str:
         """How it is called as a dim: a symbol by its name, what is computed in braces, as no file calls a dim."""
         text = str(self)

@@ -12,28 +12,18 @@ that inference knows (`settle`): so what is written is what a second run would m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, shape_inference
-from onnx.defs import OpSchema
+from onnx import GraphProto, TypeProto, ValueInfoProto
 
+from onnxopt.analysis.inference import infer_skeleton, skeleton
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Dim, Shape, Value
-from onnxopt.graph.writer import node_protos
-from onnxopt.protos import tensor_bytes, tensor_type
-from onnxopt.worker.limits import IS_LIMITED, spare
+from onnxopt.protos import tensor_type
 
-# Larger constants cannot be shapes, axes or indices that inference would read.
-_DATA_UP_TO: Final = 4096
-_DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
-# Bytes that one inference may take beyond what it is given; for each node several times what it needs.
-_SPARE: Final = 1 << 28
-_SPARE_PER_NODE: Final = 1 << 12
-_MANY: Final = 1 << 22  # elements of vectors
 _OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()
 
@@ -89,7 +79,8 @@ def update(model: Model) -> None:
 
 
 def settle(model: Model) -> None:
-    """Infer again where more may be known by now."""
+    """Infer again where more may be known by now; else when a value without facts is asked for."""
+    model.inference_allowed = True
     if model.is_vague:
         update(model)
 
@@ -101,9 +92,8 @@ def learn(value: Value, dims: Shape) -> None:
     if known is not None and any(map(_says_more, dims, known)):
         model = value.graph.model
         model.learnt += 1
-        if model.watch is not None:
-            for user in value.users:
-                model.watch(user)
+        for user in value.users:
+            model.mark(user)
 
 
 def _says_more(new: Dim, known: Dim) -> bool:
@@ -124,122 +114,52 @@ def _infer_once(model: Model) -> None:
 
 def infer(model: Model) -> None:
     """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts."""
-    skeleton = _skeleton(model)
-    inferred = _inferred(skeleton, model)
-    if inferred is None:
-        _read_infos(model.graph, [*skeleton.graph.input], set())
+    part = unsettled(model.graph)
+    if not part:
+        model.is_vague = False
         return
-    own = {d.dim_param for i in skeleton.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
-    _Facts(own, f"@{next(_runs)}").add(model, inferred.graph)
+    proto = skeleton(model, part)
+    inferred = infer_skeleton(proto, model)
+    if inferred is None:
+        _read_infos(model.graph, [*proto.graph.input], set())
+        return
+    own = {d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
+    _Facts(own, f"@{next(_runs)}").add(model, part, inferred.graph)
+
+
+def unsettled(graph: Graph) -> list[Node]:
+    """The nodes of whose results something is unknown, and those that compute what they may take a size from, in order.
+    Of the rest nothing more can be found."""
+    if graph.owners:
+        return list(graph)
+    found = [n for n in graph if any(v is not None and _is_vague(v) for v in n.outputs)]
+    if 2 * len(found) > graph.size:
+        return list(graph)
+    inside = set(found)
+    while found:
+        for v in found.pop().inputs:
+            node = v.producer if v is not None else None
+            if v is not None and node is not None and node not in inside and v.shape is not None and len(v.shape) < 2:
+                inside.add(node)
+                found.append(node)
+    return [n for n in graph if n in inside]
+
+
+def _is_vague(value: Value) -> bool:
+    """Has a dim no number, and no name of the file's?"""
+    dims = value.shape
+    return dims is None or not value.dtype or any(d is None or (type(d) is str and "@" in d) for d in dims)
 
 
 def other_types(model: Model) -> dict[str, TypeProto]:
     """Types of the values of the main graph that are no tensors, by name: no facts of ours hold them."""
     known = model.analyses.get(_OTHER)
     if not isinstance(known, dict):
-        inferred = _inferred(_skeleton(model), model)
+        inferred = infer_skeleton(skeleton(model, list(model.graph)), model)
         infos = (*inferred.graph.value_info, *inferred.graph.output) if inferred is not None else ()
         known = {i.name: i.type for i in infos if i.type.WhichOneof("value") not in (None, "tensor_type")}
         model.analyses[_OTHER] = known
     return known
-
-
-def _inferred(skeleton: ModelProto, model: Model) -> ModelProto | None:
-    """With the values of shapes followed through the model; without, once they turned out to be too many.
-
-    onnx writes each element of a vector down on its way, whatever it is: a Range over a number from the file takes all
-    memory there is, if it is let.
-    """
-    room = _SPARE + _SPARE_PER_NODE * len(skeleton.graph.node)
-    for follow_values in (True, False) if model.values_fit else (False,):
-        try:
-            with spare(room):
-                if follow_values and not _are_few(skeleton):
-                    raise MemoryError
-                return shape_inference.infer_shapes(skeleton, data_prop=follow_values)
-        except MemoryError:
-            model.values_fit = False
-        except Exception:  # inference is an optional source of facts: a model it cannot read has none
-            return None
-    return None
-
-
-def _are_few(skeleton: ModelProto) -> bool:
-    """Where memory cannot be limited: are the vectors short that one sees without following values?"""
-    if IS_LIMITED:
-        return True
-    inferred = shape_inference.infer_shapes(skeleton)
-    lengths = {
-        i.name: i.type.tensor_type.shape.dim[0].dim_value
-        for infos in (inferred.graph.value_info, inferred.graph.input, inferred.graph.output)
-        for i in infos
-        if len(i.type.tensor_type.shape.dim) == 1
-    }
-    lengths |= {t.name: t.dims[0] for t in skeleton.graph.initializer if len(t.dims) == 1}
-    return int(sum(lengths.get(name, 0) for node in skeleton.graph.node for name in node.input)) < _MANY
-
-
-def _skeleton(model: Model) -> ModelProto:
-    proto, graph = model.proto, model.graph
-    skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
-    skeleton.opset_import.extend(proto.opset_import)
-    skeleton.functions.extend(proto.functions)
-    target = skeleton.graph
-    target.name = proto.graph.name
-    live = {v.name: v for v in graph.inputs}
-    target.input.extend(i for i in proto.graph.input if i.name in live)
-    for value in graph.initializers.values():
-        if value.is_input:
-            continue
-        data_type, dims = value.constant_type()
-        if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
-            tensor = graph.tensor_of(value)
-            copy = target.initializer.add()
-            copy.CopyFrom(tensor)
-            copy.name = value.name
-        else:
-            target.initializer.add(name=value.name, data_type=data_type, dims=dims)
-    opaque: dict[str, Value] = {}
-    for node in graph:
-        schema = find_schema(node.op, graph.opset(node.domain))
-        if schema is None:
-            opaque.update((v.name, v) for v in node.outputs if v is not None)
-        elif node.domain == "ai.onnx.ml":
-            target.value_info.extend(_declared(node, schema))
-    target.node.extend(node_protos(graph, graph))
-    # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
-    if opaque:
-        claims = [i for i in proto.graph.value_info if i.name in opaque]
-        target.value_info.extend(claims)
-        said = {i.name for i in claims}
-        target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
-        target.output.extend(i for i in proto.graph.output if i.name in opaque)
-    target.output.extend(ValueInfoProto(name=v.name) for v in graph.outputs if v.name not in opaque)
-    return skeleton
-
-
-def _fact(value: Value) -> ValueInfoProto:
-    """What was found out of a value that inference knows nothing of."""
-    info = ValueInfoProto(name=value.name)
-    info.type.tensor_type.elem_type = value.dtype
-    if value.shape is not None:
-        dims = info.type.tensor_type.shape.dim
-        for d in value.shape:
-            if isinstance(d, int):
-                dims.add(dim_value=d)
-            else:
-                dims.add(dim_param=d or "")
-    return info
-
-
-def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:
-    """Types of results that the schema names: for most operators of classical models there is no inference."""
-    for v, output in zip(node.outputs, schema.outputs):
-        kind = _DECLARED.get(output.type_str)
-        if v is not None and kind and not v.is_output:
-            info = ValueInfoProto(name=v.name)
-            info.type.tensor_type.elem_type = kind
-            yield info
 
 
 class _Facts:
@@ -256,36 +176,40 @@ class _Facts:
         self.found: list[tuple[Value, Shape]] = []
         self.same: dict[str, int | str] = {}
 
-    def add(self, model: Model, proto: GraphProto) -> None:
-        self._read(model.graph, proto)
+    def add(self, model: Model, nodes: Iterable[Node], proto: GraphProto) -> None:
+        self._read(model.graph, nodes, proto)
         model.is_vague = any(d is None or _is_invented(d) for _, dims in self.found for d in dims)
         for value, dims in self.found:
             known = tuple(map(self._best, dims)) if self.same else dims
             if known != value.shape:
                 learn(value, known)
 
-    def _read(self, graph: Graph, proto: GraphProto) -> None:
+    def _read(self, graph: Graph, nodes: Iterable[Node], proto: GraphProto) -> None:
         by_name: dict[str, tuple[int, Shape | None]] = {}
+        decoded: dict[bytes, tuple[int, Shape | None]] = {}  # a network has few types
         for info in (*proto.input, *proto.value_info, *proto.output):
-            data_type, dims = tensor_type(info.type)
+            key = info.type.SerializeToString()
+            if key not in decoded:
+                decoded[key] = tensor_type(info.type)
+            data_type, dims = decoded[key]
             if data_type and (dims is not None or info.name not in by_name):
                 by_name[info.name] = data_type, dims
-        for value in (*graph.inputs, *(v for n in graph for v in n.outputs if v is not None)):
+        for value in (*graph.inputs, *(v for n in nodes for v in n.outputs if v is not None)):
             data_type, dims = by_name.get(value.name, (0, None))
             value.dtype = value.dtype or data_type
-            if dims is not None:
-                dims = tuple(d if not isinstance(d, str) or d in self.own else d + self.suffix for d in dims)
+            if dims is not None and not all(type(d) is int for d in dims):
+                dims = tuple(d if type(d) is not str or d in self.own or "@" in d else d + self.suffix for d in dims)
             if dims is None or (value.shape is not None and len(value.shape) != len(dims)):
                 dims = value.shape
-            elif value.shape is not None:
+            elif value.shape is not None and dims != value.shape:
                 dims = tuple(self._merged(a, b, everywhere=graph.owner is None) for a, b in zip(value.shape, dims))
             if dims is not None:
                 self.found.append((value, dims))
         if graph.owners:
-            for node, copy in zip(graph, proto.node):
+            for node, copy in zip(nodes, proto.node):
                 for a in copy.attribute:
                     if a.name in node.bodies:
-                        self._read(node.bodies[a.name], a.g)
+                        self._read(node.bodies[a.name], node.bodies[a.name], a.g)
 
     def _merged(self, known: Dim, new: Dim, everywhere: bool) -> Dim:
         """Of two dims that are the same size, the one that says more: numbers, symbols of inputs, the older."""

@@ -102,10 +102,8 @@ class Graph:
     # -- changing ----------------------------------------------------------------------------------------
 
     def touch(self, node: Node) -> None:
-        model = self.model
-        model.version += 1
-        if model.watch is not None:
-            model.watch(node)
+        self.model.version += 1
+        self.model.mark(node)
 
     def drop_use(self, value: Value, node: Node) -> None:
         """`node` reads `value` once less; the last reader left may now be fusable with the producer."""
@@ -114,8 +112,8 @@ class Graph:
             value.users[node] = count
         else:
             del value.users[node]
-        if len(value.users) == 1 and self.model.watch is not None:
-            self.model.watch(next(iter(value.users)))
+        if len(value.users) == 1:
+            self.model.mark(next(iter(value.users)))
 
     def insert(self, node: Node, before: Node | None = None) -> Node:
         """Insert a node (and its bodies) before another, or at the end; its inputs gain it as user."""
@@ -157,7 +155,10 @@ class Graph:
         for body in node.bodies.values():
             body._release()
         self._unlink(node)
-        self.touch(node)
+        model = self.model
+        model.version += 1
+        if model.watch is not None:
+            model.watch(node)
         # No cycle is left behind: what only this node kept goes now, not when a collector finds it.
         for v in node.outputs:
             if v is not None and v.producer is node:
@@ -192,6 +193,7 @@ class Graph:
         self.size -= 1
         del self.by_op[node.op][node]
         self.owners.pop(node, None)
+        self.model.marked.pop(node, None)
         self.nodes_changed = True
         for v in node.inputs:
             if v is not None:
@@ -206,6 +208,7 @@ class Graph:
                 if v is not None and node in v.users:
                     self.drop_use(v, node)
             node.graph = None  # removed with its owner
+            self.model.marked.pop(node, None)
         for v in self.outputs:
             v.output_count -= 1
 
@@ -260,10 +263,8 @@ class Graph:
         value.constant = node.op == "Constant"
         value.array = None
         self.touch(node)
-        watch = self.model.watch
-        if watch is not None:
-            for user in value.users:
-                watch(user)
+        for user in value.users:
+            self.model.mark(user)
 
     def add_constant(self, array: Array, hint: str, before: Node | None = None) -> Value:
         """A new constant of this scope holding `array`."""
@@ -291,11 +292,19 @@ class Graph:
             self.insert(node, before)
 
     def add_initializer(self, value: Value) -> None:
-        """Make an existing value (of a Constant node being removed) an initializer of this scope."""
+        """Make an existing value, whose array or tensor is set, an initializer of this scope."""
         self.initializers[value.name] = value
-        value.producer, value.index, value.constant, value.graph = None, 0, True, self
+        value.producer, value.index, value.graph = None, 0, self
+        self.know(value)
         self.initializers_changed = True
         self.model.version += 1
+
+    def know(self, value: Value) -> None:
+        """`value`, whose array or tensor is set, is a constant from now on, whoever makes it."""
+        if not value.constant:
+            value.constant = True
+            for user in value.users:
+                self.model.mark(user)
 
     def remove_initializer(self, value: Value) -> None:
         assert not value.is_used

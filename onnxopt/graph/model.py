@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +23,22 @@ if TYPE_CHECKING:
 Decoder = Callable[["TensorProto"], Array]
 
 
+@dataclass(frozen=True)
+class Left:
+    """How a pass left a model: the state, the clock, and what it declined, by node: it may do that yet, if more becomes
+    known. None where it does not tell."""
+
+    state: tuple[int, int]
+    clock: int
+    declined: Mapping[Node, Sequence[str]] | None
+
+
 class Model:
     """The index over one ModelProto. What the index does not understand stays in the proto, untouched.
 
     `version` counts mutations: a pass that leaves it unchanged did nothing; `learnt` how often a value came to be known
-    better. `watch`, when set, is called with every node whose surroundings changed. `read_external` decodes tensors
-    stored outside the file.
+    better. `watch`, when set, is called with every node that is marked, and with each that is removed. `read_external`
+    decodes tensors stored outside the file.
     """
 
     def __init__(self, proto: ModelProto, path: Path | None = None) -> None:
@@ -44,7 +56,9 @@ class Model:
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
-        self.left_by: dict[Hashable, tuple[int, int]] = {}  # the state in which each pass last left the model
+        self.clock = 0  # counts marks
+        self.marked: dict[Node, int] = {}  # nodes by when they were last marked, the latest last
+        self.left_by: dict[Hashable, Left] = {}  # what each pass knew of the model when it last left it
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
         self.values_fit = True  # may inference follow values? see analysis/types.py
@@ -60,6 +74,18 @@ class Model:
     def state(self) -> tuple[int, int]:
         """Changes exactly when passes may find something that they did not find before."""
         return self.version, self.learnt
+
+    def mark(self, node: Node) -> None:
+        """`node`, or what is around it, changed: whoever looked at it before has to look again."""
+        self.clock += 1
+        self.marked.pop(node, None)
+        self.marked[node] = self.clock
+        if self.watch is not None:
+            self.watch(node)
+
+    def marked_since(self, clock: int) -> list[Node]:
+        """The nodes that were marked after `clock`, the latest first."""
+        return list(takewhile(lambda node: self.marked[node] > clock, reversed(self.marked)))
 
     def decode(self, tensor: TensorProto) -> Array:
         """The data of a tensor. Raises ModelError where it is none of its type and dims."""

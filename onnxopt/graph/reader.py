@@ -54,6 +54,7 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
             value.output_count += 1  # pinned: something we do not model refers to it by name
     _check_text(model)
     model.version = 0
+    model.marked.clear()
     return model
 
 

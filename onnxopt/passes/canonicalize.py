@@ -143,14 +143,15 @@ def range_of_scalars(m: Match, start: Value, limit: Value, delta: Value) -> Valu
     return result
 
 
-@rewrite(one_of("Add", "Mul", "And", "Or", "Xor", "Equal")(var("a"), var("b"), name="node"))
-def constant_on_the_right(m: Match, a: Value, b: Value) -> Value:
+# `...`: in this order only.
+@rewrite(
+    one_of("Add", "Mul", "And", "Or", "Xor", "Equal")(
+        var("c", constant=True), var("x", constant=False), ..., name="node"
+    )
+)
+def constant_on_the_right(m: Match, c: Value, x: Value) -> Value:
     """c + x = x + c: rules downstream need to look in one place only."""
-    left, right = m.node.inputs
-    assert left is not None and right is not None
-    if not left.constant or right.constant:
-        m.skip()
-    result: Value = getattr(m.op, m.node.op)(right, left, like=m.node)
+    result: Value = getattr(m.op, m.node.op)(x, c, like=m.node)
     return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping, Sequence
 
-from onnxopt.analysis.contents import Contents
+from onnxopt.analysis.contents import Contents, first_like
 from onnxopt.analysis.training import may_train
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import inner_scopes
@@ -56,13 +56,13 @@ class _Merging:
                     self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
             if node.op in _KEPT or not node.used_outputs() or not _is_pure(node):
                 continue
-            key = self._key(node, {})
-            first = seen.setdefault(key, node)
-            if node.bodies and first is not node:  # bodies are compared only where all else is equal
-                seen.setdefault((key, self._bodies_of(first)), first)
-                first = seen.setdefault((key, self._bodies_of(node)), node)
+            told = (_form, self._content, self._bodies_of) if node.bodies else (_form, self._content)
+            first = first_like(node, seen, told)
             if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
                 _replace(node, first)
+
+    def _content(self, node: Node) -> Hashable:
+        return self._key(node, {})
 
     def _key(self, node: Node, inside: Inside) -> Hashable:
         """What makes a node equal to another, but for its bodies."""
@@ -104,6 +104,12 @@ class _Merging:
             for _, v in made:
                 inside[v] = -1 - len(inside)
         return len(body.inputs), tuple(nodes), tuple(self._values(body.outputs, inside))
+
+
+def _form(node: Node) -> Hashable:
+    """What equal nodes have in common at least: operator and inputs, whatever the constants hold."""
+    inputs = [None if v is None or v.constant else v for v in node.inputs]
+    return node.op, frozenset(inputs) if node.op in COMMUTATIVE else tuple(inputs)
 
 
 def _is_pure(node: Node) -> bool:

@@ -347,7 +347,8 @@ class _Cone:
             if any(self._stays_filled(self.arrays[v]) for v in wanted):
                 if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
                     for v in wanted:
-                        v.constant, v.array = True, self.arrays[v]  # known to every rule, stored by none
+                        v.array = self.arrays[v]
+                        self.graph.know(v)  # every rule reads it, and nobody stores it
                 self._decline(node, "a fill stays a node: written out it would take the bytes")
                 kept.add(node)
                 continue
@@ -399,8 +400,8 @@ class _Cone:
         if self._is_initializer(value):
             node.outputs[value.index] = None
             node.stale = True
-            graph.add_initializer(value)
             value.array = array
+            graph.add_initializer(value)
         else:
             constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
             graph.insert(constant, node)

@@ -264,10 +264,10 @@ def add_zero(m: Match, x: Value) -> Value:
     return x
 
 
-@rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c"), name="node"))
+@rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c", constant=True), name="node"))
 def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
     """x * ones = x / ones = x - zeros = x + (-0, …) = x, where they do not widen x."""
-    if not c.constant or widens(m, x, c) or max(c.constant_type()[1], default=1) < 2 or 0 in c.constant_type()[1]:
+    if widens(m, x, c) or max(c.constant_type()[1], default=1) < 2 or 0 in c.constant_type()[1]:
         m.skip()
     array = c.array
     neutral = m.node.op in ("Div", "Mul")

@@ -30,6 +30,7 @@ _UNARY: Final = frozenset(
 _BINARY: Final = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 _ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax", "Split"})
 _REDUCE: Final = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"})
+_ON_ROWS: Final = _UNARY | _BINARY | _ALONG_LAST | _REDUCE | {"MatMul"}
 
 
 @register
@@ -47,7 +48,7 @@ class FlattenRows(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 11 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
-        types.update(graph.model)
+        types.settle(graph.model)
         for found in regions(graph, _leading_dims, _rows):
             region = _Region(graph, found)
             gain = region.gain()
@@ -188,7 +189,7 @@ class _Region:
 
 def _leading_dims(node: Node) -> Shape | None:
     """The leading dims of what the node makes, if it treats rows (vectors along the last axis) one by one."""
-    if node.op not in _UNARY and node.op not in _BINARY and node.op not in _ALONG_LAST | _REDUCE | {"MatMul"}:
+    if node.op not in _ON_ROWS:
         return None
     if node.has_references or None in node.outputs or (len(node.outputs) > 1 and node.op != "Split"):
         return None

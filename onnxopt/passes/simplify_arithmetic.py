@@ -67,10 +67,10 @@ def _scaled(m: Match, x: Value, factor: Array, divisor: Array) -> Value:
     return result
 
 
-@rewrite(one_of("Add", "Sub")(var("x"), var("zeros")))
+@rewrite(one_of("Add", "Sub")(var("x"), var("zeros", constant=True)))
 def sum_with_zeros(m: Match, x: Value, zeros: Value) -> Value:
     """x + 0.0 = x - 0.0 = x, but for the sign of a zero."""
-    if not zeros.constant or zeros.constant_type()[0] not in FLOATS or widens(m, x, zeros) or zeros.array.any():
+    if zeros.constant_type()[0] not in FLOATS or widens(m, x, zeros) or zeros.array.any():
         m.skip()
     return x
 

@@ -130,7 +130,8 @@ class RewritePass(Pass):
     def apply_rules(self, model: Model, ctx: PassContext) -> dict[str, RuleRecord]:
         rules = [r for r in self.rules if r.name not in ctx.disabled_rule]
         driver = Driver(rules, ctx.fuel, self, ctx.observer, ctx.leaves_out if ctx.excluded else None)
-        driver.run(model)
+        driver.run(model, ctx.left)
+        ctx.declined = driver.declined
         ctx.record_rules(driver.records)
         return driver.records
 

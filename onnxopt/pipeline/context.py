@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.graph import Value
+from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config
 from onnxopt.pipeline.records import PipelineReport, RuleReport
@@ -72,6 +73,8 @@ class PassContext:
         self.rules: dict[str, RuleReport] = {}  # of that pass
         self.memo: dict[str, Any] = {}  # what a pass remembers between its runs
         self.scope: Graph | None = None  # where a pass is, for errors
+        self.left: Left | None = None  # how the pass that runs left the model before
+        self.declined: Mapping[Node, Sequence[str]] | None = None  # see Left: what it tells this time
         self.history: list[str] = []  # passes run so far
         self.rest: list[tuple[Pass, ...]] = []  # what each composite around the current pass will run after it
         self.requiring: list[str] = []  # passes whose requirements are being met

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
 
 from onnxopt.analysis import types
 from onnxopt.errors import ModelError, OnnxOptError, PassError
 from onnxopt.graph import Model
+from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.context import PassContext
@@ -56,21 +57,23 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
         instrument.before(model, p)
     if ctx.trace is not None:
         ctx.trace(model, p.info, True)
+    key, declined = _key(p, ctx), None
     if composite:
         p.run(model, ctx)
         for instrument in ctx.instruments:
             instrument.after(model, p)
     else:
-        _run_leaf(p, model, ctx)
+        declined = _run_leaf(p, model, ctx, model.left_by.get(key))
     if ctx.fuel.left != 0:
-        model.left_by[_key(p, ctx)] = model.state
+        model.left_by[key] = Left(model.state, model.clock, declined)
     if ctx.trace is not None:
         ctx.trace(model, p.info, False)
 
 
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
     """Is the model as `p`, with these options and settings, left it?"""
-    return model.left_by.get(_key(ctx.configured(p), ctx)) == model.state
+    left = model.left_by.get(_key(ctx.configured(p), ctx))
+    return left is not None and left.state == model.state
 
 
 def remaining(p: Pass, ctx: PassContext) -> list[Pass]:
@@ -96,10 +99,12 @@ def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
     ctx.requiring.pop()
 
 
-def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
+def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Mapping[Node, Sequence[str]] | None:
+    """`left`: how it left the model before. What it declined, if it tells."""
     assert ctx.report is not None
     record = ctx.report.of(p.name)
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
+    around, ctx.left, ctx.declined = (ctx.left, ctx.declined), left, None
     nodes, start = model.node_count(), time.perf_counter()
     try:
         p.requires(model)
@@ -110,6 +115,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
         record.nodes += nodes - model.node_count()
         for instrument in ctx.instruments:
             instrument.after(model, p)
+        declined = ctx.declined
     except OnnxOptError as e:
         if e.failed is None and not isinstance(e, ModelError):
             e.message = f"pass {p.name}: {e.message}{_after(ctx)}"
@@ -127,7 +133,9 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext) -> None:
         raise error from e
     finally:
         ctx.rules, ctx.running = outer
+        ctx.left, ctx.declined = around
     ctx.history.append(p.name)
+    return declined
 
 
 def _after(ctx: PassContext) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
-from onnxopt.graph.model import Model
+from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import match
@@ -52,7 +52,8 @@ class Driver:
     """Applies rules to a model until nothing matches, fuel is out, or the budget says they never will stop.
 
     Each rewrite puts back only what it touched (and readers up to the depth of the deepest pattern), so the cost
-    is linear in nodes and rewrites.
+    is linear in nodes and rewrites. Nor does a later run begin with all nodes: whether a pattern has the form of what
+    ends in a node depends on nothing else, so where none had it and nothing was touched since, none has.
     """
 
     def __init__(
@@ -79,17 +80,20 @@ class Driver:
             self.records[rule.name] = RuleRecord()
             for anchor in sorted(rule.anchors):
                 self.by_anchor.setdefault(anchor, []).append(rule)
+        self.declined: dict[Node, list[str]] = {}  # rules whose pattern has its form, and a guard does not hold
+        self._again: dict[Node, list[Rule]] = {}  # those that are asked where nothing changed
         self._queue: deque[Node] = deque()
         self._queued: set[Node] = set()
         self._touched: list[Node] = []
         self._reasons: dict[tuple[str, str], set[Node]] = {}
         self._recent: deque[str] = deque(maxlen=200)
 
-    def run(self, model: Model) -> int:
-        """Rewrite `model`; returns the number of rewrites. Raises NoFixpointError, PassError."""
-        for scope in model.open_scopes():
-            for anchor in self.by_anchor:
-                self._queue.extend(scope.by_op.get(anchor, ()))
+    def run(self, model: Model, left: Left | None = None) -> int:
+        """Rewrite `model`; returns the number of rewrites. `left`: how the same rules left it before.
+
+        Raises NoFixpointError, PassError.
+        """
+        self._fill(model, left if left is not None and left.declined is not None else None)
         if not self._queue:
             return 0
         self._queued.update(self._queue)
@@ -102,7 +106,7 @@ class Driver:
                 self._queued.discard(node)
                 if node.graph is None or node.graph.skipped:
                     continue
-                if self._visit(node):
+                if self._visit(node, self._again.pop(node, self.by_anchor[node.op])):
                     done += 1
                     if done > budget:
                         raise NoFixpointError(
@@ -121,16 +125,41 @@ class Driver:
             self._touched.clear()
         return done
 
+    def _fill(self, model: Model, left: Left | None) -> None:
+        """Begin with all anchors; later with those at which a pattern may match since, and with the rules that were
+        declined, whose guards may ask for anything."""
+        due: set[Node] | None = None
+        if left is not None and left.declined is not None:
+            reached = set(self._reached(model.marked_since(left.clock)))
+            self._again = {
+                n: [r for r in self.by_anchor[n.op] if r.name in names]
+                for n, names in left.declined.items()
+                if n.graph is not None and n not in reached
+            }
+            due = reached | self._again.keys()
+            if not due:
+                return
+        for scope in model.open_scopes():
+            for anchor in self.by_anchor:
+                nodes = scope.by_op.get(anchor, ())
+                self._queue.extend(nodes if due is None else [n for n in nodes if n in due])
+
     def _requeue(self) -> None:
-        level = dict.fromkeys(n for n in self._touched if n.graph is not None)
+        touched = dict.fromkeys(n for n in self._touched if n.graph is not None)
         self._touched.clear()
+        for node in self._reached(touched):
+            self._again.pop(node, None)
+            if node.op in self.by_anchor and node not in self._queued:
+                self._queued.add(node)
+                self._queue.append(node)
+
+    def _reached(self, level: Iterable[Node]) -> Iterator[Node]:
+        """These nodes, and what reads them as far as the deepest pattern reaches."""
         seen = set(level)
         for remaining in range(self.depth - 1, -1, -1):
             following: dict[Node, None] = {}
             for node in level:
-                if node.op in self.by_anchor and node not in self._queued:
-                    self._queued.add(node)
-                    self._queue.append(node)
+                yield node
                 if remaining:
                     for v in node.outputs:
                         if v is not None:
@@ -140,8 +169,9 @@ class Driver:
                                     following[user] = None
             level = following
 
-    def _visit(self, node: Node) -> bool:
-        for rule in self.by_anchor[node.op]:
+    def _visit(self, node: Node, rules: list[Rule]) -> bool:
+        declined = []
+        for rule in rules:
             reason = None
             for pattern in rule.by_anchor[node.op]:
                 bindings = match(pattern, node)
@@ -152,10 +182,17 @@ class Driver:
                     continue
                 outcome = self._apply(rule, Match(bindings, node, self.options))
                 if outcome is None:
+                    self.declined.pop(node, None)
                     return True
                 reason = outcome
-            if reason:
-                self._decline(rule, reason, node)
+            if reason is not None:
+                declined.append(rule.name)
+                if reason:
+                    self._decline(rule, reason, node)
+        if declined:
+            self.declined[node] = declined
+        else:
+            self.declined.pop(node, None)
         return False
 
     def _apply(self, rule: Rule, m: Match) -> str | None:
@@ -193,5 +230,7 @@ class Driver:
         seen = self._reasons.setdefault((rule.name, reason), set())
         if node not in seen:
             seen.add(node)
-            decline = self.records[rule.name].declined.setdefault(reason, Decline(repr(node)))
-            decline.count += 1
+            declined = self.records[rule.name].declined
+            if reason not in declined:
+                declined[reason] = Decline(repr(node))
+            declined[reason].count += 1

@@ -40,6 +40,13 @@ class Bindings:
 
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     """Bindings; None if the structure differs; a reason if only a condition on it does not hold."""
+    inputs = anchor.inputs
+    count = len(inputs)
+    for i, ops in pattern.form:  # most patterns end here
+        if i < count:
+            v = inputs[i]
+            if v is None or (not v.constant if not ops else v.producer is None or v.producer.op not in ops):
+                return None
     b = Bindings()
     if not _match_node(pattern, anchor, b):
         return None
@@ -125,6 +132,8 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
     if isinstance(p, (Var, Const)):
         if value is None and not p.optional:
             return False
+        if isinstance(p, Var) and p.constant is not None and (value is None or value.constant is not p.constant):
+            return False
         if p.name in b.values:
             return b.values[p.name] is value
         b.values[p.name] = value
@@ -183,7 +192,8 @@ def value_equals(value: Value, literal: object) -> bool:
 def _refusal(b: Bindings) -> str | None:
     """Why a structure that matches may not be rewritten; checked from the cheap to the costly."""
     anchor = b.covered[0][0]
-    if any(node.has_references for node, _ in b.covered):
+    assert anchor.graph is not None
+    if anchor.graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
     for name in b.constants:
         value = b.values[name]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from operator import is_
 from typing import Any, Final
@@ -29,6 +30,7 @@ class Var:
 
     name: str
     optional: bool = False
+    constant: bool | None = None  # must it be one, or must it not? Its data is not read for that
 
     def opt(self) -> Var:
         """May be absent; bound to None then."""
@@ -80,6 +82,13 @@ class Call:
     exact: bool = False
     key: object = field(default_factory=object, compare=False, repr=False)  # what `at` and `replace` keep
 
+    @cached_property
+    def form(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """What no match can do without: (index, operators) of inputs that are results of these; no operators for those
+        that are constants."""
+        fixed = ((i, p) for i, p in enumerate(self.inputs) if p is not None and not isinstance(p, (Var, Const, Either)))
+        return tuple((i, p.ops if isinstance(p, Call) else ()) for i, p in fixed)
+
     def at(self, output: int) -> Call:
         """The same call, matched through another of its outputs."""
         return replace(self, output=output)
@@ -89,9 +98,9 @@ class Call:
 Pattern = Var | Const | Literal | Call | Either | int | float | bool | None
 
 
-def var(name: str) -> Var:
-    """Bind any value to `name`."""
-    return Var(name)
+def var(name: str, constant: bool | None = None) -> Var:
+    """Bind any value to `name`; one that is `constant`, or is not, if that is said."""
+    return Var(name, constant=constant)
 
 
 def const(name: str) -> Const:

@@ -80,3 +80,31 @@ def test_a_pass_that_asked_too_early_is_asked_again() -> None:
     constant = node.inputs[0]
     assert constant is not None
     assert constant.array.tolist() == [3, 8]
+
+
+# How many elements are not zero, nobody can know before.
+OPEN_END = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 3] x) => (float[A, B] y, float[N, 3] z)
+{
+  a = Relu (x)
+  found = NonZero (a)
+  size = Shape (found)
+  filled = ConstantOfShape (size)
+  z = Abs (a)
+  y = Neg (filled)
+}
+"""
+
+
+def test_inference_goes_on_from_what_is_known() -> None:
+    model = read_model(build_text(OPEN_END))
+    assert len(types.unsettled(model.graph)) == len(model.graph)
+    types.infer(model)
+    assert value(model, "z").shape == ("N", 3)
+    rest = [n.op for n in types.unsettled(model.graph)]
+    assert rest == ["NonZero", "Shape", "ConstantOfShape", "Neg"], "what is open, and what makes its size"
+    value(model, "found").shape = (2, "N")
+    types.infer(model)
+    assert value(model, "y").shape == (2, "N")
+    assert types.unsettled(model.graph) == []

@@ -11,6 +11,8 @@ from onnx import parser
 
 from onnxopt.errors import NoFixpointError, PassError
 from onnxopt.graph import Model, Value, check_model, read_model, write_model
+from onnxopt.graph.model import Left
+from onnxopt.graph.node import Node
 from onnxopt.passes.conv_bn_folding import fold_conv_bn
 from onnxopt.passes.elim_identity import identity
 from onnxopt.rewriting import Driver, Fuel, Match, Rule, const, either, matcher, one_of, op, rewrite, text, var
@@ -324,3 +326,90 @@ def test_what_an_old_form_cannot_say_is_declined() -> None:
         m = old("y = Squeeze <axes = [1]> (x)")
         assert [*run(m, rule).records[rule.name].declined] == [reason]
         assert m.version == 0
+
+
+def left(m: Model, driver: Driver) -> Left:
+    return Left(m.state, m.clock, driver.declined)
+
+
+def test_a_later_run_looks_only_where_something_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Node] = []
+
+    def spy(pattern: Call, anchor: Node) -> Any:
+        asked.append(anchor)
+        return matcher.match(pattern, anchor)
+
+    m = model(" ".join(f"v{i + 1} = Relu (v{i})" for i in range(20)).replace("v0", "x") + " y = Neg (x)")
+    monkeypatch.setattr(driver_module, "match", spy)
+
+    @rewrite(op.Relu(op.Neg(var("x"))))
+    def relu_of_neg(m: Match, x: Value) -> Value:
+        """max(-x, 0) = -min(x, 0)."""
+        raise AssertionError
+
+    first = run(m, relu_of_neg)
+    assert len(asked) == 20
+    asked.clear()
+    known = left(m, first)
+    assert Driver([relu_of_neg]).run(m, known) == 0
+    assert not asked
+    nodes = list(m.graph)
+    nodes[5].set_attr("mark", 1)
+    Driver([relu_of_neg]).run(m, known)
+    assert asked == nodes[5:7], "itself, and what the pattern reaches from there"
+
+
+def test_what_was_declined_is_asked_again_by_the_rules_that_declined_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    @rewrite(op.Neg(var("x")))
+    def when_allowed(m: Match, x: Value) -> Value:
+        """-x = x, once the name of the graph's input is known: a guard may ask for anything."""
+        m.require(allowed, "not yet")
+        return x
+
+    @rewrite(op.Neg(op.Relu(var("x"))))
+    def never(m: Match, x: Value) -> Value:
+        """Has not even its form here."""
+        raise AssertionError
+
+    allowed: list[int] = []
+    m = model("a = Abs (x) b = Neg (a) y = Abs (b)")
+    first = run(m, when_allowed, never)
+    assert list(first.declined.values()) == [["when_allowed"]]
+    allowed.append(1)
+    again = Driver([when_allowed, never])
+    tried: list[Call] = []
+
+    def spy(pattern: Call, anchor: Node) -> Any:
+        tried.append(pattern)
+        return matcher.match(pattern, anchor)
+
+    monkeypatch.setattr(driver_module, "match", spy)
+    assert again.run(m, left(m, first)) == 1
+    assert tried == [when_allowed.source]
+
+
+def test_a_variable_may_have_to_be_constant_or_computed() -> None:
+    @rewrite(op.Sub(var("c", constant=True), var("x", constant=False)))
+    def turned(m: Match, c: Value, x: Value) -> Value:
+        """c - x = -(x - c)."""
+        return m.op.Neg(m.op.Sub(x, c))  # type: ignore[no-any-return]
+
+    weights = "<float[4] k = {1, 2, 3, 4}>"
+    assert operators_after(turned, "y = Sub (k, x)", weights=weights) == ["Sub", "Neg"]
+    assert operators_after(turned, "y = Sub (x, k)", weights=weights) == ["Sub"]
+    assert operators_after(turned, "y = Sub (x, x)") == ["Sub"]
+
+
+def test_readers_of_what_becomes_constant_are_looked_at_again() -> None:
+    @rewrite(op.Add(var("x"), 0))
+    def plus_nothing(m: Match, x: Value) -> Value:
+        """x + 0 = x."""
+        return x
+
+    m = model("z = Sub (x, x) a = Add (x, z) y = Neg (a)")
+    first = run(m, plus_nothing)
+    known = left(m, first)
+    zero = next(iter(m.graph)).output
+    zero.array = np.float32([[0]])
+    m.graph.know(zero)
+    assert Driver([plus_nothing]).run(m, known) == 1

@@ -1,0 +1,132 @@
+"""onnx's own inference of types and shapes, over a skeleton: a model without weights, and without what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from onnx import ModelProto, TensorProto, ValueInfoProto, shape_inference
+from onnx.defs import OpSchema
+
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import find_schema
+from onnxopt.graph.value import Value
+from onnxopt.graph.writer import node_protos
+from onnxopt.protos import tensor_bytes
+from onnxopt.worker.limits import IS_LIMITED, spare
+
+# Larger constants cannot be shapes, axes or indices that inference would read.
+_DATA_UP_TO: Final = 4096
+_DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
+# Bytes that one inference may take beyond what it is given; for each node several times what it needs.
+_SPARE: Final = 1 << 28
+_SPARE_PER_NODE: Final = 1 << 12
+_MANY: Final = 1 << 22  # elements of vectors
+
+
+def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
+    """With the values of shapes followed through the model; without, once they turned out to be too many.
+
+    onnx writes each element of a vector down on its way, whatever it is: a Range over a number from the file takes all
+    memory there is, if it is let.
+    """
+    room = _SPARE + _SPARE_PER_NODE * len(proto.graph.node)
+    for follow_values in (True, False) if model.values_fit else (False,):
+        try:
+            with spare(room):
+                if follow_values and not _are_few(proto):
+                    raise MemoryError
+                return shape_inference.infer_shapes(proto, data_prop=follow_values)
+        except MemoryError:
+            model.values_fit = False
+        except Exception:  # inference is an optional source of facts: a model it cannot read has none
+            return None
+    return None
+
+
+def _are_few(proto: ModelProto) -> bool:
+    """Where memory cannot be limited: are the vectors short that one sees without following values?"""
+    if IS_LIMITED:
+        return True
+    inferred = shape_inference.infer_shapes(proto)
+    lengths = {
+        i.name: i.type.tensor_type.shape.dim[0].dim_value
+        for infos in (inferred.graph.value_info, inferred.graph.input, inferred.graph.output)
+        for i in infos
+        if len(i.type.tensor_type.shape.dim) == 1
+    }
+    lengths |= {t.name: t.dims[0] for t in proto.graph.initializer if len(t.dims) == 1}
+    return int(sum(lengths.get(name, 0) for node in proto.graph.node for name in node.input)) < _MANY
+
+
+def skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
+    """Of these nodes of the main graph, in order; what others make for them is an input, as it is known."""
+    proto, graph = model.proto, model.graph
+    skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
+    skeleton.opset_import.extend(proto.opset_import)
+    skeleton.functions.extend(proto.functions)
+    target = skeleton.graph
+    target.name = proto.graph.name
+    live = {v.name for v in graph.inputs}
+    target.input.extend(i for i in proto.graph.input if i.name in live)
+    initializers = list(graph.initializers.values())
+    outputs = graph.outputs
+    if len(nodes) < graph.size:
+        inside = set(nodes)
+        read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v.producer not in inside)
+        target.input.extend(_fact(v) for v in read if v.producer is not None)
+        initializers = [v for v in initializers if v in read]
+        outputs = [v for v in outputs if v.producer in inside]
+    for value in initializers:
+        if value.is_input:
+            continue
+        data_type, dims = value.constant_type()
+        if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
+            tensor = graph.tensor_of(value)
+            copy = target.initializer.add()
+            copy.CopyFrom(tensor)
+            copy.name = value.name
+        else:
+            target.initializer.add(name=value.name, data_type=data_type, dims=dims)
+    opaque: dict[str, Value] = {}
+    for node in nodes:
+        schema = find_schema(node.op, graph.opset(node.domain))
+        if schema is None:
+            opaque.update((v.name, v) for v in node.outputs if v is not None)
+        elif node.domain == "ai.onnx.ml":
+            target.value_info.extend(_declared(node, schema))
+    target.node.extend(node_protos(graph, nodes))
+    # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
+    if opaque:
+        claims = [i for i in proto.graph.value_info if i.name in opaque]
+        target.value_info.extend(claims)
+        said = {i.name for i in claims}
+        target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
+        target.output.extend(i for i in proto.graph.output if i.name in opaque)
+    target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
+    return skeleton
+
+
+def _fact(value: Value) -> ValueInfoProto:
+    """What was found out of a value."""
+    info = ValueInfoProto(name=value.name)
+    info.type.tensor_type.elem_type = value.dtype
+    if value.shape is not None:
+        dims = info.type.tensor_type.shape.dim
+        for d in value.shape:
+            if isinstance(d, int):
+                dims.add(dim_value=d)
+            else:
+                dims.add(dim_param=d or "")
+    return info
+
+
+def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:
+    """Types of results that the schema names: for most operators of classical models there is no inference."""
+    for v, output in zip(node.outputs, schema.outputs):
+        kind = _DECLARED.get(output.type_str)
+        if v is not None and kind and not v.is_output:
+            info = ValueInfoProto(name=v.name)
+            info.type.tensor_type.elem_type = kind
+            yield info
