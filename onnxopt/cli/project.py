@@ -19,7 +19,7 @@ CHOOSES: Final = frozenset(
         *("level", "pipeline", "with", "disable", "config", "target", "max-constant-bytes", "max-rewrites"),
         *("dim", "shape", "keep-dynamic", "freeze-initializers", "inline-functions", "target-opset", "allow-domain"),
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
-        *("keep-io", "stats"),
+        *("keep-io", "no-keep-io", "stats"),
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
         # of commands that read no such file
         *("runs", "seconds", "warmup", "threads", "provider", "cases", "pieces", "top", "no-work", "node", "ops"),

@@ -45,7 +45,7 @@ class ConvertDtype(ModelPass):
     Where either would do, a node is what takes the fewest Casts.
     """
 
-    info = PassInfo("convert-dtype", opt_level=1)
+    info = PassInfo("convert-dtype", opt_level=2)
     dtype: str = option("float16", "float16 or bfloat16")
     keep_io: bool = option(True, "the model's inputs and outputs stay float32")
 

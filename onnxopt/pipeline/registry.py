@@ -46,7 +46,9 @@ def register_later(name: str, module: str) -> None:
 def _import_later(names: Iterable[str]) -> None:
     for name in names:
         if name not in _PASSES and name in _LATER:
-            import_module(_LATER[name])
+            for found in vars(import_module(_LATER[name])).values():
+                if isinstance(found, type) and issubclass(found, Pass) and getattr(found, "info", None) is not None:
+                    register(found)
 
 
 def get_pass(name: str) -> type[Pass]:
