@@ -347,8 +347,10 @@ def not_of_not(m: Match, x: Value) -> Value:
 )
 def unsqueeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Unsqueeze(Squeeze(x, axes), axes) = x."""
-    m.require((a >= 0).all() and (b >= 0).all(), "negative axes")
-    m.require(a.size > 0 and sorted(a.reshape(-1).tolist()) == sorted(b.reshape(-1).tolist()), "other axes")
+    rank = m.rank(x)
+    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
+    dropped, made = (sorted(i % rank if i < 0 else i for i in axes.reshape(-1).tolist()) for axes in (a, b))
+    m.require(dropped and dropped == made, "other axes")
     return x
 
 

@@ -25,7 +25,7 @@ def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
 
 @rewrite(op.Concat(var("first"), ..., name="concat"))
 def concat_of_picks(m: Match, first: Value) -> Value:
-    """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis; = x where these are all."""
+    """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis."""
     rank = m.rank(first)
     if rank is None:
         m.skip()
@@ -45,7 +45,7 @@ def concat_of_picks(m: Match, first: Value) -> Value:
             parts.append(picked)
     if not merged:
         m.skip()
-    inputs = [p if isinstance(p, Value) else _all_of(m, *p, axis) for p in parts]
+    inputs = [p if isinstance(p, Value) else m.op.Gather(p[0], m.const(np.array(p[1])), axis=axis) for p in parts]
     result: Value = m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
     return result
 
@@ -68,21 +68,26 @@ def _picked(m: Match, v: Value, axis: int) -> tuple[Value, list[int]] | None:
     return x, (indices % size).tolist()
 
 
-def _all_of(m: Match, x: Value, indices: list[int], axis: int) -> Value:
-    dims = m.shape(x) or ()
-    if indices == list(range(int(dims[axis] or 0))):
-        return x
-    result: Value = m.op.Gather(x, m.const(np.array(indices, np.int64)), axis=axis)
-    return result
+@rewrite(op.Gather(var("x"), const("indices"), name="gather"))
+def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
+    """Gather(x, [0, 1, …, n - 1]) = x where the axis has n elements."""
+    n = indices.size
+    m.require(indices.ndim == 1 and (indices % max(n, 1) == range(n)).all(), "not all, or not in order")
+    dims = m.shape(x)
+    m.require(
+        dims is not None and dims[int(m.gather.attr("axis"))] == n, "the axis has more elements, or an unknown number"
+    )
+    return x
 
 
 @register
 class IndexChains(RewritePass):
-    """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]); Unsqueeze(Gather(x, i)) = Gather(x, [i]).
+    """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
+    Gather(x, [i]).
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
     Targets of Reshape are written like that: one dim of a Shape after the other.
     """
 
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
-    rules = (unsqueeze_of_gather, concat_of_picks)
+    rules = (unsqueeze_of_gather, concat_of_picks, gather_of_all)

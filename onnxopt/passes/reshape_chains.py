@@ -57,6 +57,22 @@ def flatten_of_reshape(m: Match, x: Value) -> Value:
     return result
 
 
+_ONES = one_of("Squeeze", "Unsqueeze")
+
+
+@rewrite(_ONES(_ONES(var("x"), const("a"), name="inner"), const("b"), name="outer"))
+def ones_elsewhere(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Unsqueeze(Squeeze(x, a), b) = Reshape(x, dims of the result), and so the other way round."""
+    if m.inner.op == m.outer.op:
+        m.skip()
+    dims = m.shape(m.outer.output)
+    m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
+    target = [d if isinstance(d, int) else -1 for d in dims or ()]
+    m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
+    result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
+    return result
+
+
 @rewrite(op.Reshape(op.Reshape(var("x"), var("inner"), shared=True), var("target"), name="outer"))
 def reshape_there_and_back(m: Match, x: Value, inner: Value, target: Value) -> Value:
     """Reshape(Reshape(x, s), dims of x and ones) = Squeeze(x) or Unsqueeze(x), whatever computes the dims."""
@@ -122,6 +138,7 @@ class ReshapeChains(RewritePass):
         transpose_of_ones,
         unsqueeze_of_reshape,
         flatten_of_reshape,
+        ones_elsewhere,
         reshape_there_and_back,
         transposes_around_unsqueeze,
     )
