@@ -48,7 +48,7 @@ def bisect(
 
     options = make_options(given)
     with blaming(source):
-        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory)
+        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dtype=options.dtype)
         found = search(source, options, judging, (lambda _: None) if quiet else say)
     place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
     number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""

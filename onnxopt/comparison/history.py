@@ -62,7 +62,7 @@ def judge(
     """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
     `entries`: what the run that made it did, to say which rewrites happened at its places."""
     options = options or OptimizeOptions()
-    with Verifier(source, VerifyOptions(limit=options.limits.memory)) as verifier:
+    with Verifier(source, VerifyOptions(limit=options.limits.memory, dtype=options.dtype)) as verifier:
         verifier.start()
         model = load(source)
         if options.dims or options.shapes:

@@ -23,7 +23,7 @@ from onnxopt.analysis.narrowing import (
     narrowed,
     slots,
 )
-from onnxopt.errors import UsageError
+from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
@@ -54,8 +54,9 @@ class ConvertDtype(ModelPass):
             raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {' or '.join(NARROW)}")
         opset = model.opsets.get("", 0)
         if opset < (least := 13 if self.dtype == "bfloat16" else 7):
-            raise UsageError(
-                f"{self.dtype} takes opset {least}, the model has {opset}", "--target-opset converts it first"
+            raise ModelError(
+                f"{model.name}: {self.dtype} takes opset {least}, the model has {opset}",
+                f"--target-opset {least} converts it first",
             )
         types.update(model)
         plan = _Plan(model, ctx, self.dtype, self.keep_io)

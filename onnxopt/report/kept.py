@@ -8,6 +8,7 @@ from typing import Any, Final
 # Passes whose rules decline what is worth folding, time after time: of a whole backbone, then.
 _FOLDS: Final = ("conv-bn-folding", "conv-add-folding")
 _ORDINARY: Final = "z is not constant"  # a residual connection
+_NEWER: Final = "the standard does not have it in this type"
 _MANY: Final = 8
 _SHOWN: Final = 3  # weights that are named
 
@@ -21,6 +22,10 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
                     if count >= _MANY and reason != _ORDINARY:
                         yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
         elif p["name"] == "convert-dtype":
+            for rule in p["rules"].values():
+                count, example = rule["declined"].get(_NEWER, (0, ""))
+                if count >= _MANY:
+                    yield f"kept: {count:,} nodes stay float32: {_NEWER}, for example {example}; a newer opset may"
             weights = [reason for rule in p["rules"].values() for reason in rule["declined"] if reason.startswith("`")]
             yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
             if len(weights) > _SHOWN:

@@ -11,6 +11,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.api import DifferentResult
+from onnxopt.errors import ModelError
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.narrow import narrowed
 
@@ -84,3 +85,12 @@ def test_a_wrong_weight_is_found_among_roundings(tmp_path: Path) -> None:
     onnx.save(broken, result)
     found = verify(source, result, VerifyOptions(dtype="float16"))
     assert (found.status, [p.value for p in found.places]) == ("different", ["p0"])
+
+
+def test_an_old_opset_is_said_before_anything_else(tmp_path: Path) -> None:
+    model = products([0.3])
+    model.opset_import[0].version = 12
+    onnx.save(model, tmp_path / "a.onnx")
+    with pytest.raises(ModelError, match=r"bfloat16 takes opset 13, the model has 12$") as refused:
+        optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="bfloat16"))
+    assert refused.value.hint == "--target-opset 13 converts it first"
