@@ -75,7 +75,9 @@ class Watch:
         if given["check_each"]:
             self.instruments.append(CheckEach())
         if given["verify_each"]:
-            self.instruments.append(VerifyEach(source))
+            from onnxopt.verification import VerifyOptions
+
+            self.instruments.append(VerifyEach(source, VerifyOptions(dtype=given["dtype"] or "")))
         if given["journal"]:
             self._journal = Journal()
             self.instruments.append(self._journal)
