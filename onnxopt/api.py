@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, VerificationError
 from onnxopt.graph import specialise
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input, save
-from onnxopt.passes.levels import pipeline_for
+from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import (
     Instrument,
     Pass,
@@ -27,6 +27,7 @@ from onnxopt.pipeline import (
 )
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.site import Site
+from onnxopt.protos import is_external
 from onnxopt.verification import (
     DIFFERENT,
     INCONCLUSIVE,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxopt.analysis.cost import ModelStats
-    from onnxopt.graph import Model, Value
+    from onnxopt.graph import Model
 
 Progress = Callable[[str], None]
 
@@ -65,8 +66,9 @@ class OptimizeOptions:
     model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
     `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
     result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
-    the result (these four for files only). `excluded`: single matches that made a result wrong. `limits`: what native
-    code may take that runs on what the model says.
+    the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32 becomes, with `keep_io` not
+    where callers see it. `excluded`: single matches that made a result wrong. `limits`: what native code may take that
+    runs on what the model says.
     """
 
     level: int = 2
@@ -84,6 +86,8 @@ class OptimizeOptions:
     target_opset: int | None = None
     provenance: bool = False
     external: str = "auto"
+    dtype: str = ""
+    keep_io: bool = True
     excluded: tuple[Site, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -101,11 +105,14 @@ class OptimizeOptions:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
         if not 0 <= self.level <= 3:
             raise UsageError(f"there is no level {self.level}", "levels are 0 to 3")
-        return pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
+        chosen = pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
+        return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
 
     def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
         """Settings to run it in. Raises UsageError for unknown names and keys."""
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
+        if self.dtype:  # at every level
+            required = (*required, "convert-dtype", "elim-identity", "dead-code")
         whole = [name for name in self.disable if "@" not in name]
         return PassContext(
             opt_level=self.level,
@@ -162,7 +169,8 @@ class RolledBack:
 
 @dataclass
 class Report:
-    """What one optimization did. `verification` is None when it was not asked for, or nothing was `changed`."""
+    """What one optimization did; bytes are those of the model and its data files. `verification` is None when it was
+    not asked for, or nothing was `changed`."""
 
     source: str
     destination: str
@@ -175,6 +183,7 @@ class Report:
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     rolled_back: list[RolledBack] = field(default_factory=list)
     fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
+    stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -296,7 +305,8 @@ def optimize_file(
         clock = now
 
     if check_result and passes.passes and verifier is None:
-        verifier = Verifier(source, verify_options or VerifyOptions(limit=options.limits.memory))
+        asked = verify_options or VerifyOptions(limit=options.limits.memory)
+        verifier = Verifier(source, replace(asked, dtype=options.dtype) if options.dtype else asked)
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")
@@ -304,6 +314,7 @@ def optimize_file(
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
             verifier.describe(model.proto, override=not options.freeze_initializers)
+        before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model.proto)
         with Staged(destination, home) as staged:
             phase("load")
@@ -323,7 +334,7 @@ def optimize_file(
                 _keep(reproducer, source, passes, ctx, e, options, zero_weights)
                 raise
             phase("write")
-            report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
+            report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
             if verifier is not None and changed:
                 verifier.submit(staged.path, model.tolerances)
@@ -339,6 +350,15 @@ def optimize_file(
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _bytes_of(source: Path, model: Model) -> int:
+    """Of a model's file and the data files that it reads."""
+    if not any(map(is_external, model.proto.graph.initializer)):
+        return source.stat().st_size
+    from onnxopt.analysis.cost import file_bytes
+
+    return file_bytes(model)
 
 
 def _read_again(source: Path, options: OptimizeOptions) -> Model:
@@ -426,6 +446,7 @@ def stats(
     (by input) give dynamic inputs their sizes for that.
     """
     from onnxopt.analysis.cost import model_stats, model_work
+    from onnxopt.settling import settle_shapes
 
     with blaming(model):
         measured = load(model)
@@ -443,36 +464,6 @@ def stats(
             measured = loaded()
         settle_shapes(measured, loaded)
         return replace(counted, work=model_work(measured, top))
-
-
-# What computes shapes, and nothing that changes which values there are.
-_SHAPES = "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches)"
-
-
-def settle_shapes(model: Model, again: Callable[[], Model]) -> None:
-    """Give the values of `model` the types and shapes they have in a copy, which `again` makes, once its shape
-    arithmetic is constant: inference alone does not see through it. A value keeps its name, and what has the name its
-    shape."""
-    from onnxopt.analysis import types
-
-    types.update(model)
-    if all(types.static_shape(v) is not None for node in model.nodes() for v in node.outputs if v is not None):
-        return
-    folded = again()
-    execute(parse_pipeline(_SHAPES), folded, PassContext(opt_level=1))
-    types.update(folded)
-    known: dict[str, Value] = {}
-    for scope in folded.scopes():
-        known |= scope.initializers
-        known |= {v.name: v for node in scope for v in node.outputs if v is not None}
-    for node in model.nodes():
-        for v in node.outputs:
-            same = known.get(v.name) if v is not None else None
-            if v is None or same is None:
-                continue
-            shape = types.shape(same)
-            if shape is not None and types.static_shape(v) is None:
-                v.dtype, v.shape = types.dtype(same), shape
 
 
 __all__ = [

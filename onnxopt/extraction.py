@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.analysis import types
+from onnxopt.analysis.cost import file_bytes
 from onnxopt.analysis.cut import Cut, cut
 from onnxopt.analysis.shape_data import ShapeData
 from onnxopt.analysis.submodel import submodel
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Extraction:
     """What `extract_file` wrote: `nodes` of `nodes_before`, bodies and functions counted; the types of `inputs` that
-    have no default and of `outputs` by name; the `bytes` of the model and its data; the `data` files it reads.
+    have no default and of `outputs` by name; the `bytes` of the model and its data, and those of the source
+    (`bytes_before`); the `data` files it reads.
 
     `unneeded`: inputs that were asked for, but no output needs them. `left_out`: outputs of the model that the inputs
     do not give.
@@ -38,6 +41,7 @@ class Extraction:
     data: list[str]
     unneeded: list[str]
     left_out: list[str]
+    bytes_before: int = 0
 
 
 def extract(model: str | Path | ModelProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> ModelProto:
@@ -95,7 +99,22 @@ def extract_file(
         files,
         found.unneeded,
         found.left_out,
+        file_bytes(model),
     )
+
+
+@contextmanager
+def cut_off(
+    source: Path, destination: Path, inputs: Sequence[str], outputs: Sequence[str]
+) -> Iterator[tuple[Path, Extraction]]:
+    """What `extract_file` writes, in a folder beside `destination` that goes when the block is left: something to be
+    optimized into `destination`, and held against. Raises what `extract_file` raises."""
+    refuse_overwriting_input(source, destination)
+    with Staged(destination) as staged:
+        file = staged.path.with_name(source.name) if source.suffix else staged.path.with_suffix(".onnx")
+        file = file.parent / "cut" / file.name
+        file.parent.mkdir()
+        yield file, extract_file(source, file, inputs, outputs)
 
 
 def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
@@ -104,7 +123,9 @@ def _part(model: Model, found: Cut, again: Callable[[], Model]) -> ModelProto:
     if not _proven(inner):
         _sweep(model)
     if not _proven(inner):
-        from onnxopt.api import settle_shapes  # here, as the passes take longer to import than most parts to extract
+        from onnxopt.settling import (
+            settle_shapes,  # here, as the passes take longer to import than most parts to extract
+        )
 
         settle_shapes(model, again)
         _sweep(model)
@@ -123,4 +144,4 @@ def _sweep(model: Model) -> None:
         pass
 
 
-__all__ = ["Extraction", "extract", "extract_file"]
+__all__ = ["Extraction", "cut_off", "extract", "extract_file"]

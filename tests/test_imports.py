@@ -14,6 +14,7 @@ ORDER = [
     ["rewriting"],
     ["pipeline"],
     ["passes"],
+    ["settling"],
     ["api"],
     ["bisect", "extraction"],
     ["rollback"],

@@ -134,7 +134,7 @@ def model_stats(model: Model) -> ModelStats:
     weights = set(model.graph.initializers)
     return ModelStats(
         path=str(model.path or ""),
-        file_bytes=_file_bytes(model),
+        file_bytes=file_bytes(model),
         ir_version=model.ir_version,
         opsets={o or "ai.onnx": v for o, v in model.opsets.items()},
         nodes=sum(operators.values()),
@@ -186,7 +186,7 @@ def _held(node: Node) -> Held | None:
     return element_type(array), array.shape
 
 
-def _file_bytes(model: Model) -> int:
+def file_bytes(model: Model) -> int:
     """The model file, and each data file that a tensor of its graphs refers to, once."""
     if model.path is None or not model.path.is_file():
         return 0

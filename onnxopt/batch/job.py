@@ -23,7 +23,8 @@ class Job:
     `check`: write nothing, and say whether the result would be another file. `backup`: a suffix under which what is
     replaced in place is kept, unless such a file is there already. `cache`: a folder with results of earlier runs.
     `plugins`: files or modules that define passes. `reproducer`: a folder for what repeats a failure, without weights
-    if `zero_weights`. `token`: tells the job from others, also when it is tried again.
+    if `zero_weights`. `stats`: the report says what was in the model, and what is in the result. `token`: tells the
+    job from others, also when it is tried again.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Job:
     plugins: tuple[str, ...] = ()
     reproducer: str = ""
     zero_weights: bool = False
+    stats: bool = False
     token: str = field(default_factory=lambda: uuid4().hex[:12])
 
     @property

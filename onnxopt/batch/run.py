@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnxopt.api import Report
     from onnxopt.io.staging import StagingFolder
     from onnxopt.pipeline import Instrument
+    from onnxopt.pipeline.instruments import Counts
     from onnxopt.worker.service import Spare
 
 Phase = Callable[[str], None]
@@ -96,10 +97,12 @@ def _optimized(
 ) -> Report:
     from onnxopt.rollback import optimize_or_roll_back
 
+    counts = _counts() if job.stats else None
+    counting = [counts] if counts is not None else []
     verifier = None
-    if job.verify_options is not None and (job.options.level or job.options.pipeline):
+    if job.verify_options is not None and (job.options.level or job.options.pipeline or job.options.dtype):
         verifier = Verifier(source, job.verify_options, spare=judge)
-    return optimize_or_roll_back(
+    report = optimize_or_roll_back(
         source,
         made,
         job.options,
@@ -108,11 +111,21 @@ def _optimized(
         strict=job.strict,
         allow_unverified=job.allow_unverified,
         progress=progress,
-        instruments=instruments,
+        instruments=[*instruments, *counting],
+        again=counting,
         reproducer=job.reproducer or None,
         zero_weights=job.zero_weights,
         home=_home(job, source),
     )
+    if counts is not None:
+        report.stats = counts.to_dict(job.source, job.destination, report.bytes_after)
+    return report
+
+
+def _counts() -> Counts:
+    from onnxopt.pipeline.instruments import Counts
+
+    return Counts()
 
 
 def _home(job: Job, source: Path) -> Path | None:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.batch import Budget, Job, Outcome, destinations, run, run_locally, worst_code
-from onnxopt.cli.options import json_text, write_bytes, write_text
+from onnxopt.cli.changes import changes_markdown, show_changes
+from onnxopt.cli.files import json_text, write_bytes, write_text
 from onnxopt.cli.say import say, say_all, say_command, say_error
 from onnxopt.cli.telling import Telling
 from onnxopt.errors import OnnxOptError, UsageError
@@ -79,7 +80,7 @@ def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
 
     try:
         with open(file, "a", encoding="utf-8") as f:
-            f.write(markdown(records) + "\n")
+            f.write(markdown(records) + "\n" + changes_markdown(records))
     except OSError as e:
         say(f"warning: GITHUB_STEP_SUMMARY: cannot write {file}: {e.strerror or e}", err=True)
 
@@ -101,12 +102,17 @@ def optimize_many(
                 board.done(outcome.source)
                 if shown and not sys.stdout.isatty():
                     _say(outcome, telling.verbose)
+                    if telling.stats and outcome.report is not None:
+                        show_changes(outcome.report)
 
             outcomes = _run(jobs, processes, executor, done, board.phase, instruments)
     except KeyboardInterrupt:
         say(err=True)  # behind the terminal's ^C, as click does
         raise Interrupted(finished, len(jobs), executor) from None
     if shown:
+        if telling.stats and sys.stdout.isatty():
+            for outcome in outcomes:
+                show_changes(outcome.report or {})
         _conclude(outcomes, telling.verbose)
     for note in dict.fromkeys(note for outcome in outcomes for note in outcome.notes):
         say(f"warning: {note}", err=True)

@@ -51,7 +51,7 @@ def bisect(
 
     options = make_options(given)
     with blaming(source):
-        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dims=verify_dims)
+        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dims=verify_dims, dtype=options.dtype)
         found = search(source, options, judging, (lambda _: None) if quiet else say)
     place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
     number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""
@@ -63,7 +63,7 @@ def bisect(
         for line in found.match:
             say(f"    {line}")
     if found.submodel is not None:
-        from onnxopt.cli.options import write_bytes
+        from onnxopt.cli.files import write_bytes
 
         output = output or source.with_name(f"{source.stem}.bisect.onnx")
         write_bytes(output, found.submodel.SerializeToString())

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.options import known_rules, load_plugins, plugin_option
+from onnxopt.cli.completing import known_rules
+from onnxopt.cli.options import load_plugins, plugin_option
 from onnxopt.cli.say import say
 
 if TYPE_CHECKING:

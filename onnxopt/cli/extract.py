@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.options import external_option, known_values, names
+from onnxopt.cli.completing import known_values, names
+from onnxopt.cli.options import external_option
 from onnxopt.cli.say import say
 from onnxopt.errors import few
+
+if TYPE_CHECKING:
+    from onnxopt.extraction import Extraction
 
 
 @click.command(epilog="Exit codes: 0 written, 2 wrong usage, unreadable input or unwritable output.")
@@ -56,10 +61,7 @@ def extract(
 
     external = {"copy": "copy", "reference": "reuse"}[data] if data is not None else external
     done = extract_file(model, destination, inputs, outputs, external=external)
-    if done.unneeded:
-        say(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
-    if done.left_out:
-        say(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
+    say_cut(done)
     if quiet:
         return
     counts = f"{done.nodes:,} of {done.nodes_before:,} nodes, {_count(done.inputs, 'input')}"
@@ -68,6 +70,14 @@ def extract(
     for kind, types in (("input", done.inputs), ("output", done.outputs)):
         for name, type_text in types.items():
             say(f"  {kind:6}  {name}: {type_text}")
+
+
+def say_cut(done: Extraction) -> None:
+    """Warn of what was named, or is an output, and is not there."""
+    if done.unneeded:
+        say(f"warning: no output needs {_few(done.unneeded)}: left out of the inputs", err=True)
+    if done.left_out:
+        say(f"warning: the inputs do not give {_few(done.left_out)}: left out of the outputs", err=True)
 
 
 def _few(values: list[str]) -> str:

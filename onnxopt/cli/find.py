@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.options import json_text
+from onnxopt.cli.files import json_text
 from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.errors import UsageError
 

@@ -107,6 +107,8 @@ def main() -> None:
     except click.ClickException as e:
         _misused(e)
     except OnnxOptError as e:
+        if e.__cause__ is not None and os.environ.get("ONNXOPT_DEBUG"):
+            _say_trace()
         _fail(e.message, e.hint, e.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

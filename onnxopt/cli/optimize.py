@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from onnxopt.cli.completing import known_values, names
 from onnxopt.cli.feeds import input_option, verify_dim_option
-from onnxopt.cli.options import (
-    Recorder,
-    Watch,
-    external_option,
-    instrument_options,
-    json_text,
-    make_options,
-    memory_option,
-    pipeline_options,
-    write_text,
-)
+from onnxopt.cli.options import external_option, make_options, memory_option, pipeline_options
 from onnxopt.cli.project import ProjectCommand
-from onnxopt.cli.say import say
+from onnxopt.cli.single import Single
 from onnxopt.cli.telling import Telling
+from onnxopt.cli.watching import WATCHES, Watch, instrument_options
 from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
-    from onnxopt.api import OptimizeOptions, Report
     from onnxopt.batch import Budget
-    from onnxopt.verification import VerifyOptions
 
 
 @click.command(
@@ -67,6 +56,24 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
 )
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
+@click.option(
+    "--inputs",
+    "begin",
+    callback=names,
+    multiple=True,
+    shell_complete=known_values,
+    metavar="NAMES",
+    help="Of IN OUT: begin at these values instead of the model's inputs.",
+)
+@click.option(
+    "--outputs",
+    "end",
+    callback=names,
+    multiple=True,
+    shell_complete=known_values,
+    metavar="NAMES",
+    help="Of IN OUT: give out these values, and drop the model's other outputs.",
+)
 @external_option
 @pipeline_options
 @click.option(
@@ -105,6 +112,7 @@ if TYPE_CHECKING:
     help="If a pass fails, leave in this folder what `onnxopt reproduce` needs.",
 )
 @click.option("--zero-weights", is_flag=True, help="Leave the weights out of the reproducer: zeros in their place.")
+@click.option("--stats", is_flag=True, help="Show what changed, operator by operator, as `onnxopt stats IN OUT` does.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("-v", "--verbose", count=True, help="Show rules, and why others declined.")
 def optimize(
@@ -120,6 +128,8 @@ def optimize(
     junit: Path | None,
     form: str,
     provenance: bool,
+    begin: tuple[str, ...],
+    end: tuple[str, ...],
     external: str,
     strict: bool,
     allow_unverified: bool,
@@ -135,6 +145,7 @@ def optimize(
     report_file: Path | None,
     reproducer: Path | None,
     zero_weights: bool,
+    stats: bool,
     quiet: bool,
     verbose: int,
     **given: Any,
@@ -147,6 +158,8 @@ def optimize(
     onnxopt optimize model.onnx model.opt.onnx
     onnxopt optimize model.onnx model.opt.onnx -v --report report.json
     onnxopt optimize model.onnx model.opt.onnx --input tokens=tokens.npy
+    onnxopt optimize model.onnx model.fp16.onnx --dtype float16 --stats
+    onnxopt optimize model.onnx features.onnx --outputs pooled
     onnxopt optimize model.onnx model.opt.onnx --pipeline "canonicalize,fixpoint(elim-identity,dead-code)"
     onnxopt optimize model.onnx model.opt.onnx --time-passes --print-ir-after=conv-bn-folding
     onnxopt optimize models/*.onnx --out-dir build/ --jobs 2 --cache-dir .cache
@@ -174,12 +187,31 @@ def optimize(
     if plain and len(models) == 2 and jobs > 1 and _is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
+    if (begin or end) and not plain:
+        raise UsageError("--inputs and --outputs are for IN OUT", "onnxopt extract cuts a model, one at a time")
+    if (begin or end) and external == "reuse":
+        raise UsageError("--external reuse contradicts --inputs and --outputs", "weights are copied, or inline")
     verify_options = None
     if not no_verify:
         verify_options = VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"], dims=verify_dims)
-    telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
+        verify_options = replace(verify_options, dtype=given["dtype"] or "")
+    telling = Telling(
+        form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
+    )
     allow_unverified |= not telling.to_machines
-    single = _Single(report_file, reproducer, zero_weights, strict, allow_unverified, verbose, max_rewrites, external)
+    single = Single(
+        report_file,
+        reproducer,
+        zero_weights,
+        strict,
+        allow_unverified,
+        verbose,
+        max_rewrites,
+        external,
+        begin,
+        end,
+        stats,
+    )
     if plain and models[1] == "-":
         if form == "json":
             raise UsageError(
@@ -201,7 +233,7 @@ def optimize(
     from onnxopt.cli.batch import Places, optimize_many
 
     pairs = Places(models, out_dir, in_place, check).pairs()
-    if len(pairs) > 1 and (many := [name for name in _ONE_ONLY if given[name]]):
+    if len(pairs) > 1 and (many := [name for name in WATCHES if given[name]]):
         raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
     options = make_options(given, max_rewrites, provenance, external)
     watch = Watch(Path(pairs[0][0]), given)
@@ -213,14 +245,11 @@ def optimize(
         "cache": cache_dir or "",
     }
     made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or ""), "zero_weights": zero_weights}
+    made_of["stats"] = stats or telling.has_summary
     todo = [Job(a, b, options, verify_options, **made_of) for a, b in pairs]
     code = optimize_many(todo, jobs, executor, telling, watch.instruments)
     watch.report()
     sys.exit(code) if code else None
-
-
-_SHOWN = 3  # sites in a hint
-_ONE_ONLY = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
 
 
 def _where_to(model: str) -> UsageError:
@@ -243,119 +272,3 @@ def _budgets(texts: tuple[str, ...]) -> tuple[Budget, ...]:
 def _is_given(name: str) -> bool:
     """Is the option on the command line, not just in a project's file?"""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-@dataclass(frozen=True)
-class _Single:
-    """IN OUT: the way that starts fastest and shows most."""
-
-    report_file: Path | None
-    reproducer: Path | None
-    zero_weights: bool
-    strict: bool
-    allow_unverified: bool
-    verbose: int
-    max_rewrites: int | None
-    external: str
-
-    def run(
-        self,
-        source: Path,
-        destination: Path,
-        verify_options: VerifyOptions | None,
-        telling: Telling,
-        given: dict[str, Any],
-        provenance: bool,
-        called: tuple[str, ...] = (),
-    ) -> int:
-        """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
-        what `optimize_file` raises."""
-        from onnxopt.verification import Verifier
-
-        verifier = None
-        if verify_options is not None and (given["level"] or given["pipeline"]):
-            verifier = Verifier(source, verify_options)
-            verifier.start()  # it imports while we import
-        from onnxopt.api import DifferentResult
-        from onnxopt.report.progress import Progress
-        from onnxopt.rollback import optimize_or_roll_back
-
-        options, watch = make_options(given, self.max_rewrites, provenance, self.external), Watch(source, given)
-        if self.verbose or self.report_file is not None:
-            from onnxopt.pipeline.instruments import Sizes
-
-            watch.instruments.append(Sizes())
-        recorder = Recorder() if self.report_file is not None else None
-        if recorder is not None:
-            watch.instruments += recorder.instruments
-        failure: DifferentResult | None = None
-        with Progress(enabled=not telling.quiet, steps=True) as progress:
-            try:
-                report = optimize_or_roll_back(
-                    source,
-                    destination,
-                    options,
-                    verify_options=verify_options,
-                    verifier=verifier,
-                    strict=self.strict,
-                    allow_unverified=self.allow_unverified,
-                    progress=progress.phase,
-                    instruments=watch.instruments,
-                    again=recorder.instruments if recorder is not None else (),
-                    reproducer=self.reproducer,
-                    zero_weights=self.zero_weights,
-                )
-            except DifferentResult as e:
-                failure, report = e, e.report
-        if called:
-            report.source, report.destination = called
-        if self.report_file is not None and recorder is not None:
-            write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
-        if not telling.quiet and telling.format == "text":
-            _print(report.to_dict(), self.verbose, telling.data_on_stdout)
-        watch.report()
-        _warn_of_unknown(options, report)
-        code = _warn(report.rolled_back) if report.rolled_back else 0
-        if telling.wanted:
-            from onnxopt.cli.batch import finish_single
-
-            code = finish_single(telling, report, failure, code)
-        if failure is not None:
-            raise failure
-        return code
-
-
-def _warn(rolled_back: list[Any]) -> int:
-    from onnxopt.report.plain import left_out
-
-    for r in rolled_back:
-        for line in (f"warning: {left_out(asdict(r))}", *(f"  {r.scope}: {line}" for line in r.match)):
-            say(line, err=True)
-    without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
-    disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
-    more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
-    say(f"hint: report it; {more}", err=True)
-    return 3
-
-
-def _warn_of_unknown(options: OptimizeOptions, report: Report) -> None:
-    """Of what --disable names, but the run did not meet."""
-    for site in options.sites():
-        if site not in report.pipeline.left_out:
-            say(f"warning: --disable {site}: there was nothing to leave out", err=True)
-
-
-def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
-    """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
-    if sys.stdout.isatty():
-        from onnxopt.report.console import print_report
-
-        print_report(report, verbose)
-        if report["source"] and report["destination"]:
-            places = shlex.join((report["source"], report["destination"]))
-            say(f"next: onnxopt report {places} -o report.html", dim=True)
-    else:
-        from onnxopt.report.plain import lines
-
-        for line in lines(report, verbose):
-            say(line, err=data_on_stdout)

@@ -1,23 +1,20 @@
-"""Options that several commands share: what to run, and what to watch."""
+"""Options that several commands share: what to run, and what that may take."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from onnxopt.cli.say import say
+from onnxopt.cli.completing import known_passes, known_rules, names
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
     from onnxopt.api import OptimizeOptions
-    from onnxopt.pipeline import Instrument
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -33,54 +30,6 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer cli
             return int(float(number) * _UNITS[unit])
         except ValueError:
             self.fail(f"{value!r} is not a number of bytes, like 65536 or 4M", param, ctx)
-
-
-def names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Names given one by one or with commas between them."""
-    return tuple(name.strip() for text in value for name in text.split(",") if name.strip())
-
-
-def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: names of passes that begin like this, after those that are there with commas."""
-    import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import all_passes
-
-    return _completed(all_passes(), incomplete)
-
-
-def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: names of passes, and of their rules."""
-    import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import RewritePass, all_passes
-
-    passes = all_passes()
-    rules = [rule.name for cls in passes.values() if issubclass(cls, RewritePass) for rule in cls.rules]
-    return _completed((*passes, *rules), incomplete)
-
-
-def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell: values of the main graph of the command's MODEL."""
-    # An option without its value, yet to be written, keeps click from giving the arguments their names.
-    model = Path(ctx.params.get("model") or next(iter(ctx.args), ""))
-    if not model.is_file():
-        return []
-    from onnxopt.errors import ModelError
-    from onnxopt.io.load import read_proto
-
-    try:
-        graph = read_proto(model).graph
-    except ModelError:
-        return []  # the command itself will say so
-    stored = {tensor.name for tensor in graph.initializer}
-    free = [i.name for i in graph.input if i.name not in stored]
-    known = (*free, *(name for node in graph.node for name in node.output))
-    # Shells put names on the command line as they are: not those that mean something there.
-    return _completed((name for name in known if re.fullmatch(r"[\w./:@+=][\w./:@+=-]*", name)), incomplete)
-
-
-def _completed(known: Iterable[str], incomplete: str) -> list[str]:
-    before, comma, start = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in known if name.startswith(start)]
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -127,7 +76,7 @@ def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, .
     return shapes
 
 
-def _apply(options: list[Callable[[F], F]], function: F) -> F:
+def apply_all(options: list[Callable[[F], F]], function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
@@ -196,7 +145,7 @@ plugin_option = click.option(
 
 def pipeline_options(function: F) -> F:
     """What to run. The command gets these as `pipeline=...` and so on; `make_options` reads them."""
-    return _apply(
+    return apply_all(
         [
             click.option(
                 "-O",
@@ -257,6 +206,17 @@ def pipeline_options(function: F) -> F:
             click.option(
                 "--target-opset", type=click.IntRange(7), metavar="N", help="Convert the model to this opset first."
             ),
+            click.option(
+                "--dtype",
+                type=click.Choice(["float16", "bfloat16"]),
+                help="Hold in this type what is float32, weights and values, but where an operator needs more.",
+            ),
+            click.option(
+                "--keep-io/--no-keep-io",
+                default=True,
+                show_default=True,
+                help="With --dtype: inputs and outputs stay float32.",
+            ),
             click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
             click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
             limit_option,
@@ -308,6 +268,8 @@ def make_options(
         provenance=provenance,
         limits=Limits(given["limit"], given["work"]),
         external=external,
+        dtype=given["dtype"] or "",
+        keep_io=given["keep_io"],
     )
 
 
@@ -318,139 +280,3 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
 
         for plugin in plugins:
             load_module(plugin)
-
-
-def instrument_options(function: F) -> F:
-    """What to watch; `Watch` makes instruments of it."""
-    return _apply(
-        [
-            click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
-            click.option(
-                "--print-ir-after",
-                callback=names,
-                multiple=True,
-                metavar="PASS|all|changed",
-                help="Print the model as text after these passes.",
-            ),
-            click.option(
-                "--print-ir-before", callback=names, multiple=True, metavar="PASS|all", help="And before these."
-            ),
-            click.option(
-                "--dump-dir",
-                type=click.Path(path_type=Path, file_okay=False),
-                help="Write the model after each pass that changed it into this folder, numbered.",
-            ),
-            click.option("--check-each", is_flag=True, help="Check the graph's invariants after each pass."),
-            click.option("--verify-each", is_flag=True, help="Compare with the original after each pass."),
-            click.option(
-                "--journal",
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="Write which rule made which node, as JSON.",
-            ),
-        ],
-        function,
-    )
-
-
-class Watch:
-    """The instruments that the command line asks for; `report` shows what they found."""
-
-    def __init__(self, source: Path, given: dict[str, Any]) -> None:
-        self.instruments: list[Instrument] = []
-        self._timing: Any = None
-        self._journal: Any = None
-        self._file: Path | None = given["journal"]
-        if not any(given[k] for k in _WATCHES):
-            return
-        from onnxopt.pipeline import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
-        from onnxopt.pipeline.registry import get_pass
-
-        for name in (*given["print_ir_after"], *given["print_ir_before"]):
-            if name not in ("all", "changed"):
-                get_pass(name)
-        if given["print_ir_after"] or given["print_ir_before"]:
-            self.instruments.append(PrintIR(given["print_ir_after"], given["print_ir_before"]))
-        if given["dump_dir"]:
-            self.instruments.append(DumpModels(given["dump_dir"]))
-        if given["check_each"]:
-            self.instruments.append(CheckEach())
-        if given["verify_each"]:
-            self.instruments.append(VerifyEach(source))
-        if given["journal"]:
-            self._journal = Journal()
-            self.instruments.append(self._journal)
-        if given["time_passes"]:
-            self._timing = Timing()
-            self.instruments.append(self._timing)
-
-    def report(self) -> None:
-        """Print the times to stderr and write the journal."""
-        if self._timing is not None:
-            for line in self._timing.lines():
-                say(line, err=True)
-        if self._journal is not None and self._file is not None:
-            import json
-
-            write_text(self._file, json.dumps(self._journal.to_list(), indent=2) + "\n")
-
-
-class Recorder:
-    """What `--report` says beside the report itself: when each pass ran, and which rule made which node."""
-
-    def __init__(self) -> None:
-        from onnxopt.pipeline.instruments import Journal, Timeline
-
-        self._timeline, self._journal = Timeline(), Journal()
-        self.instruments: list[Instrument] = [self._timeline, self._journal]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"timeline": self._timeline.to_list(), "journal": self._journal.to_list()}
-
-
-_WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
-
-
-def json_text(data: Any) -> str:
-    """JSON that every reader takes: infinity and NaN are null."""
-    import json
-
-    text = json.dumps(_finite(data), indent=2, allow_nan=False)
-    return text.replace("##", "#\\u0023") + "\n"  # only strings have it, and builds read commands that begin so
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a report. Raises WriteError."""
-    write_bytes(path, text.encode())
-
-
-@contextmanager
-def blaming_files(*files: Path) -> Iterator[None]:
-    """`io.blaming` for commands that need nothing of it as long as all goes well."""
-    try:
-        yield
-    except Exception:
-        from onnxopt.io import blaming
-
-        with ExitStack() as stack:
-            for file in files:
-                stack.enter_context(blaming(file))
-            raise
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file besides the result. Raises WriteError."""
-    from onnxopt.errors import WriteError
-
-    try:
-        path.write_bytes(data)
-    except OSError as e:
-        raise WriteError(f"cannot write {path}: {e.strerror or e}", "the model itself was written") from None

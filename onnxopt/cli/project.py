@@ -20,10 +20,11 @@ CHOOSES: Final = frozenset(
         *("dim", "shape", "keep-dynamic", "freeze-initializers", "inline-functions", "target-opset", "allow-domain"),
         "verify-dim",
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
+        *("keep-io", "no-keep-io", "stats"),
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
         # of commands that read no such file
         *("runs", "seconds", "warmup", "threads", "provider", "cases", "pieces", "top", "no-work", "node", "ops"),
-        *("external", "outputs", "data", "allow-single-node", "no-single-node"),
+        *("external", "data", "allow-single-node", "no-single-node"),
         *("match-outputs", "overlapping", "ignore-literals", "exact", "single-use"),
     )
 )
@@ -36,6 +37,8 @@ ACTS: Final = {
     **dict.fromkeys(("report", "journal", "junit"), _WRITES),
     "executor": "names a machine to send to",
     **dict.fromkeys(("input", "inputs", "from"), "names what is read, and believed"),
+    "outputs": "drops what the model gives",
+    "dtype": "decides how exact a result is",
     "no-verify": "switches verification off",
     "allow-unverified": "accepts what is not verified",
     **dict.fromkeys(("rtol", "atol"), "decides how wrong a result may be"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import json_text, parse_dims, parse_shapes
+from onnxopt.cli.files import json_text
+from onnxopt.cli.options import parse_dims, parse_shapes
 from onnxopt.cli.say import say_all
 
 

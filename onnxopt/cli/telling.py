@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Telling:
     """`format` text or json; `junit`: a file for JUnit's XML; `report`: one for the JSON; `budgets` to keep;
-    `quiet`: errors only; `data_on_stdout`: stdout is the model's; `verbose`: rules, and reasons for declining."""
+    `quiet`: errors only; `data_on_stdout`: stdout is the model's; `verbose`: rules, and reasons for declining;
+    `stats`: what changed, operator by operator."""
 
     format: str = "text"
     junit: Path | None = None
@@ -23,6 +24,12 @@ class Telling:
     quiet: bool = False
     data_on_stdout: bool = False
     verbose: int = 0
+    stats: bool = False
+
+    @property
+    def has_summary(self) -> bool:
+        """Is there a page of GitHub's to write on?"""
+        return bool(os.environ.get("GITHUB_STEP_SUMMARY"))
 
     @property
     def to_machines(self) -> bool:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.options import blaming_files, dim_option, json_text, limit_option, memory_option, names
+from onnxopt.cli.completing import names
+from onnxopt.cli.files import blaming_files, json_text
+from onnxopt.cli.options import dim_option, limit_option, memory_option
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that each load and each run may take.",
 )
+@click.option(
+    "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may hold in this type what is float32 in A."
+)
 @click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
@@ -75,6 +80,7 @@ def verify(
     provider: str,
     seed: int,
     timeout: float,
+    dtype: str | None,
     strict: bool,
     form: str,
     quiet: bool,
@@ -109,6 +115,7 @@ def verify(
         pieces=pieces,
         memory=memory,
         limit=limit,
+        dtype=dtype or "",
     )
     with Progress(enabled=not quiet) as progress, blaming_files(a, b):
         progress.phase("comparing")

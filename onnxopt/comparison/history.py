@@ -70,7 +70,7 @@ def judge(
     `entries`: what the run that made it did, to say which rewrites happened at its places; `tolerances`: by how much
     passes said that they change outputs."""
     options = options or OptimizeOptions()
-    with Verifier(source, VerifyOptions(limit=options.limits.memory)) as verifier:
+    with Verifier(source, VerifyOptions(limit=options.limits.memory, dtype=options.dtype)) as verifier:
         verifier.start()
         model = load(source)
         if options.dims or options.shapes:

@@ -34,7 +34,7 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
         for info in _infos(graph):
             for axis, dim in enumerate(info.type.tensor_type.shape.dim):
                 given = fixed.get(dim.dim_param or f"{info.name}[{axis}]")
-                if given is not None and not dim.HasField("dim_value"):
+                if given is not None and not _is_fixed(dim):
                     dim.dim_value = given
         model.version += 1
         model.interface = interface_of(model.proto)
@@ -55,13 +55,18 @@ def _fix_shape(info: ValueInfoProto, shape: Sequence[int], fixed: dict[str, int]
     if len(tensor.dim) != len(shape):
         raise UsageError(f"input {info.name!r} has {len(tensor.dim)} dims, {len(shape)} are given", "give each of them")
     for axis, (dim, size) in enumerate(zip(tensor.dim, shape)):
-        if dim.HasField("dim_value"):
+        if _is_fixed(dim):
             if dim.dim_value != size:
                 raise UsageError(
                     f"dim {axis} of input {info.name!r} is {dim.dim_value}, not {size}", "it is not dynamic"
                 )
         else:
             _fix(fixed, dim.dim_param or f"{info.name}[{axis}]", size)
+
+
+def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
+    """Is it a number? Some exporters write -1 for any."""
+    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
 
 
 def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
@@ -73,4 +78,6 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
 
 def _near(name: str, known: Iterable[str], what: str) -> str:
     names = sorted(known)
-    return nearest(name, names, f"the {what} are {', '.join(names) or 'all static'}")
+    if not names:
+        return f"its {what} have no names: --shape INPUT:1,3 fixes them" if what == "dims" else "it has none"
+    return nearest(name, names, f"the {what} are {', '.join(names)}")

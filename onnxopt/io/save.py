@@ -63,8 +63,10 @@ class Staged:
 
     @property
     def bytes(self) -> int:
-        """Of all that was staged."""
-        return sum(file.stat().st_size for file in [self._made, *self._data])
+        """Of the model, and of the data files that it reads, staged or not."""
+        staged = self._data
+        others = {self.home / name for name in self.read} - {self.home / file.name for file in staged}
+        return sum(file.stat().st_size for file in (self._made, *staged, *others) if file.is_file())
 
     @property
     def _data(self) -> list[Path]:

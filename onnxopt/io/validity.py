@@ -21,22 +21,21 @@ def blaming(source: str | Path | ModelProto) -> Iterator[None]:
     try:
         yield
     except (PassError, InvariantError) as e:
-        _blame(source, e.message, e)
+        _blame(source, e)
         raise
     except (OnnxOptError, OSError):
         raise
     except Exception as e:
-        _blame(source, f"{type(e).__name__}: {' '.join(str(e).split())}", e)
+        _blame(source, e)
         raise
 
 
-def _blame(source: str | Path | ModelProto, message: str, error: Exception) -> None:
+def _blame(source: str | Path | ModelProto, error: Exception) -> None:
     objection = _objection(source)
     if objection:
         name = source.graph.name if isinstance(source, ModelProto) else source
-        raise ModelError(
-            f"{name}: not a valid model: {objection}", f"export it anew; what failed is {message}"
-        ) from error
+        hint = "export it anew, or repair it; ONNXOPT_DEBUG=1 shows what it breaks here"
+        raise ModelError(f"{name}: not a valid model: {objection}", hint) from error
 
 
 def _objection(source: str | Path | ModelProto) -> str:

@@ -36,6 +36,9 @@ from onnxopt.passes import (
     slices_to_split,
     transpose_propagation,
 )
+from onnxopt.pipeline.registry import register_later
+
+register_later("convert-dtype", "onnxopt.passes.convert_dtype")
 
 __all__ = [
     "canonicalize",

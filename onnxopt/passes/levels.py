@@ -34,6 +34,14 @@ LEVELS: Final = (
 )
 
 
+def converting(pipeline: Sequential, dtype: str, keep_io: bool) -> Sequential:
+    """The pipeline, then the conversion to a narrower type, and the pipeline again: weights are folded before they are
+    rounded, and what the Casts leave to do is done."""
+    convert = get_pass("convert-dtype")(dtype=dtype, keep_io=keep_io)  # type: ignore[call-arg]
+    clean = pipeline.passes or parse_pipeline("elim-identity,dead-code").passes
+    return Sequential((*pipeline.passes, convert, *clean))
+
+
 def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
     """The pipeline of a level, 0 to 3. The passes named in `extra` join its last fixed point, placed by their own
     `after` and `before`, else at the end. Raises UsageError for a name that does not exist."""

@@ -20,6 +20,7 @@ P = TypeVar("P", bound=Pass)
 GROUP = "onnxopt.passes"  # the entry point group of plugins
 
 _PASSES: dict[str, type[Pass]] = {}
+_LATER: dict[str, str] = {}  # modules of passes that few runs need
 _ORIGINS: dict[str, str] = {}  # of passes from plugins: distribution and version
 _LOADED: list[str] = []  # the entry points, once they are
 _MODULES: list[str] = []  # files and modules that users named
@@ -102,13 +103,29 @@ def _defined(cls: type[P]) -> Iterator[type[P]]:
         yield from _defined(below)
 
 
+def register_later(name: str, module: str) -> None:
+    """Make a pass known that is imported when somebody asks for it."""
+    _LATER[name] = module
+
+
+def _import_later(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in _PASSES and name in _LATER:
+            for found in vars(import_module(_LATER[name])).values():
+                if isinstance(found, type) and issubclass(found, Pass) and getattr(found, "info", None) is not None:
+                    register(found)
+
+
 def get_pass(name: str) -> type[Pass]:
     """The pass called `name`; plugins are loaded if onnxopt has none. Raises UsageError with the nearest names."""
     name = name.strip().replace("_", "-")
+    _import_later([name])
     if name not in _PASSES:
         load_plugins()
     if name not in _PASSES:
-        raise UsageError(f"no pass is called {name!r}", nearest(name, _PASSES, "`onnxopt passes` lists them"))
+        raise UsageError(
+            f"no pass is called {name!r}", nearest(name, {**_PASSES, **_LATER}, "`onnxopt passes` lists them")
+        )
     return _PASSES[name]
 
 
@@ -127,6 +144,7 @@ def disabled_requirement(info: PassInfo, disabled: Collection[str]) -> str:
 
 def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
     """Every registered pass by name, in order of registration, plugins last (without `plugins`: if loaded)."""
+    _import_later(_LATER)
     if plugins:
         load_plugins()
     return dict(_PASSES)

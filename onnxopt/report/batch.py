@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from onnxopt.plaintext import cleaned
-from onnxopt.report import places
+from onnxopt.report import kept, places
 from onnxopt.report import verdict as judged
 from onnxopt.report.plain import left_out, size
 
@@ -17,6 +17,8 @@ def lines(outcome: dict[str, Any]) -> Iterator[str]:
     """One line for an outcome (`batch.Outcome.to_dict()`), and one for each place where the result goes wrong."""
     outcome = cleaned(outcome)
     yield _line(outcome)
+    if outcome["report"] is not None:
+        yield from (f"  {text}" for text in kept.lines(outcome["report"]))
     yield from (f"  {text}" for text in places_of(outcome))
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxopt.plaintext import cleaned
-from onnxopt.report import places, verdict
+from onnxopt.report import kept, places, verdict
 from onnxopt.report.plain import change, did_not_run, pass_hits, statistics, summary
 from onnxopt.report.plain import verdict as outcome
 from onnxopt.report.terminal import show
@@ -48,6 +48,8 @@ def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
 
 def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
     parts = _details(report, verbose)
+    if not verbose:
+        parts += [Text(line, "yellow") for line in kept.lines(report)]
     name, _, rest = summary(report).partition(": ")
     parts.append(Text.assemble((name, "bold"), ": ", rest))
     found = report.get("verification")

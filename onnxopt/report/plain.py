@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from onnxopt.plaintext import cleaned
+from onnxopt.report import kept
 from onnxopt.report import verdict as judged
 
 
@@ -13,6 +14,8 @@ def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """The report of `api.Report.to_dict()`, line by line."""
     report = cleaned(report)
     yield from details(report, verbose)
+    if not verbose:
+        yield from kept.lines(report)
     yield summary(report)
     found = report.get("verification")
     if found is not None and verbose:
@@ -79,6 +82,8 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
 
 def left_out(r: dict[str, Any]) -> str:
     """One of `rolled_back` of the report, in a line."""
+    if r["pass_text"].partition("{")[0] == "convert-dtype" and r["value"]:
+        return f"value `{r['value']}` stays float32: {r['message']}"
     what = f"rule {r['rule']}" if r["rule"] else f"pass {r['pass_text']}"
     if r["value"]:
         what += f" at value `{r['value']}`"

@@ -181,7 +181,7 @@ class _Walk:
             same_type = value.constant_type() == (element_type(p.array), p.array.shape)
             line.note = "" if same_type and holds(value, p) else "another constant"
         else:
-            line.note = "" if equals(value, p) else "another number"
+            line.note = "" if equals(value, p) else _other(value)
         line.ok = not line.note
         return line.ok
 
@@ -200,6 +200,12 @@ class _Walk:
                 if outside or v.is_output:
                     where = [repr(u) for u in outside[:3]] + (["a graph output"] if v.is_output else [])
                     line.ok, line.note = False, f"also read by {', '.join(where)}"
+
+
+def _other(value: Value) -> str:
+    """What a constant is that is not the number of the pattern."""
+    _, dims = value.constant_type()
+    return "another number" if all(d == 1 for d in dims) else f"not one number, but a tensor of shape {list(dims)}"
 
 
 def _written(p: Call) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # As often matches of a rule are blamed before it is not trusted with any; to bisect a whole run takes many results.
 _AT_PLACES: Final = 2
 _BY_BISECTION: Final = 1
+_NODE_BY_NODE: Final = 16  # what a narrower type does to one node says nothing of the next
 
 
 @dataclass
@@ -70,6 +71,8 @@ class Search:
         found, trusted = self._at_places(verdict), _AT_PLACES
         if not found:
             found, trusted = self._by_bisection(verdict), _BY_BISECTION
+        elif {r.name for r in found} == {"convert-dtype"}:
+            trusted = _NODE_BY_NODE
         self.blamed.update({r.name for r in found})
         for remedy in found:
             if self.blamed[remedy.name] > trusted:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.verification.narrow import as_held
 from onnxopt.verification.records import OutputRecord, VerifyOptions
 from onnxopt.verification.rounding import EPSILON, difference
 
@@ -27,7 +28,8 @@ _MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into
 
 def tolerance(dtype: str, options: VerifyOptions, noise: float) -> tuple[float, float]:
     """(relative to the range, absolute): what is allowed at first of an output of this floating type."""
-    epsilon = EPSILON.get(dtype, EPSILON["float32"])
+    held = options.dtype if options.dtype and dtype == "float32" else dtype
+    epsilon = EPSILON.get(held, EPSILON["float32"])
     epsilon = epsilon if epsilon < _STEPS else 0.0
     rtol = min(max(_ROUNDINGS * epsilon, _SHAKEN * noise), _MOST * epsilon) if options.rtol is None else options.rtol
     return rtol, ATOL if options.atol is None else options.atol
@@ -35,6 +37,7 @@ def tolerance(dtype: str, options: VerifyOptions, noise: float) -> tuple[float, 
 
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0) -> OutputRecord:
     """How the result's output `b` compares with the original's `a`; `noise`: what the last bits of inputs do to it."""
+    a = as_held(a, b, options.dtype)
     record = OutputRecord(name, *_kind(a))
     found = difference(a, b)
     if found.note:

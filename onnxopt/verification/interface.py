@@ -39,8 +39,9 @@ def read(path: Path) -> Skeleton:
     return skeleton
 
 
-def check_interface(a: ModelProto, b: ModelProto) -> None:
-    """Raises UsageError where inputs or outputs differ in name or type: there is nothing to compare then."""
+def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
+    """Raises UsageError where inputs or outputs differ in name or type: there is nothing to compare then. `dtype`: the
+    type in which B may take what is float32 in A."""
     for kind, x, y in (
         ("inputs", _required(a.graph), _required(b.graph)),
         ("outputs", list(a.graph.output), list(b.graph.output)),
@@ -56,7 +57,7 @@ def check_interface(a: ModelProto, b: ModelProto) -> None:
     others = {i.name: i for i in _required(b.graph)}
     for i in _required(a.graph):
         types = [_type(v) for v in (i, others[i.name])]
-        if all(types) and types[0] != types[1]:
+        if all(types) and types[0] != types[1] and types != ["float", dtype]:
             raise UsageError(
                 f"input `{i.name}` is {types[0]} in A and {types[1]} in B", "both must take the same values"
             )

@@ -22,6 +22,7 @@ from onnxopt.verification.datasets import fitted
 from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
+from onnxopt.verification.narrow import narrow_feeds
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import (
@@ -182,7 +183,7 @@ class Judge:
         if not any(is_float(v) for v in case.feeds.values()):
             return dict.fromkeys(self.outputs, 0.0)
         try:
-            again = self._run_original({name: last_bit(v, rng) for name, v in case.feeds.items()})
+            again = self._run_original({n: last_bit(v, rng, self.options.dtype) for n, v in case.feeds.items()})
         except Exception:  # it does not take what is a bit larger
             return dict.fromkeys(self.outputs, 0.0)
         found = [difference(a, b) for a, b in zip(values, again)]
@@ -247,16 +248,31 @@ class Judge:
     def _open_result(self, path: str) -> Any:
         if self.unknown:
             return type(self.engine)(self._stream(1), self.engine.unseen)
+        if self.options.dtype and not isinstance(self.engine, Reference):
+            return self._open_narrow(path)
         if self.streamed:
             return self._stream(1)
         if isinstance(self.engine, Reference):
             return Reference(path)
         return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
 
+    def _open_narrow(self, path: str) -> Any:
+        """Each operator rounds what it makes (`pieces/rounded.py`); the file itself is loaded, if it can be."""
+        from onnxopt.verification.pieces.stream import Streamed
+
+        if self._is_loadable and not self.streamed:
+            OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
+        return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
+
+    @property
+    def _is_loadable(self) -> bool:
+        """Could the runtime load the result? It has no kernels for bfloat16."""
+        return self.options.dtype != "bfloat16"
+
     def _load_optimized(self, path: str) -> None:
         """As it will be deployed."""
         self._optimized = None
-        if isinstance(self.engine, OnnxRuntime) and not self.streamed:
+        if isinstance(self.engine, OnnxRuntime) and not self.streamed and self._is_loadable:
             self._optimized = _Loading(path, self.provider)
             self._optimized.start()
 
@@ -266,7 +282,7 @@ class Judge:
         record = JudgedCase(name, case.dims)
         self.tell(f"running {self.labels[1]}")
         try:
-            results = self.b.run(case.feeds)
+            results = self.b.run(self._feeds_of_b(case.feeds))
         except Exception as e:
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
@@ -281,6 +297,11 @@ class Judge:
                 record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
                 record.outputs.append(self._measure(output, given, b, f"{self.labels[1]} and file"))
         return record
+
+    def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        if not self.options.dtype:
+            return feeds
+        return narrow_feeds(self._looked().b.program.graph, feeds, self.options.dtype)
 
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.compare import compare, tolerance
+from onnxopt.verification.narrow import as_held
 from onnxopt.verification.records import MeasuredRecord, VerifyOptions
 from onnxopt.verification.rounding import is_float
 
@@ -17,6 +18,7 @@ def measure(
     name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0, *, against: str = ""
 ) -> MeasuredRecord:
     """`compare`, and the figures for tensors of one shape and type."""
+    a = as_held(a, b, options.dtype)
     record = MeasuredRecord(**vars(compare(name, a, b, options, noise)), against=against)
     if not is_float(a) or not isinstance(b, np.ndarray):
         return record

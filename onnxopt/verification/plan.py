@@ -190,6 +190,11 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     return plan
 
 
+def _is_fixed(dim: Any) -> bool:
+    """Is it a number? Some exporters write -1 for any."""
+    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
+
+
 def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
     from onnx import TensorProto, helper
 
@@ -203,8 +208,7 @@ def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
         return InputSpec(name, "", why=f"input `{name}` is a {which or 'value of unknown type'}")
     tensor = kind.tensor_type
     shape: tuple[int | str, ...] = tuple(
-        d.dim_value if d.HasField("dim_value") else d.dim_param or f"{name}[{i}]"
-        for i, d in enumerate(tensor.shape.dim)
+        d.dim_value if _is_fixed(d) else d.dim_param or f"{name}[{i}]" for i, d in enumerate(tensor.shape.dim)
     )
     if not tensor.HasField("shape"):
         shape = (f"{name}[0]", f"{name}[1]")

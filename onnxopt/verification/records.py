@@ -31,6 +31,9 @@ class VerifyOptions:
     What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run.
     `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
     `provider`: an execution provider of onnxruntime.
+
+    `dtype`: `float16` or `bfloat16`, which the result may hold what is float32 in the original; it is always looked at
+    in pieces then.
     """
 
     rtol: float | None = None
@@ -45,6 +48,7 @@ class VerifyOptions:
     datasets: tuple[str, ...] = ()
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
+    dtype: str = ""
 
     def share(self, limit: int) -> VerifyOptions:
         """The same for a worker of so many bytes (0: no limit), whose models leave it room."""

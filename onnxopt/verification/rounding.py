@@ -23,6 +23,8 @@ EPSILON: Final = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
     "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
 }  # fmt: skip
+NO_NUMBER: Final = "NaN in other places"
+INFINITE: Final = "infinities in other places"
 _WALK: Final = 2.0  # times the random walk is allowed
 _DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured;
 _DEEPEST_NARROW: Final = 3.0  # of types that have less than float32
@@ -138,21 +140,23 @@ def _of_floats(a: Any, b: Any) -> Difference:
         return Difference(largest, span)
     finite = np.isfinite(a)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
-        return Difference(note="NaN in other places")
+        return Difference(note=NO_NUMBER)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
-        return Difference(note="infinities in other places")
+        return Difference(note=INFINITE)
     return Difference(float(apart[finite].max(initial=0)), float(np.abs(a[finite]).max(initial=0)))
 
 
-def last_bit(value: Any, rng: np.random.Generator) -> Any:
-    """Each number replaced by its neighbour, up or down; zero, which is often exact, and what is no float as it is."""
+def last_bit(value: Any, rng: np.random.Generator, dtype: str = "") -> Any:
+    """Each number replaced by its neighbour, up or down; zero, which is often exact, and what is no float as it is.
+    `dtype`: of a narrower type, where the value is float32."""
     if isinstance(value, list):
-        return [last_bit(v, rng) for v in value]
+        return [last_bit(v, rng, dtype) for v in value]
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
         return value
     up = np.where(rng.integers(0, 2, value.shape, np.uint8), np.inf, -np.inf).astype(value.dtype)
     with np.errstate(all="ignore"):
-        found = np.nextafter(value, up)
+        step = np.float32(EPSILON[dtype]) if dtype and value.dtype == np.float32 else None
+        found = np.nextafter(value, up) if step is None else value + np.abs(value) * np.copysign(step, up)
     keep = (value == 0) | ~np.isfinite(found)
     return np.where(keep, value, found)
 

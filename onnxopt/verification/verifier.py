@@ -353,7 +353,7 @@ class Verifier:
         assert self._plan is not None
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
-        if not (rough or hidden or weak or untaken or self.options.pieces or not self._steady):
+        if not (rough or hidden or weak or untaken or self.options.pieces or self.options.dtype or not self._steady):
             return False
         wrong = {c.name for c in verdict.cases if any(not o.ok for o in c.outputs)} | {failed.name if failed else ""}
         names = [a.case.name for a in answers if a.case.name in wrong] or [a.case.name for a in answers]

@@ -2,6 +2,7 @@
 
 from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.instruments.checks import CheckEach, VerifyEach
+from onnxopt.pipeline.instruments.counts import Counts
 from onnxopt.pipeline.instruments.journal import Entry, Journal
 from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR
 from onnxopt.pipeline.instruments.sizes import Sizes
@@ -10,6 +11,7 @@ from onnxopt.pipeline.instruments.timing import Span, Timing
 
 __all__ = [
     "CheckEach",
+    "Counts",
     "DumpModels",
     "Entry",
     "Instrument",

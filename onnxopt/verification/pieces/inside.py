@@ -39,7 +39,14 @@ def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:
         known: list[dict[str, Any]] = [c for c in cases if c is not None]
         types = {n: outer.original.types.get(n) or type_of(v) for n, v in known[0].items()}
         walk = Walk(
-            outer.runner.inside(a), outer.replay.runner.inside(b), known, types, memory=outer.memory, seed=outer.seed
+            outer.runner.inside(a),
+            outer.replay.runner.inside(b),
+            known,
+            types,
+            memory=outer.memory,
+            seed=outer.seed,
+            held=outer.held,
+            dtype=outer.dtype,
         )
         try:
             walk.run()

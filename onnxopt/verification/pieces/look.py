@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.inputs import Case
+from onnxopt.verification.narrow import CODES, as_held, held_types
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import bodies, walk_bodies
 from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
 from onnxopt.verification.pieces.walk import Fault, Outcome, Walk
 from onnxopt.verification.plan import Plan
@@ -61,6 +63,12 @@ class Look:
         self.plan = plan
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         self.a, self.b = (open_runner(p, label, provider, tell, foreign, **how) for p, label in zip(paths, labels))
+        self.held: dict[str, str] = {}
+        if options.dtype:
+            skeleton = self.b.program.skeleton
+            self.held = held_types(skeleton.proto, options.dtype)
+            round_results(skeleton.proto, self.held, CODES[options.dtype])
+            self.b = self.b.inside(Program(skeleton))
 
     def pieces(self, cases: Sequence[Case], untaken: Sequence[str] = ()) -> tuple[Pieces, list[Place]]:
         """Hold the second file against the first on the inputs of these cases.
@@ -69,7 +77,9 @@ class Look:
         """
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
-        walk = Walk(self.a, self.b, feeds, types, memory=self.options.memory, seed=self.options.seed)
+        dtype = self.options.dtype
+        how = {"memory": self.options.memory, "seed": self.options.seed}
+        walk = Walk(self.a, self.b, feeds, types, held=self.held, dtype=dtype, **how)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(
@@ -133,7 +143,8 @@ class Look:
         found = [dict(known) for known in feeds]
         for name in (n for n in fed if n in self.a.program.constants):
             default = self.a.program.constant(name)
-            if name in self.b.program.constants and difference(default, self.b.program.constant(name)).relative:
+            other = self.b.program.constant(name) if name in self.b.program.constants else None
+            if other is not None and difference(as_held(default, other, self.options.dtype), other).relative:
                 raise ValueError(f"the default of `{name}` is another")
             for known in found:
                 known.setdefault(name, default)
@@ -141,19 +152,18 @@ class Look:
 
     def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, float]:
         """For each output the largest change, of its range, that the last bits of inputs and weights make."""
-        feeds = self._complete([case.feeds for case, _ in cases])
+        feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
         program = self.a.program
         nodes = program.cone(outputs, ())
         types = {name: type_of(value) for name, value in feeds[0].items()}
         found = {name: Difference() for name in outputs}
         for k in range(_SEEDS):
             rng = np.random.default_rng([self.options.seed, k])
-            opened = self.a.open(
-                nodes, types, [o for o in outputs if o in program.maker], functools.partial(last_bit, rng=rng)
-            )
+            change = functools.partial(last_bit, rng=rng, dtype=dtype)
+            opened = self.a.open(nodes, types, [o for o in outputs if o in program.maker], change)
             for values, (_, results) in zip(feeds, cases):
                 for _ in range(_SEEDS):
-                    changed = opened.run({name: last_bit(v, rng) for name, v in values.items()})
+                    changed = opened.run({name: last_bit(v, rng, dtype) for name, v in values.items()})
                     for name, before in zip(outputs, results):
                         if name in changed:
                             found[name] = worst([found[name], difference(before, changed[name])])
@@ -189,7 +199,7 @@ def _place(walk: Walk, fault: Fault, case: str, scope: str) -> Place:
     )
     place = Place(case, fault.value, record, fault.entries, scope=scope)
     place.a = [_side(walk.a, i) for i in fault.a[-_SHOWN:]]
-    place.b = [_side(walk.b, i) for i in fault.b[-_SHOWN:]]
+    place.b = [_side(walk.b, i) for i in fault.b if not walk.held or not _is_added(walk.b.nodes[i])][-_SHOWN:]
     place.noise = worst(noise).relative if noise else None
     return place
 
@@ -203,4 +213,10 @@ def _left(found: Outcome) -> str:
 def _side(program: Program, i: int) -> Side:
     node = program.nodes[i]
     op = f"{node.domain}.{node.op_type}".removeprefix(".")
-    return Side(node.name, op, [n for n in node.input if n], [o for o in node.output if o])
+    inputs, outputs = ([name_in_file(n) for n in names if n] for names in (node.input, node.output))
+    return Side(node.name, op, inputs, outputs)
+
+
+def _is_added(node: NodeProto) -> bool:
+    """Is it no node of the file?"""
+    return node.op_type == "Cast" and name_in_file(node.input[0]) == name_in_file(node.output[0])

@@ -18,11 +18,11 @@ _SEEDS: Final = 4  # samples; the weights change every other time, for that take
 
 
 def noise_of(
-    runner: Runner, original: Stream, wanted: Sequence[str], cuts: Collection[str], seed: int
+    runner: Runner, original: Stream, wanted: Sequence[str], cuts: Collection[str], seed: int, dtype: str = ""
 ) -> dict[str, list[Difference]]:
     """How values change, in each case; without those in whose pieces something is drawn at random.
 
-    Their pieces start from `cuts`, as far as these are known still.
+    Their pieces start from `cuts`, as far as these are known still. `dtype`: the last bits of a narrower type.
     """
     program = runner.program
     here = {v for v in cuts if all(v in known for known in original.values)}
@@ -36,9 +36,9 @@ def noise_of(
         rng = np.random.default_rng([seed, k])
         try:
             if not k % 2:
-                opened = runner.open(nodes, fed, wanted, functools.partial(last_bit, rng=rng))
+                opened = runner.open(nodes, fed, wanted, functools.partial(last_bit, rng=rng, dtype=dtype))
             for i, known in enumerate(original.values):
-                results = opened.run({r: last_bit(known[r], rng) for r in fed})
+                results = opened.run({r: last_bit(known[r], rng, dtype) for r in fed})
                 for v in wanted:
                     largest[v][i] = worst(
                         [largest[v][i], difference(known[v], results[v], coarse=is_coarse(original.types[v]))]

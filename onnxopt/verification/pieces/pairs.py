@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.rounded import name_in_file
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -26,7 +27,7 @@ class Pairs:
             self.of |= {y: x for x, y in zip(a.outputs, b.outputs) if x in a.maker and y in b.maker}
         taken = set(self.of.values())
         for name in b.maker:
-            if name not in self.of and (guess := self._stem(name, taken)):
+            if name not in self.of and name == name_in_file(name) and (guess := self._stem(name, taken)):
                 self.of[name] = guess
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}

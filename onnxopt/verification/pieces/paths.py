@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.rounded import rounds
 from onnxopt.verification.rounding import EPSILON, allowed, roundings
 
 _DTYPE: Final = {
@@ -27,14 +28,21 @@ class Path:
     depth: float = 0.0
     coarsest: float = 0.0
 
+    def joined(self, other: Path) -> Path:
+        """What both explain."""
+        return Path(max(self.depth, other.depth), max(self.coarsest, other.coarsest))
+
     @property
     def share(self) -> float:
         """Of a value's range, what they explain."""
         return allowed(self.coarsest, self.depth) if self.coarsest else 0.0
 
 
-def paths(program: Program, wanted: Iterable[str], cuts: Collection[str], types: Mapping[str, str]) -> dict[str, Path]:
-    """The path from cuts to each value on which most is rounded. `types`, as onnxruntime writes them."""
+def paths(
+    program: Program, wanted: Iterable[str], cuts: Collection[str], types: Mapping[str, str], *, casts: bool = False
+) -> dict[str, Path]:
+    """The path from cuts to each value on which most is rounded. `types`, as onnxruntime writes them. `casts`: a Cast
+    to a narrower type rounds, too, because the other model has none there."""
     found: dict[str, Path] = {}
     names = list(wanted)
     for i in program.cone(names, cuts):
@@ -45,6 +53,8 @@ def paths(program: Program, wanted: Iterable[str], cuts: Collection[str], types:
         own = roundings(node, program.constants)
         for output in node.output:
             width = EPSILON.get(_DTYPE.get(types.get(output, ""), ""), EPSILON["float32"])
+            if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
+                own = 1.0 if depth or not rounds(node) else 0.0  # what is moved only was rounded before
             step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
             found[output] = Path(depth + step, max(coarsest, width) if own or coarsest else 0.0)
     return {v: found.get(v, Path()) for v in names}

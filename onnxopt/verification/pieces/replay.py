@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
+import numpy as np
+
+from onnxopt.verification.narrow import forgiven, narrowed
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
-from onnxopt.verification.rounding import Difference, difference
+from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, difference
 
+_OVER: Final = {INFINITE: "overflows the narrower type", NO_NUMBER: "is no number in the narrower type"}
 Found = dict[str, list[Any] | Failed]
 
 
 class Replay:
-    """`original` has A's values. `views`: how B holds those that it holds in another shape or order."""
+    """`original` has A's values. `views`: how B holds those that it holds in another shape or order; `held`: the types
+    of those that it holds in the narrower `dtype`."""
 
-    def __init__(self, runner: Runner, original: Stream, pairs: Pairs) -> None:
+    def __init__(
+        self, runner: Runner, original: Stream, pairs: Pairs, held: Mapping[str, str] | None = None, dtype: str = ""
+    ) -> None:
+        self.held, self.dtype = held or {}, dtype
+        self._against: dict[str, list[Any]] = {}  # what A makes of what B was fed, where that was rounded
         self.runner = runner
         self.program = runner.program
         self.original = original
@@ -35,17 +45,46 @@ class Replay:
         """Its type, as onnxruntime writes it."""
         return self.original.types.get(self.pairs.of.get(value, value), "")
 
+    def is_narrow(self, value: str) -> bool:
+        """Does B hold it in the narrower type, and A in float32?"""
+        return value in self.held and self.kind(value) == "tensor(float)"
+
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """What B makes of A's values of `fed`, by case. Raises Failed."""
         nodes = self.program.cone(wanted, fed)
         types = {r: self.kind(r) for i in nodes for r in self.program.reads[i] if r in fed}
-        opened = self.runner.open(nodes, types, wanted)
+        narrow = {r for r in types if self.is_narrow(r)}
+        opened = self.runner.open(nodes, types | {r: self.held[r] for r in narrow}, wanted)
         found: dict[str, list[Any]] = {v: [] for v in wanted}
         given = {r: self.mine(r) for r in types}
         for i in range(len(self.original.values)):
             feeds = {r: self.views[r](v[i], i) if r in self.views else v[i] for r, v in given.items()}
+            feeds |= {r: narrowed(feeds[r], self.dtype) for r in narrow}
             for name, value in opened.run(feeds).items():
                 found[name].append(value)
+        if self.held:
+            self._against.update(self._rounded(wanted, fed) if narrow else {v: self.mine(v) for v in wanted})
+        return found
+
+    def _rounded(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
+        """What A makes of the very numbers that B is fed: what decides upon them decides alike."""
+        of, original = self.pairs.of, self.original
+        program = original.runner.program
+        rounded = {of.get(r, r) for r in fed if self.is_narrow(r)}
+        cuts = {of.get(r, r) for r in fed}
+        nodes = program.cone([of[v] for v in wanted], cuts)
+        types = {r: original.types[r] for i in nodes for r in program.reads[i] if r in cuts}
+        found: dict[str, list[Any]] = {v: [] for v in wanted}
+        try:
+            opened = original.runner.open(nodes, types, [of[v] for v in wanted])
+            for known in original.values:
+                feeds = {r: known[r] for r in types}
+                feeds |= {r: np.asarray(narrowed(known[r], self.dtype), np.float32) for r in rounded & types.keys()}
+                results = opened.run(feeds)
+                for v in wanted:
+                    found[v].append(results[of[v]])
+        except (Failed, KeyError):  # it does not take them, or they are not known any more
+            return {v: self.mine(v) for v in wanted}
         return found
 
     def run_each(self, wanted: Sequence[str], fed: Collection[str]) -> Found:
@@ -63,10 +102,15 @@ class Replay:
         through which they are held."""
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
-        mine, coarse = self.mine(value), is_coarse(self.kind(value))
+        mine, coarse = self._against.get(value) or self.mine(value), is_coarse(self.kind(value))
+        if self.is_narrow(value):
+            found = [forgiven(y, x) for x, y in zip(mine, found, strict=True)]
+            mine = [narrowed(x, self.dtype) for x in mine]
         differences = [difference(x, y, coarse=coarse) for x, y in zip(mine, found, strict=True)]
         if all(d.within(share) for d in differences):
             return True, differences, None
+        if self.is_narrow(value):
+            differences = [replace(d, note=_OVER.get(d.note, d.note)) for d in differences]
         if self.pairs.of.get(value) == value:  # it keeps its shape; what has another has another name, too
             return False, differences, None
         best: tuple[list[Difference], View] | None = None

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.verification.narrow import as_held
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, paths
@@ -87,15 +88,19 @@ class Walk:
         *,
         memory: int = 2 << 30,
         seed: int = 0,
+        held: Mapping[str, str] | None = None,
+        dtype: str = "",
     ) -> None:
-        """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values."""
+        """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values.
+        `held`: the types of what B may hold in the narrower `dtype`."""
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
         self.seed = seed
         self.original = Stream(a, cases, given)
+        self.held, self.dtype = held or {}, dtype
         self.pairs = Pairs(self.a, self.b)
-        self.replay = Replay(b, self.original, self.pairs)
+        self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
         self.fed: set[str] = set(given)  # those that pieces start from
@@ -248,8 +253,9 @@ class Walk:
             seen = self.first.get(value)
             if seen is not None and seen.ok and (not seen.moves or value in found):
                 found.update(v for v in seen.entries if v in pending)
-        if not found:
-            return []
+        over = [v for v in self.pending if self._overflows(v)]
+        if over or not found:
+            return over
         known = self.original.values[0]
         open_ = outputs if last else [v for v in self.b.maker if self.pairs.of.get(v, v) not in known]
         nodes = self.b.cone((v for v in open_ if v not in self.cuts), self.fed)
@@ -257,6 +263,12 @@ class Walk:
             return []
         open_nodes = set(nodes)
         return [v for v in self.pending if v in found and self.b.maker[v] in open_nodes]
+
+    def _overflows(self, value: str) -> bool:
+        """Is it infinite, or none, in the narrower type only? That nothing makes up for, even if this runtime computes
+        what follows in wider numbers than it is given."""
+        is_narrow = bool(self.held) and self.replay.is_narrow(value)
+        return is_narrow and any(d.note.endswith("the narrower type") for d in self.latest.get(value, ()))
 
     def _hear(self, blocked: Sequence[str]) -> bool:
         """Is the first in the way no worse than what the last bits of A do in the same piece? Then it is a cut, too.
@@ -297,12 +309,15 @@ class Walk:
         """How much A rounds between what is fed and each of these."""
         of = self.pairs.of
         found = paths(self.a, [of[v] for v in wanted], {of.get(v, v) for v in fed}, self.original.types)
-        return {v: found[of[v]] for v in wanted}
+        if not self.held:
+            return {v: found[of[v]] for v in wanted}
+        theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in a narrower type: it was asked to
+        return {v: found[of[v]].joined(theirs[v]) for v in wanted}
 
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
         of = self.pairs.of
-        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self._cuts_of_a(), self.seed)
+        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self._cuts_of_a(), self.seed, self.dtype)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _cuts_of_a(self) -> set[str]:
@@ -336,7 +351,10 @@ class Walk:
             if y in self.cuts and all(x in known and mine in known for known in self.original.values):
                 found = worst([difference(known[x], known[mine]) for known in self.original.values])
             elif y not in b.maker and y in b.constants and all(x in known for known in self.original.values):
-                found = worst([difference(known[x], b.constant(y)) for known in self.original.values])
+                constant = b.constant(y)
+                found = worst(
+                    [difference(as_held(known[x], constant, self.dtype), constant) for known in self.original.values]
+                )
             elif x not in a.maker and x in a.constants and y in b.constants:
                 found = difference(a.constant(x), b.constant(y))
             else:

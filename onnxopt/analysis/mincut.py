@@ -1,0 +1,73 @@
+"""The smallest cut between two sides of a network (Dinic's algorithm): which vertices stay with the source."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+ALWAYS: Final = 1 << 40  # the capacity of what must not be cut
+
+
+class Network:
+    """Vertices are numbers from 0; edges have a capacity. Linear in edges for each length of a shortest path."""
+
+    def __init__(self, size: int) -> None:
+        self._edges: list[list[int]] = [[] for _ in range(size)]
+        self._to: list[int] = []
+        self._left: list[int] = []  # capacity; an edge and its reverse are neighbours
+
+    def add_vertex(self) -> int:
+        self._edges.append([])
+        return len(self._edges) - 1
+
+    def add_edge(self, a: int, b: int, capacity: int) -> None:
+        for x, y, c in ((a, b, capacity), (b, a, 0)):
+            self._edges[x].append(len(self._to))
+            self._to.append(y)
+            self._left.append(c)
+
+    def source_side(self, source: int, sink: int) -> set[int]:
+        """The vertices with the source after the smallest cut: of several smallest cuts, the fewest vertices."""
+        while True:
+            level = self._levels(source, sink)
+            if sink not in level:
+                return set(level)
+            following = [0] * len(self._edges)
+            while self._push(source, sink, level, following):
+                pass
+
+    def _levels(self, source: int, sink: int) -> dict[int, int]:
+        level, waiting = {source: 0}, deque([source])
+        while waiting and sink not in level:
+            a = waiting.popleft()
+            for e in self._edges[a]:
+                b = self._to[e]
+                if self._left[e] and b not in level:
+                    level[b] = level[a] + 1
+                    waiting.append(b)
+        return level
+
+    def _push(self, source: int, sink: int, level: dict[int, int], following: list[int]) -> bool:
+        """Send what one path takes; False where there is none any more. A dead end is not entered again."""
+        path: list[int] = []
+        a = source
+        while a != sink:
+            edges = self._edges[a]
+            while following[a] < len(edges):
+                e = edges[following[a]]
+                if self._left[e] and level.get(self._to[e], -1) == level[a] + 1:
+                    break
+                following[a] += 1
+            if following[a] < len(edges):
+                path.append(edges[following[a]])
+                a = self._to[path[-1]]
+            elif not path:
+                return False
+            else:
+                a = self._to[path.pop() ^ 1]
+                following[a] += 1
+        least = min(self._left[e] for e in path)
+        for e in path:
+            self._left[e] -= least
+            self._left[e ^ 1] += least
+        return True

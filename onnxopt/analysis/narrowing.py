@@ -1,0 +1,123 @@
+"""What can be held in a narrower float type: operators, by the standard and by what their arithmetic needs; weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.graph.schema import find_schema
+from onnxopt.protos import Array, numpy_dtype
+
+NARROW: Final = {"float16": int(TensorProto.FLOAT16), "bfloat16": int(TensorProto.BFLOAT16)}
+
+_SUM: Final = "it sums over many elements"
+_RANGE: Final = "its results leave the range, or lose their digits"
+_ANGLE: Final = "a large angle has no digits left behind the point"
+_PLACE: Final = "it reads coordinates, which need more digits"
+_DRAWS: Final = "it would draw other numbers"
+_STEPS: Final = "its scale decides which step a number is rounded to"
+
+# Operators that stay wide although the standard has them in narrow types, and why.
+STAYS_WIDE: Final = {
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2"), _SUM),
+    **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp", "CumSum", "LpNormalization", "DFT", "STFT"), _SUM),
+    **dict.fromkeys(("MeanVarianceNormalization", "Mean", "Det"), _SUM),
+    **dict.fromkeys(("Pow", "Exp", "Log", "Reciprocal", "Softplus", "Sinh", "Cosh", "Tan", "Acos", "Asin"), _RANGE),
+    **dict.fromkeys(("Sin", "Cos"), _ANGLE),
+    **dict.fromkeys(("RoiAlign", "MaxRoiPool", "GridSample", "AffineGrid"), _PLACE),
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _DRAWS),
+    **dict.fromkeys(("Multinomial", "Bernoulli"), _DRAWS),
+    "QuantizeLinear": _STEPS,
+    **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), "what it is given and gives keeps its type"),
+}
+NOT_STANDARD: Final = "the standard does not have it in this type"
+# Inputs that stay wide where the rest of the operator does not: Resize's region of interest.
+_WIDE_INPUTS: Final = {"Resize": (1, 2)}
+# Operators that compute most: they are why somebody converts a model.
+HEAVY: Final = frozenset(
+    ("Conv", "ConvTranspose", "DeformConv", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
+)
+# Operators whose results are about as large as what they read.
+KEEPS_RANGE: Final = frozenset((
+    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
+    "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Relu", "LeakyRelu", "Neg", "Abs", "Max", "Min", "Where",
+    "MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool", "DepthToSpace", "SpaceToDepth", "Add", "Sub", "Sum",
+))  # fmt: skip
+# Attributes that say of which type the result is.
+RESULT_TYPE: Final = {"Cast": "to", "EyeLike": "dtype", "ConstantOfShape": "value"}
+_FILL: Final = 1e9  # what is larger stands for infinity: a mask's -1e9, or the smallest float32
+_SUBNORMAL: Final = 2.0**-14
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Which inputs and outputs of an operator, of those that are float32, may be narrow. `more`: those beyond, of a
+    variadic operator."""
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    more: tuple[bool, bool] = (False, False)
+
+    def takes(self, index: int) -> bool:
+        return self.inputs[index] if index < len(self.inputs) else self.more[0]
+
+    def gives(self, index: int) -> bool:
+        return self.outputs[index] if index < len(self.outputs) else self.more[1]
+
+
+_NONE: Final = Slots((), ())
+
+
+@cache
+def slots(op: str, opset: int, dtype: str) -> Slots:
+    """Of an operator at an opset, by its schema and `STAYS_WIDE`: narrow inputs make narrow outputs."""
+    schema = find_schema(op, opset)
+    if schema is None or op in STAYS_WIDE or "::" in op:
+        return _NONE
+    kind = f"tensor({dtype})"
+    free = {c.type_param_str for c in schema.type_constraints if kind in c.allowed_type_strs}
+    kept = _WIDE_INPUTS.get(op, ())
+    inputs = tuple(i.type_str in free and k not in kept for k, i in enumerate(schema.inputs))
+    bound = {i.type_str for i, taken in zip(schema.inputs, inputs) if taken}
+    chosen = op in RESULT_TYPE
+    outputs = tuple(o.type_str in free and (chosen or o.type_str in bound) for o in schema.outputs)
+    if chosen:
+        inputs = tuple(False if op != "Cast" else taken for taken in inputs)
+    if op == "DequantizeLinear":  # from opset 23 on its result has a type of its own, which is the scale's by default
+        outputs = inputs[1:2]
+    last_in, last_out = (
+        bool(all_) and all_[-1].option == all_[-1].option.Variadic for all_ in (schema.inputs, schema.outputs)
+    )
+    return Slots(inputs, outputs, (last_in and inputs[-1], last_out and outputs[-1]))
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A weight in the narrow type; `why` not, where it stays as it is."""
+
+    array: Array | None
+    why: str = ""
+
+
+def narrowed(array: Array, dtype: str) -> Narrowed:
+    """What stands for minus infinity in a mask becomes the lowest number there is."""
+    target = numpy_dtype(NARROW[dtype])
+    with np.errstate(all="ignore"):
+        found = array.astype(target)
+        if dtype == "bfloat16":  # has float32's range
+            return Narrowed(found)
+        sizes = np.abs(array)
+        lost = np.isfinite(array) & ~np.isfinite(found)
+        if lost.any():
+            if sizes[lost].min() < _FILL:
+                return Narrowed(None, f"its largest number, {sizes[lost].max():.1e}, is beyond {dtype}'s range")
+            most = np.finfo(np.float16).max
+            found = np.where(lost, np.copysign(most, array), found).astype(target)
+        largest = sizes[np.isfinite(sizes)].max(initial=0)
+        if 0 < largest < _SUBNORMAL:
+            return Narrowed(None, f"its largest number, {largest:.1e}, is too small for {dtype}")
+    return Narrowed(found)

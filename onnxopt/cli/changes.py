@@ -1,0 +1,42 @@
+"""`--stats`: what a run changed, operator by operator; in a terminal, and in GitHub's step summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.cost import ModelStats
+
+_MOST: Final = 20  # models in a step summary: a page takes 1 MiB
+
+
+def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
+    """The table of a report (`api.Report.to_dict()`) that has one."""
+    if (found := _both(report)) is not None:
+        from onnxopt.report.stats_table import diff
+        from onnxopt.report.terminal import Terminal
+
+        Terminal(stderr=err).print(diff(*found))
+
+
+def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
+    """Folded tables, of the first models."""
+    from onnxopt.report.stats_table import markdown
+
+    parts = []
+    for outcome in outcomes[:_MOST]:
+        if outcome["report"] is not None and (found := _both(outcome["report"])) is not None:
+            parts.append(f"<details><summary>what changed</summary>\n\n{markdown(*found)}\n\n</details>\n")
+    return "\n".join(parts)
+
+
+def _both(report: dict[str, Any]) -> tuple[ModelStats, ModelStats] | None:
+    stats = report.get("stats")
+    if not stats:
+        return None
+    from onnxopt.analysis.cost import ModelStats
+    from onnxopt.plaintext import cleaned
+
+    before, after = (cleaned(ModelStats(**stats[which])) for which in ("before", "after"))
+    return before, after

@@ -1,0 +1,57 @@
+"""Names on the command line: given with commas, and completed by the shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+
+def names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Names given one by one or with commas between them."""
+    return tuple(name.strip() for text in value for name in text.split(",") if name.strip())
+
+
+def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: names of passes that begin like this, after those that are there with commas."""
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline import all_passes
+
+    return _completed(all_passes(), incomplete)
+
+
+def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: names of passes, and of their rules."""
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline import RewritePass, all_passes
+
+    passes = all_passes()
+    rules = [rule.name for cls in passes.values() if issubclass(cls, RewritePass) for rule in cls.rules]
+    return _completed((*passes, *rules), incomplete)
+
+
+def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: values of the main graph of the command's MODEL, or first model."""
+    # An option without its value, yet to be written, keeps click from giving the arguments their names.
+    model = Path(ctx.params.get("model") or next(iter(ctx.params.get("models") or ctx.args), ""))
+    if not model.is_file():
+        return []
+    from onnxopt.errors import ModelError
+    from onnxopt.io.load import read_proto
+
+    try:
+        graph = read_proto(model).graph
+    except ModelError:
+        return []  # the command itself will say so
+    stored = {tensor.name for tensor in graph.initializer}
+    free = [i.name for i in graph.input if i.name not in stored]
+    known = (*free, *(name for node in graph.node for name in node.output))
+    # Shells put names on the command line as they are: not those that mean something there.
+    return _completed((name for name in known if re.fullmatch(r"[\w./:@+=][\w./:@+=-]*", name)), incomplete)
+
+
+def _completed(known: Iterable[str], incomplete: str) -> list[str]:
+    before, comma, start = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in known if name.startswith(start)]

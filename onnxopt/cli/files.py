@@ -1,0 +1,54 @@
+"""Files that commands write beside a result, and whom to blame for what cannot be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def json_text(data: Any) -> str:
+    """JSON that every reader takes: infinity and NaN are null."""
+    import json
+
+    text = json.dumps(_finite(data), indent=2, allow_nan=False)
+    return text.replace("##", "#\\u0023") + "\n"  # only strings have it, and builds read commands that begin so
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a report. Raises WriteError."""
+    write_bytes(path, text.encode())
+
+
+@contextmanager
+def blaming_files(*files: Path) -> Iterator[None]:
+    """`io.blaming` for commands that need nothing of it as long as all goes well."""
+    try:
+        yield
+    except Exception:
+        from onnxopt.io import blaming
+
+        with ExitStack() as stack:
+            for file in files:
+                stack.enter_context(blaming(file))
+            raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file besides the result. Raises WriteError."""
+    from onnxopt.errors import WriteError
+
+    try:
+        path.write_bytes(data)
+    except OSError as e:
+        raise WriteError(f"cannot write {path}: {e.strerror or e}", "the model itself was written") from None

@@ -1,0 +1,110 @@
+"""Options that watch a run, and the instruments they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from onnxopt.cli.completing import names
+from onnxopt.cli.files import write_text
+from onnxopt.cli.options import apply_all
+from onnxopt.cli.say import say
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline import Instrument
+
+F = TypeVar("F", bound=Callable[..., Any])
+WATCHES = ("time_passes", "print_ir_after", "print_ir_before", "dump_dir", "check_each", "verify_each", "journal")
+
+
+def instrument_options(function: F) -> F:
+    """What to watch; `Watch` makes instruments of it."""
+    return apply_all(
+        [
+            click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
+            click.option(
+                "--print-ir-after",
+                callback=names,
+                multiple=True,
+                metavar="PASS|all|changed",
+                help="Print the model as text after these passes.",
+            ),
+            click.option(
+                "--print-ir-before", callback=names, multiple=True, metavar="PASS|all", help="And before these."
+            ),
+            click.option(
+                "--dump-dir",
+                type=click.Path(path_type=Path, file_okay=False),
+                help="Write the model after each pass that changed it into this folder, numbered.",
+            ),
+            click.option("--check-each", is_flag=True, help="Check the graph's invariants after each pass."),
+            click.option("--verify-each", is_flag=True, help="Compare with the original after each pass."),
+            click.option(
+                "--journal",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Write which rule made which node, as JSON.",
+            ),
+        ],
+        function,
+    )
+
+
+class Watch:
+    """The instruments that the command line asks for; `report` shows what they found."""
+
+    def __init__(self, source: Path, given: dict[str, Any]) -> None:
+        self.instruments: list[Instrument] = []
+        self._timing: Any = None
+        self._journal: Any = None
+        self._file: Path | None = given["journal"]
+        if not any(given[k] for k in WATCHES):
+            return
+        from onnxopt.pipeline import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
+        from onnxopt.pipeline.registry import get_pass
+
+        for name in (*given["print_ir_after"], *given["print_ir_before"]):
+            if name not in ("all", "changed"):
+                get_pass(name)
+        if given["print_ir_after"] or given["print_ir_before"]:
+            self.instruments.append(PrintIR(given["print_ir_after"], given["print_ir_before"]))
+        if given["dump_dir"]:
+            self.instruments.append(DumpModels(given["dump_dir"]))
+        if given["check_each"]:
+            self.instruments.append(CheckEach())
+        if given["verify_each"]:
+            from onnxopt.verification import VerifyOptions
+
+            self.instruments.append(VerifyEach(source, VerifyOptions(dtype=given["dtype"] or "")))
+        if given["journal"]:
+            self._journal = Journal()
+            self.instruments.append(self._journal)
+        if given["time_passes"]:
+            self._timing = Timing()
+            self.instruments.append(self._timing)
+
+    def report(self) -> None:
+        """Print the times to stderr and write the journal."""
+        if self._timing is not None:
+            for line in self._timing.lines():
+                say(line, err=True)
+        if self._journal is not None and self._file is not None:
+            import json
+
+            write_text(self._file, json.dumps(self._journal.to_list(), indent=2) + "\n")
+
+
+class Recorder:
+    """What `--report` says beside the report itself: when each pass ran, and which rule made which node."""
+
+    def __init__(self) -> None:
+        from onnxopt.pipeline.instruments import Journal, Timeline
+
+        self._timeline, self._journal = Timeline(), Journal()
+        self.instruments: list[Instrument] = [self._timeline, self._journal]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"timeline": self._timeline.to_list(), "journal": self._journal.to_list()}

@@ -1,0 +1,362 @@
+"""A float32 model becomes one of float16 or bfloat16: what may be narrow is, with as few Casts as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.mincut import ALWAYS, Network
+from onnxopt.analysis.narrowing import (
+    HEAVY,
+    KEEPS_RANGE,
+    NARROW,
+    NOT_STANDARD,
+    RESULT_TYPE,
+    STAYS_WIDE,
+    Narrowed,
+    Slots,
+    narrowed,
+    slots,
+)
+from onnxopt.errors import ModelError, UsageError
+from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph.node import Node
+from onnxopt.graph.structure import interface_of
+from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
+from onnxopt.protos import make_node, tensor_bytes
+
+FLOAT: Final = int(TensorProto.FLOAT)
+_WORTH: Final = 1 << 14  # bytes of a weight for which its operator is made narrow, whatever Casts that takes
+
+
+@register
+@dataclass(frozen=True)
+class ConvertDtype(ModelPass):
+    """Float32 values and weights become narrower ones, with Casts where an operator stays wide.
+
+    Stays wide: what the standard has in no such type; sums over many elements, powers and exponentials, angles,
+    coordinates, random numbers, quantizers (`analysis/narrowing.py` has the table, with reasons); what reads a weight
+    that overflows, or is lost; bodies' inputs and outputs, functions, operators of other domains.
+    Where either would do, a node is what takes the fewest Casts.
+    """
+
+    info = PassInfo("convert-dtype", opt_level=2)
+    dtype: str = option("float16", "float16 or bfloat16")
+    keep_io: bool = option(True, "the model's inputs and outputs stay float32")
+
+    def run(self, model: Model, ctx: PassContext) -> None:
+        if self.dtype not in NARROW:
+            raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {' or '.join(NARROW)}")
+        opset = model.opsets.get("", 0)
+        if opset < (least := 13 if self.dtype == "bfloat16" else 7):
+            raise ModelError(
+                f"{model.name}: {self.dtype} takes opset {least}, the model has {opset}",
+                f"--target-opset {least} converts it first",
+            )
+        types.update(model)
+        plan = _Plan(model, ctx, self.dtype, self.keep_io)
+        narrow = plan.narrow()
+        chosen = {node for node in narrow if ctx.spend("narrow", at=node)}
+        if chosen or plan.interface:
+            _Conversion(plan, chosen).apply()
+
+
+class _Plan:
+    """Which nodes are to be narrow. `weights`: what became of those that were looked at."""
+
+    def __init__(self, model: Model, ctx: PassContext, dtype: str, keep_io: bool) -> None:
+        self.model = model
+        self.ctx = ctx
+        self.dtype, self.keep_io = dtype, keep_io
+        self.code = NARROW[dtype]
+        self.weights: dict[Value, Narrowed] = {}
+        self.free: dict[Node, Slots] = {}  # nodes that may be narrow
+        self.wanted: set[Node] = set()  # those that should be
+        self.indices: set[Value] = set()  # floats that are made of integers, and nothing else
+        graph = model.graph
+        given = () if keep_io else (*graph.inputs, *graph.outputs)
+        # Inputs and outputs of the model that change their type.
+        self.interface = {v for v in given if _is_wide(v) and v.name not in graph.initializers}
+        self.large: set[Value | None] = set()  # values that are left out, or as large
+        self.open = [scope for scope in model.open_scopes() if not scope.root.is_function]
+        for scope in reversed(self.open):  # outer ones first
+            for node in scope:
+                self._look(node)
+
+    def _look(self, node: Node) -> None:
+        found = self._slots(node)
+        floats = [v for v in (*node.inputs, *node.outputs) if v is not None and _is_wide(v)]
+        if not floats or self.is_cast(node) or self.widens(node):
+            return
+        self._trace(node)
+        reads = [v for i, v in enumerate(node.inputs) if v is not None and _is_wide(v) and found.takes(i)]
+        gives = [v for i, v in enumerate(node.outputs) if v is not None and _is_wide(v) and found.gives(i)]
+        why = self._obstacle(node, reads, gives)
+        if why[0]:
+            if node.op != "Constant":
+                self.ctx.decline("narrow", why[0], why[1] or repr(node))
+            return
+        self.free[node] = found
+        if self._is_worth_it(node, reads):
+            self.wanted.add(node)
+
+    def _slots(self, node: Node) -> Slots:
+        graph = node.graph
+        assert graph is not None
+        return slots(node.op, graph.opset(node.domain), self.dtype)
+
+    def _obstacle(self, node: Node, reads: list[Value], gives: list[Value]) -> tuple[str, str]:
+        """(why it stays wide, an example)."""
+        if not reads and not gives:
+            return STAYS_WIDE.get(node.op, NOT_STANDARD), ""
+        if any(v is not None and not types.dtype(v) for v in (*node.inputs, *node.outputs)):
+            return "a type is unknown", ""
+        if node.op == "DequantizeLinear":
+            source = node.input(0)
+            if node.attr("output_dtype", 0) or (source is not None and not source.constant):
+                return "it belongs to a quantizer", ""
+        for v in reads:
+            if v.constant and (why := self.weight(v).why):
+                return f"`{v.name}` stays float32: {why}", ""
+        if self.ctx.excluded and (why := self._left_out(node)):
+            return why, ""
+        return "", ""
+
+    def _left_out(self, node: Node) -> str:
+        """What went wrong here was too large, most likely: so it is for what reads it, and hands it on."""
+        why = self.ctx.leaves_out(node)
+        reads_large = any(v in self.large for v in node.inputs)
+        if why or (reads_large and node.op in KEEPS_RANGE):
+            self.large.update(v for v in node.outputs if v is not None)
+        return why or ("it reads what is left out" if reads_large else "")
+
+    def weight(self, value: Value) -> Narrowed:
+        if value not in self.weights:
+            self.weights[value] = narrowed(value.array, self.dtype)
+        return self.weights[value]
+
+    def _trace(self, node: Node) -> None:
+        """Positions made floats: angles of a rotation, say, for which float16 has too few digits."""
+        floats = [v for v in node.inputs if v is not None and _is_wide(v) and not v.constant]
+        made_of = all(v in self.indices for v in floats)
+        if made_of and not node.bodies and (floats or node.op in ("Cast", "Range")):
+            self.indices.update(v for v in node.outputs if v is not None and _is_wide(v))
+
+    def _is_worth_it(self, node: Node, reads: list[Value]) -> bool:
+        weights = [v for v in reads if v.constant]
+        data = [v for v in reads if not v.constant]
+        if any(tensor_bytes(*v.constant_type()) >= _WORTH for v in weights):
+            return True
+        if node.op not in HEAVY or (data and all(v in self.indices for v in data)):
+            return False
+        return not any(_is_quantized(v) or v.name in v.graph.initializers for v in data)
+
+    # -- the fewest Casts --------------------------------------------------------------------------------
+
+    def narrow(self) -> list[Node]:
+        """The nodes to be narrow, in order."""
+        vertex = {node: i + 2 for i, node in enumerate(self.free)}
+        wide, narrow = 0, 1
+        network = Network(len(vertex) + 2)
+        for node in self.wanted:
+            network.add_edge(vertex[node], narrow, ALWAYS)
+        for value in self.values():
+            side = vertex.get(value.producer, wide) if value.producer is not None and self.gives(value) else wide
+            if self.is_narrow(value):
+                side = narrow
+            readers = {vertex[n] if self.reads_free(n, value) else wide for n in value.users if not self.is_cast(n)}
+            if any(self.is_cast(n) for n in value.users):
+                readers.add(narrow)
+            if value.is_output:
+                readers.add(narrow if value in self.interface else wide)
+            _connect(network, side, readers - {side})
+        stays = network.source_side(wide, narrow)
+        return [node for node, i in vertex.items() if i not in stays]
+
+    def values(self) -> Iterator[Value]:
+        """Wide values that nodes or callers make, in order."""
+        for scope in reversed(self.open):
+            yield from (v for v in scope.inputs if _is_wide(v))
+            for v in scope.initializers.values():
+                if not v.constant and not v.is_input and _is_wide(v):
+                    yield v
+            for node in scope:
+                yield from (v for v in node.outputs if v is not None and not v.constant and _is_wide(v))
+
+    def gives(self, value: Value) -> bool:
+        """Is it the result of a node, narrow if that is?"""
+        node = value.producer
+        return node in self.free and self.free[node].gives(value.index)
+
+    def reads_free(self, node: Node, value: Value) -> bool:
+        """Does the node read it as what the node is, wide or narrow?"""
+        found = self.free.get(node)
+        return found is not None and all(found.takes(i) for i in node.places(value))
+
+    def is_narrow(self, value: Value) -> bool:
+        """Is it there in the narrow type whatever happens: an input, or what a Cast only made wider?"""
+        return value in self.interface or self.narrow_source(value) is not None
+
+    def narrow_source(self, value: Value) -> Value | None:
+        """The narrow value that a Cast makes `value` of."""
+        node = value.producer
+        return node.input(0) if node is not None and self.widens(node) else None
+
+    def widens(self, node: Node) -> bool:
+        """Does it make a narrow value wide?"""
+        source = node.input(0) if node.op == "Cast" else None
+        return source is not None and types.dtype(source) == self.code
+
+    def is_cast(self, node: Node) -> bool:
+        """Does it make a wide value narrow?"""
+        return node.op == "Cast" and node.attr("to") == self.code
+
+
+def _connect(network: Network, maker: int, readers: set[int]) -> None:
+    """A Cast for all readers that are on the other side than the maker."""
+    if not readers:
+        return
+    there, back = (maker, maker) if len(readers) == 1 else (network.add_vertex(), network.add_vertex())
+    if len(readers) == 1:
+        reader = next(iter(readers))
+        network.add_edge(maker, reader, 1)
+        network.add_edge(reader, maker, 1)
+        return
+    network.add_edge(maker, there, 1)
+    network.add_edge(back, maker, 1)
+    for reader in readers:
+        network.add_edge(there, reader, ALWAYS)
+        network.add_edge(reader, back, ALWAYS)
+
+
+class _Conversion:
+    """Makes nodes narrow, and puts Casts between what is and what is not."""
+
+    def __init__(self, plan: _Plan, narrow: set[Node]) -> None:
+        self.plan = plan
+        self.model = plan.model
+        self.narrow = narrow
+        self.casts: dict[tuple[Value, Graph], Value] = {}
+        self.constants: dict[Value, Value] = {}
+        self.changed: set[str] = set()  # names of values that have another type now
+
+    def apply(self) -> None:
+        plan = self.plan
+        values = list(plan.values())
+        made = {v: plan.gives(v) and v.producer in self.narrow for v in values}
+        for node in self.narrow:
+            if any(made.get(v, False) for v in node.outputs if v is not None):
+                self._set_type(node)
+            for i, v in enumerate(node.inputs):
+                if v is not None and v.constant and _is_wide(v) and plan.free[node].takes(i):
+                    node.set_input(i, self._constant(v))
+        for value in values:
+            source = plan.narrow_source(value)
+            given = value in plan.interface
+            if source is not None:
+                self._bypass(value, source)
+            elif value.is_output and value.producer is not None and made[value] != given:
+                self._feed(value, self._give_out(value, made[value]), given)
+            else:
+                self._feed(value, None, made[value] or given)
+        self._declare()
+
+    def _code(self, is_narrow: bool) -> int:
+        return self.plan.code if is_narrow else FLOAT
+
+    def _feed(self, value: Value, other: Value | None, is_narrow: bool) -> None:
+        """`value` is narrow now, or is not; `other` is what it is not. Each reader gets what it wants."""
+        if is_narrow:
+            value.dtype = self.plan.code
+            self.changed.add(value.name)
+        for user in list(value.users):
+            for i in user.places(value):
+                wanted = user in self.narrow and self.plan.free[user].takes(i)
+                if wanted != is_narrow and not self.plan.is_cast(user):
+                    assert user.graph is not None
+                    user.set_input(i, other or self._cast(value, user.graph, wanted))
+
+    def _give_out(self, value: Value, is_narrow: bool) -> Value:
+        """A graph gives out `value` as it is: its node makes another, which is narrow or not, and a Cast that one."""
+        graph, node, index = value.graph, value.producer, value.index
+        assert node is not None
+        inner = self._new(value, is_narrow)
+        cast = Node(make_node("Cast", "", "", {"to": self._code(not is_narrow)}), [inner], [])
+        graph.insert(cast, node.next)
+        graph.take_over(value, cast)
+        node.outputs[index] = inner
+        inner.producer, inner.index = node, index
+        return inner
+
+    def _new(self, value: Value, is_narrow: bool) -> Value:
+        name = self.plan.dtype if is_narrow else "float32"
+        made = Value(self.model.names.fresh(f"{value.name}_{name}"), value.graph)
+        made.dtype, made.shape = self._code(is_narrow), value.shape
+        return made
+
+    def _bypass(self, value: Value, source: Value) -> None:
+        """Who is narrow reads what a Cast makes wider for the others."""
+        for user in list(value.users):
+            if user in self.narrow:
+                for i in user.places(value):
+                    if self.plan.free[user].takes(i):
+                        user.set_input(i, source)
+
+    def _cast(self, value: Value, scope: Graph, is_narrow: bool) -> Value:
+        """The value in another type, made in the scope that reads it, so that what a body captures stays."""
+        known = self.casts.get((value, scope))
+        if known is not None:
+            return known
+        made = self.casts[value, scope] = self._new(value, is_narrow)
+        node = Node(make_node("Cast", "", "", {"to": self._code(is_narrow)}), [value], [made])
+        node.stale = True
+        behind = value.producer if value.graph is scope else None
+        scope.insert(node, behind.next if behind is not None else scope.first)
+        return made
+
+    def _constant(self, value: Value) -> Value:
+        if value not in self.constants:
+            array = self.plan.weight(value).array
+            assert array is not None
+            self.constants[value] = value.graph.constant(array, f"{value.name}_{self.plan.dtype}", value.producer)
+        return self.constants[value]
+
+    def _set_type(self, node: Node) -> None:
+        """Of an operator whose result has the type that an attribute says."""
+        attribute = RESULT_TYPE.get(node.op)
+        if attribute == "value":
+            node.set_attr(
+                "value", narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), self.plan.dtype).array
+            )
+        elif attribute is not None:
+            node.set_attr(attribute, self.plan.code)
+
+    def _declare(self) -> None:
+        """What the file says of these values."""
+        model = self.model
+        for scope in self.plan.open:
+            proto: Any = scope.proto
+            given = proto.input if scope is model.graph else ()
+            for info in (*proto.value_info, *proto.output, *given):
+                if info.name in self.changed and info.type.tensor_type.elem_type == FLOAT:
+                    info.type.tensor_type.elem_type = self.plan.code
+        if not self.plan.keep_io:
+            model.interface = interface_of(model.proto)
+        model.analyses.clear()
+        model.version += 1
+
+
+def _is_wide(value: Value) -> bool:
+    return types.dtype(value) == FLOAT
+
+
+def _is_quantized(value: Value) -> bool:
+    """Is it what a quantizer made of activations?"""
+    node = value.producer
+    source = node.input(0) if node is not None and node.op == "DequantizeLinear" else None
+    return source is not None and not source.constant

@@ -1,0 +1,36 @@
+"""What a guard keeps that is large: said of itself, where `-v` has the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+# Passes whose rules decline what is worth folding, time after time: of a whole backbone, then.
+_FOLDS: Final = ("conv-bn-folding", "conv-add-folding")
+_ORDINARY: Final = "z is not constant"  # a residual connection
+_NEWER: Final = "the standard does not have it in this type"
+_MANY: Final = 8
+_SHOWN: Final = 3  # weights that are named
+
+
+def lines(report: dict[str, Any]) -> Iterator[str]:
+    """Of `api.Report.to_dict()`."""
+    for p in report["pipeline"]["passes"]:
+        if p["name"] in _FOLDS:
+            for name, rule in p["rules"].items():
+                for reason, (count, example) in rule["declined"].items():
+                    if count >= _MANY and reason != _ORDINARY:
+                        yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
+        elif p["name"] == "convert-dtype":
+            for rule in p["rules"].values():
+                count, example = rule["declined"].get(_NEWER, (0, ""))
+                if count >= _MANY:
+                    yield f"kept: {count:,} nodes stay float32: {_NEWER}, for example {example}; a newer opset may"
+            weights = [reason for rule in p["rules"].values() for reason in rule["declined"] if reason.startswith("`")]
+            yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
+            if len(weights) > _SHOWN:
+                yield f"kept: and {len(weights) - _SHOWN:,} more weights (-v)"
+
+
+def _remedy(reason: str) -> str:
+    return "; --freeze-initializers, if nobody overrides it" if reason.endswith(" is not constant") else ""

@@ -1,0 +1,113 @@
+"""`optimize --dtype`, `--outputs`, `--inputs`, `--stats`, and what is said of all that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.cli.conftest import Run
+from tests.cli.test_extract import heavy  # noqa: F401 - a fixture
+from tests.verification.test_narrow import products
+
+
+def test_float16_and_what_changed(run: Run, samples: Path, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    env = {"GITHUB_STEP_SUMMARY": str(summary)}
+    done = run("optimize", samples / "residual_block.onnx", "out.onnx", "--dtype", "float16", "--stats", **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "convert-dtype" in done.stdout
+    assert "verified in pieces" in done.stdout
+    assert "BatchNormalization" in done.stdout
+    assert "float16" in done.stdout
+    assert "<details>" in summary.read_text()
+    assert "| BatchNormalization |" in summary.read_text()
+
+
+def test_what_overflows_stays_float32_and_is_named(run: Run, tmp_path: Path) -> None:
+    onnx.save(products([4.0, 1e4, 1e-4]), tmp_path / "model.onnx")
+    done = run("optimize", "model.onnx", "out.onnx", "--dtype", "float16")
+    assert done.returncode == 3
+    assert "warning: value `p1` stays float32: `p1` overflows the narrower type" in done.stderr
+    assert "report it" not in done.stderr
+    again = run("optimize", "model.onnx", "again.onnx", "--dtype", "float16", "--disable", "convert-dtype@p1")
+    assert again.returncode in (0, 3)
+
+
+def test_outputs_are_dropped_and_inputs_cut(run: Run, samples: Path, tmp_path: Path) -> None:
+    model = samples / "residual_block.onnx"
+    done = run("optimize", model, "out.onnx", "--inputs", "r1", "--outputs", "n2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "9 → 1 nodes" in done.stdout
+    assert "verified" in done.stdout
+    graph = onnx.load(tmp_path / "out.onnx").graph
+    assert ([i.name for i in graph.input], [o.name for o in graph.output]) == (["r1"], ["n2"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["OUT", "--outputs", "n22"], "hint: did you mean n2"),
+        (["OUT", "--inputs", "r1"], "also needs the graph input"),
+        (["--out-dir", "DIR", "--outputs", "n2"], "--inputs and --outputs are for IN OUT"),
+        (["OUT", "--outputs", "n2", "--external", "reuse"], "--external reuse contradicts"),
+        (["OUT", "--dtype", "float8"], "'float8' is not one of"),
+    ],
+)
+def test_wrong_usage(run: Run, samples: Path, args: list[str], message: str) -> None:
+    done = run("optimize", samples / "residual_block.onnx", *args)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_shell_completes_values_of_the_first_model(run: Run, samples: Path) -> None:
+    words = f"onnxopt optimize {samples / 'residual_block.onnx'} out.onnx --outputs n"
+    done = run(_ONNXOPT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="5")
+    assert "n2" in done.stdout
+
+
+def test_sizes_count_the_weights_beside_the_model(run: Run, heavy: Path, tmp_path: Path) -> None:  # noqa: F811
+    done = run("optimize", heavy, "out.onnx", "-O1", "--fail-if", "bytes_before < 4800")
+    total = sum(f.stat().st_size for f in heavy.parent.iterdir())
+    assert total > 4800  # the weights alone
+    assert done.returncode == 0, done.stderr
+    assert f"{total / 1024:.1f} KiB" in done.stdout
+
+
+def test_a_dim_of_minus_one_is_dynamic(run: Run, tmp_path: Path) -> None:
+    model = products([0.3, 0.3])
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(model, tmp_path / "model.onnx")
+    done = run("optimize", "model.onnx", "out.onnx", "--shape", "x:3,16")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "x[0] = 3" in done.stdout
+    done = run("verify", "model.onnx", "model.onnx", "--cases", "random", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "x[0]=" in done.stdout
+    done = run("optimize", "model.onnx", "out.onnx", "--dim", "batch=3")
+    assert "hint: its dims have no names: --shape INPUT:1,3 fixes them" in done.stderr
+
+
+def test_what_keeps_a_backbone_is_said(run: Run, tmp_path: Path) -> None:
+    """Eight convolutions whose normalizations callers may override."""
+    rng, nodes, inits, value = np.random.default_rng(0), [], [], "x"
+    infos = [helper.make_tensor_value_info("x", 1, [1, 2, 4, 4])]
+    for i in range(8):
+        inits.append(numpy_helper.from_array(rng.random((2, 2, 1, 1), np.float32), f"w{i}"))
+        nodes.append(helper.make_node("Conv", [value, f"w{i}"], [f"c{i}"]))
+        names = [f"{what}{i}" for what in "sbmv"]
+        inits += [numpy_helper.from_array(rng.random(2, np.float32), n) for n in names]
+        infos += [helper.make_tensor_value_info(n, 1, [2]) for n in names]
+        nodes.append(helper.make_node("BatchNormalization", [f"c{i}", *names], [value := f"n{i}"]))
+    out = helper.make_tensor_value_info(value, 1, [1, 2, 4, 4])
+    graph = helper.make_graph(nodes, "g", infos, [out], inits)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    done = run("optimize", "m.onnx", "out.onnx")
+    assert "kept: fold_conv_bn declined 8 times: " in done.stdout
+    assert "--freeze-initializers, if nobody overrides it" in done.stdout
+    assert "kept:" not in run("optimize", "m.onnx", "out.onnx", "--freeze-initializers").stdout

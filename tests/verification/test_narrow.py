@@ -1,0 +1,96 @@
+"""A result in a narrower type: what is rounding there, what is not, and what overflows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+from onnxopt import OptimizeOptions, optimize_file
+from onnxopt.api import DifferentResult
+from onnxopt.errors import ModelError
+from onnxopt.verification import VerifyOptions, verify
+from onnxopt.verification.narrow import narrowed
+
+
+def products(scales: list[float]) -> ModelProto:
+    """x w0, relu, w1, …: weights of 16 by 16 of these sizes."""
+    rng, nodes, value = np.random.default_rng(0), [], "x"
+    weights = []
+    for i, scale in enumerate(scales):
+        array = (rng.standard_normal((16, 16)) * scale).astype(np.float32)
+        weights.append(numpy_helper.from_array(array, f"w{i}"))
+        last = i == len(scales) - 1
+        nodes.append(helper.make_node("MatMul", [value, f"w{i}"], ["y" if last else f"p{i}"]))
+        if not last:
+            nodes.append(helper.make_node("Relu", [f"p{i}"], [value := f"r{i}"]))
+    infos = [helper.make_tensor_value_info(name, 1, ["n", 16]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "products", infos[:1], infos[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_what_a_type_holds() -> None:
+    values = np.array([1 + 2**-12, 70000, -70000, np.inf, np.nan, 1e-9], np.float32)
+    half = narrowed(values, "float16")
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half, np.array([1, 65504, -65504, np.inf, np.nan, 0], np.float16))
+    brain = narrowed(np.array([1 + 2**-9, 1 + 2**-7, 1e38, np.nan, -np.inf], np.float32), "bfloat16")
+    np.testing.assert_array_equal(brain[[0, 1, 3, 4]], np.array([1, 1 + 2**-7, np.nan, -np.inf], np.float32))
+    assert abs(brain[2] / np.float32(1e38) - 1) < 2**-8
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("keep_io", [True, False])
+def test_both_types_are_verified_in_pieces(dtype: str, keep_io: bool, tmp_path: Path) -> None:
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(products([0.3, 0.3]), source)
+    options = OptimizeOptions(dtype=dtype, keep_io=keep_io)
+    report = optimize_file(source, result, options)
+    assert report.verification is not None
+    assert report.verification.status == "verified in pieces"
+    made = onnx.load(result).graph
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(np.float16)) if dtype == "float16" else onnx.TensorProto.BFLOAT16
+    assert {t.data_type for t in made.initializer} == {code}
+    assert {v.type.tensor_type.elem_type for v in (*made.input, *made.output)} == {1 if keep_io else code}
+    assert sum(n.op_type == "Cast" for n in made.node) == 2 * keep_io
+    again = tmp_path / "c.onnx"
+    optimize_file(result, again, options, check_result=False)
+    assert again.read_bytes() == result.read_bytes()
+
+
+def test_what_overflows_is_wrong_even_if_the_runtime_computes_wider(tmp_path: Path) -> None:
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(products([4.0, 1e4, 1e-4]), source)
+    with pytest.raises(DifferentResult, match="it goes wrong at `p1`"):
+        optimize_file(source, result, OptimizeOptions(dtype="float16"))
+    assert not result.exists()
+    report = optimize_file(source, result, OptimizeOptions(dtype="bfloat16"))
+    assert report.verification is not None
+    assert report.verification.agrees
+
+
+def test_a_wrong_weight_is_found_among_roundings(tmp_path: Path) -> None:
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(products([0.3, 0.3]), source)
+    optimize_file(source, result, OptimizeOptions(dtype="float16"), check_result=False)
+    assert verify(source, result).status == "different"  # nobody said that it may be narrower
+    assert verify(source, result, VerifyOptions(dtype="float16")).agrees
+    broken = onnx.load(result)
+    tensor = next(t for t in broken.graph.initializer if t.name == "w0_float16")
+    array = np.array(numpy_helper.to_array(tensor))
+    tensor.CopyFrom(numpy_helper.from_array(np.roll(array, 1, axis=1), tensor.name))
+    onnx.save(broken, result)
+    found = verify(source, result, VerifyOptions(dtype="float16"))
+    assert (found.status, [p.value for p in found.places]) == ("different", ["p0"])
+
+
+def test_an_old_opset_is_said_before_anything_else(tmp_path: Path) -> None:
+    model = products([0.3])
+    model.opset_import[0].version = 12
+    onnx.save(model, tmp_path / "a.onnx")
+    with pytest.raises(ModelError, match=r"bfloat16 takes opset 13, the model has 12$") as refused:
+        optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="bfloat16"))
+    assert refused.value.hint == "--target-opset 13 converts it first"
