@@ -25,11 +25,15 @@ def test_public_names() -> None:
         "SubgraphMatcher OperatorSupport chain any_chain CapabilityPartitioner Timing PrintIR DumpModels CheckEach "
         "VerifyEach Journal"
     )
+    graphs = (
+        "shape dtype declare_domain about StmtPass pattern_partitions create_pattern_support "
+        "generate_pattern_op_partitions"
+    )
     tool = (
         "Extraction OptimizeOptions Report Result extract extract_file load optimize optimize_file optimize_model save "
         "stats verify"
     )
-    assert set(onnxopt.__all__) == {*framework.split(), *tool.split(), "OnnxOptError", "__version__"}
+    assert set(onnxopt.__all__) == {*framework.split(), *graphs.split(), *tool.split(), "OnnxOptError", "__version__"}
     listed = [name for names in onnxopt._HOMES.values() for name in names]
     assert sorted([*listed, "__version__"]) == sorted(onnxopt.__all__)
     for name in onnxopt.__all__:
