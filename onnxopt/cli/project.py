@@ -25,7 +25,7 @@ CHOOSES: Final = frozenset(
         # of commands that read no such file
         *("runs", "seconds", "warmup", "threads", "provider", "cases", "pieces", "top", "no-work", "node", "ops"),
         *("external", "data", "allow-single-node", "no-single-node"),
-        *("match-outputs", "overlapping", "ignore-literals", "exact", "single-use"),
+        *("match-outputs", "match-placeholder", "tolerance", "overlapping", "ignore-literals", "exact", "single-use"),
     )
 )
 _WRITES: Final = "names what is written"

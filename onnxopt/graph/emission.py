@@ -80,11 +80,14 @@ def check_call(graph: Graph, op: str, inputs: Sequence[Value | None], outputs: i
         raise refusal(graph, place, objection, op, opset)
 
 
-def refusal(graph: Graph, place: object, objection: str, op: str = "", opset: int = 0) -> EmissionError:
+def refusal(
+    graph: Graph, place: object, objection: str, op: str = "", opset: int = 0, hint: str = "this is a bug in the pass"
+) -> EmissionError:
     """`objection` against a call of `op`, or without one against what a pass did, at `place`."""
     defined = signature(op, opset)
-    hint = f"in opset {opset} it is {defined}" if defined is not None else "this is a bug in the pass"
-    if op and defined is None:
+    if defined is not None:
+        hint = f"in opset {opset} it is {defined}"
+    elif op:
         hint = nearest(op, operators_of(op.rpartition("::")[0]), hint)
     return EmissionError(f"{where(graph, op, place)}: {objection}", hint)
 

@@ -134,7 +134,7 @@ class Graph:
         while operands and operands[-1] is None:
             operands.pop()
         domain, _, op_type = op.rpartition("::")
-        node = Node(make_call(self, op_type, domain, operands, outputs, attributes), operands, [])
+        node = Node(make_call(self, op_type, domain, operands, outputs, attributes, place=before), operands, [])
         node.stale = True
         first = next((v.name for v in operands if v is not None), op_type)
         for _ in range(outputs):

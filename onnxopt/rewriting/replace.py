@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from onnx import NodeProto
 
 from onnxopt.analysis import types
@@ -11,6 +13,8 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import make_node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined
+
+_HINT: Final = "return a value for each output, or decline by m.require(condition, reason) or m.skip()"
 
 
 def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
@@ -88,7 +92,7 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
     wanted = len(m.anchor.outputs) if m.results is None else len(m.results)
     surplus = any(v is not None for v in results[wanted:])
     if result is None or surplus or not all(v is None or isinstance(v, Value) for v in results):
-        raise refusal(m.graph, m.anchor, f"what replaces it is {_shown(result)}, not {_count(wanted)}")
+        raise refusal(m.graph, m.anchor, f"what replaces it is {_shown(result)}, not {_count(wanted)}", hint=_HINT)
     pairs = _pairs(m, results)
     if m.anchor.op == "Identity" and pairs and all(_must_stay(old, new) and not old.users for old, new in pairs):
         raise Declined("a graph output is produced by a node")

@@ -64,7 +64,7 @@ def test_a_call_that_there_is_not(model: MakeModel) -> None:
         for node in graph:
             graph.make("Elu", node.inputs, before=node, slope=1.0)
 
-    with pytest.raises(EmissionError, match=r"pass wrong: g: main: Elu: it has no attribute `slope`"):
+    with pytest.raises(EmissionError, match=r"pass wrong: g: main: Elu for Identity -> a: it has no attribute `slope`"):
         wrong()(model())
 
 
