@@ -65,13 +65,15 @@ browser: ## find Chromium, which tests open the report page in, or install it (D
 # Without a browser its tests fail and say so; the others run.
 test: $(READY) ## run the test suite (JOBS=2)
 	@$(MAKE) --no-print-directory --silent browser || true
+	@$(BIN)/python -m compileall -q onnxopt  # once, and not at each start of a command where Python may not write it
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 docs: $(READY) ## build the documentation into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo build/site/index.html
 
-fuzz: $(READY) ## optimize many random graphs (EXAMPLES=20000)
-	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py -q
+fuzz: $(READY) ## optimize many random graphs, and what the suite has a sample of (EXAMPLES=20000)
+	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py tests/test_operators.py -q
+	@ONNXOPT_FUZZ=1 $(BIN)/python -m pytest tests/cli/test_optimize.py -k packaged -q
 
 fuzz-hostile: $(READY) ## run 5,700 hostile files and calls, and end commands at 100 moments (JOBS=2 SEED=0)
 	@seq 0 $$(( $(JOBS) - 1 )) | xargs -I{} -P $(JOBS) $(BIN)/python -m tests.hostile --seed $(SEED) --part {}/$(JOBS)

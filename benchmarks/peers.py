@@ -19,34 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from tools import ONNXOPT, PEERS, ROOT
 
 from onnxopt.verification import verify
 from onnxopt.verification.latency import BenchOptions, bench
 
-ROOT = Path(__file__).resolve().parents[1]
-PEER = ROOT / ".venv-peers" / "bin" / "python"
-SAVE = "onnx.save(m, sys.argv[2])"
 TOOLS = {
-    "onnxopt": [str(Path(sys.executable).with_name("onnxopt")), "optimize", "-q"],
-    "onnxopt -O3": [str(Path(sys.executable).with_name("onnxopt")), "optimize", "-q", "-O3"],
-    "onnxsim": [str(PEER), "-c", f"import onnx, onnxsim, sys; m, _ = onnxsim.simplify(onnx.load(sys.argv[1])); {SAVE}"],
-    "onnxslim": [str(PEER), "-c", f"import onnx, onnxslim, sys; m = onnxslim.slim(sys.argv[1]); {SAVE}"],
-    "onnxscript": [
-        *(str(PEER), "-c"),
-        "import onnx, sys; from onnxscript import optimizer, rewriter; "
-        f"m = rewriter.rewrite(optimizer.optimize(onnx.load(sys.argv[1]))); {SAVE}",
-    ],
-    "onnxoptimizer": [
-        *(str(PEER), "-c"),
-        "import onnx, onnxoptimizer, sys; m = onnxoptimizer.optimize("
-        f"onnx.load(sys.argv[1]), onnxoptimizer.get_fuse_and_elimination_passes()); {SAVE}",
-    ],
-    "onnxruntime basic": [
-        *(str(PEER), "-c"),
-        "import onnxruntime as rt, sys; o = rt.SessionOptions(); o.log_severity_level = 4; "
-        "o.graph_optimization_level = rt.GraphOptimizationLevel.ORT_ENABLE_BASIC; "
-        "o.optimized_model_filepath = sys.argv[2]; rt.InferenceSession(sys.argv[1], o)",
-    ],
+    "onnxopt": [ONNXOPT, "optimize", "-q"],
+    "onnxopt -O3": [ONNXOPT, "optimize", "-q", "-O3"],
+    **PEERS,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, VerificationError
-from onnxopt.graph import operators, refuse_new_operators, specialise
+from onnxopt.graph import specialise
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input, save
 from onnxopt.passes.levels import pipeline_for
 from onnxopt.pipeline import (
@@ -36,6 +36,7 @@ from onnxopt.verification import (
     Verification,
     Verifier,
     VerifyOptions,
+    let_in,
     verify,
 )
 from onnxopt.worker.limits import Limits
@@ -78,7 +79,7 @@ class OptimizeOptions:
     freeze_initializers: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    allow_domains: tuple[str, ...] = ()
+    allow_domains: Sequence[str] = ()
     inline_functions: bool = False
     target_opset: int | None = None
     provenance: bool = False
@@ -117,6 +118,7 @@ class OptimizeOptions:
             trace=trace,
             max_rewrites=self.max_rewrites,
             excluded=[*self.sites(), *self.excluded],
+            allow_domains=self.allow_domains,
         )
 
     def _limits(self) -> dict[str, Any]:
@@ -207,10 +209,7 @@ def optimize_model(
     options = options or OptimizeOptions()
     if options.dims or options.shapes:
         specialise(model, options.dims, options.shapes)
-    before = operators(model)
-    report = execute(options.passes(), model, options.context(instruments, trace))
-    refuse_new_operators(model, before, options.allow_domains)
-    return report
+    return execute(options.passes(), model, options.context(instruments, trace))
 
 
 def optimize(
@@ -224,13 +223,14 @@ def optimize(
     target: str = "any",
     max_rewrites: int | None = None,
     freeze_initializers: bool = False,
+    allow_domains: Sequence[str] = (),
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
 ) -> Result:
     """Optimize a model file or a ModelProto and return the result; neither is changed.
 
     A model with external data comes back with references into the folder it was loaded from: use
-    `optimize_file` to write such a model. Raises ModelError, PassError, UsageError.
+    `optimize_file` to write such a model. Raises ModelError, PassError, UsageError, DomainError.
     """
     from onnxopt.graph import write_model
 
@@ -243,6 +243,7 @@ def optimize(
         target=target,
         max_rewrites=max_rewrites,
         freeze_initializers=freeze_initializers,
+        allow_domains=allow_domains,
     )
     start = time.perf_counter()
     with blaming(model):
@@ -306,10 +307,8 @@ def optimize_file(
         refuse_overwriting_input(source, destination, model.proto)
         with Staged(destination, home) as staged:
             phase("load")
-            before = operators(model)
             try:
                 pipeline = execute(passes, model, ctx)
-                refuse_new_operators(model, before, options.allow_domains)
                 phase("passes")
                 progress("writing")
                 changed = model.version > 0
@@ -327,9 +326,9 @@ def optimize_file(
             report = Report(str(source), str(destination), pipeline, source.stat().st_size, staged.path.stat().st_size)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
             if verifier is not None and changed:
-                verifier.submit(staged.path)
+                verifier.submit(staged.path, model.tolerances)
                 progress("verifying")
-                report.verification = verifier.finish()
+                report.verification = let_in(verifier.finish(), options.allow_domains)
                 phase("verify")
             report.seconds = time.perf_counter() - start
             if (found := report.verification) is not None and (
@@ -373,7 +372,7 @@ def _keep(
     options: OptimizeOptions,
     zero_weights: bool,
 ) -> None:
-    if error.failed is None:
+    if error.failed is None or isinstance(error, UsageError):
         return
     if reproducer is None:
         error.hint += "; --reproducer DIR keeps what is needed to report it"

@@ -38,6 +38,10 @@ class VerificationError(OnnxOptError):
     exit_code = 1
 
 
+class PreconditionError(OnnxOptError):
+    """A pass does not work on this model, by its own `requires`: the model is another than it was made for."""
+
+
 class InvariantError(OnnxOptError):
     """The in-memory graph broke one of its own rules: a bug in a pass or in the graph."""
 
@@ -48,6 +52,14 @@ class PassError(OnnxOptError):
     """A pass or a rule raised, or did not come to rest: a bug in that pass."""
 
     exit_code = 4
+
+
+class EmissionError(PassError):
+    """A pass made what no operator's definition allows, or resulted in what takes no place: a bug in that pass."""
+
+
+class DomainError(UsageError):
+    """A pass makes an operator of a domain that may not enter the model: for the user to decide, no bug."""
 
 
 class NoFixpointError(PassError):

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx.printer
 import onnxruntime as rt
+import pytest
 from hypothesis import HealthCheck, given, note, reject, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -23,6 +24,7 @@ from onnxopt.io import from_proto
 from onnxopt.pipeline import CheckEach
 from tests.opsets import at_opset
 
+pytestmark = pytest.mark.usefixtures("kept_worker")
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "300"))
 SHAPES = [(2, 3, 4, 4), (2, 3), (4,), (1, 3, 1, 1), (2, 1, 4, 4)]
 OPSETS = [17, 17, 17, *range(9, 17), *range(18, 25)]
@@ -427,6 +429,7 @@ def results(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.nda
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_mem_reuse = False
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
     session = rt.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, MutableMapping
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 MAX_BYTES: Final = 1 << 26
 _SAMPLED: Final = 16
+_FEW: Final = 256  # bytes
 
 
 class Contents:
@@ -28,13 +29,13 @@ class Contents:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
         self._asked: dict[Value, Value] = {}
-        self._first: dict[Hashable, Value] = {}  # by what is known of a value, the more the more others are like it
+        self._first: dict[Hashable, Value | None] = {}  # by what is known of a value
 
     def first_like(self, value: Value) -> Value:
         """The first value asked for that holds the same: `value` itself where there was none."""
         found = self._asked.get(value)
         if found is None:
-            told = (Value.constant_type, _sample, Value.digest)
+            told = (Value.constant_type, _sample, _digest)
             found = self._asked[value] = first_like(value, self._first, told) if self._comparable(value) else value
         return found
 
@@ -52,23 +53,32 @@ class Contents:
         return data_type != TensorProto.STRING and tensor_bytes(data_type, dims) <= self.max_bytes
 
 
-def first_like(item: T, seen: MutableMapping[Hashable, T], told: Iterable[Callable[[T], Hashable]]) -> T:
+def first_like(item: T, seen: MutableMapping[Hashable, T | None], told: Sequence[Callable[[T], Hashable]]) -> T:
     """The first of those seen that is equal to `item` in all that they are `told` apart by, `item` itself where there
-    was none. What costs more to tell is asked only where all before it is equal."""
+    was none. What costs more to tell is asked only where all before it is equal, and once of each."""
     key: Hashable = ()
-    first = item
-    for tell in told:
-        if key in seen:  # it was told apart by less so far
-            other = seen[key]
-            seen.setdefault((key, tell(other)), other)
+    first: T | None = item
+    for i, tell in enumerate(told):
         key = key, tell(item)
         first = seen.setdefault(key, item)
         if first is item:
             break
+        if first is not None and i + 1 < len(told):
+            seen[key] = None  # from now on more is told
+            seen[key, told[i + 1](first)] = first
+    assert first is not None
     return first
 
 
 def _sample(value: Value) -> bytes:
-    """Some of its bytes: an odd step apart, so that they are not the same byte of each element."""
-    flat = np.ascontiguousarray(value.array).reshape(-1).view(np.uint8)
+    """All of its bytes, if these are few, else some: an odd step apart, so that they are not the same byte of each
+    element."""
+    array = value.array
+    if array.nbytes <= _FEW:
+        return array.tobytes()
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat[:: flat.size // _SAMPLED | 1].tobytes()
+
+
+def _digest(value: Value) -> bytes:
+    return value.digest() if value.array.nbytes > _FEW else b""

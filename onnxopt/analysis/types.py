@@ -18,6 +18,7 @@ from typing import Final
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from onnxopt.analysis.inference import infer_skeleton, skeleton
+from onnxopt.analysis.local import infer_made
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -33,7 +34,7 @@ def dtype(value: Value) -> int:
     if value.constant:
         return value.constant_type()[0]
     if not value.dtype:
-        _infer_once(value.graph.model)
+        _find_out(value)
     return value.dtype
 
 
@@ -42,7 +43,7 @@ def shape(value: Value) -> Shape | None:
     if value.constant:
         return value.constant_type()[1]
     if value.shape is None:
-        _infer_once(value.graph.model)
+        _find_out(value)
     return value.shape
 
 
@@ -103,6 +104,15 @@ def _says_more(new: Dim, known: Dim) -> bool:
 
 def _is_invented(dim: Dim) -> bool:
     return isinstance(dim, str) and "@" in dim
+
+
+def _find_out(value: Value) -> None:
+    """Of a value in the graph inference says most; of one that a pass has just made, its node."""
+    node = value.producer
+    if node is None or node.graph is not None:
+        _infer_once(value.graph.model)
+    if value.unasked and value.shape is None:
+        infer_made(value)
 
 
 def _infer_once(model: Model) -> None:

@@ -135,7 +135,9 @@ def figures_of(report: Mapping[str, Any]) -> dict[str, float]:
         "bytes_before": report["bytes_before"],
         "bytes_after": report["bytes_after"],
         "bytes_removed": report["bytes_before"] - report["bytes_after"],
-        "rewrites": sum(rule["hits"] for p in pipeline["passes"] for rule in p["rules"].values()),
+        "rewrites": sum(
+            rule["hits"] for p in pipeline["passes"] if p.get("changed", True) for rule in p["rules"].values()
+        ),
         "max_rel": 0.0 if same else verdict["worst_rel"] if compared else float("inf"),
         "rolled_back": len(report["rolled_back"]),
         "verified": int(same or verdict.get("status") in PROVEN),

@@ -157,7 +157,7 @@ def _smallest(
             except OnnxOptError:
                 continue
             with Verifier(before, plain) as verifier:
-                verifier.submit(after)
+                verifier.submit(after, model.tolerances)
                 different = verifier.finish().status == DIFFERENT
             tell(f"  a part of {len(part.graph.node)} nodes: {'differs' if different else 'equal'}")
             if different:

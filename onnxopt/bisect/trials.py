@@ -105,7 +105,7 @@ class Trials:
         path = Path(self._folder.name) / "trial.onnx"
         save(outcome.model, path)
         self.verified += 1
-        self._verifier.submit(path)
+        self._verifier.submit(path, outcome.model.tolerances)
         verdict = self._verifier.finish()
         if verdict.status == UNVERIFIED:
             raise ModelError(f"{self.source}: {verdict.message}", verdict.hint)

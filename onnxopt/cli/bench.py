@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from onnxopt.cli.options import blaming_files, dim_option, input_option, json_text, limit_option
+from onnxopt.cli.feeds import input_option
+from onnxopt.cli.options import blaming_files, dim_option, json_text, limit_option
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from onnxopt.cli.feeds import verify_dim_option
 from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
@@ -19,6 +20,7 @@ from onnxopt.cli.say import say
     "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
 )
 @click.option("--atol", type=float, help="Largest absolute difference.")
+@verify_dim_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
 @click.option(
     "-o",
@@ -31,6 +33,7 @@ def bisect(
     source: Path,
     rtol: float | None,
     atol: float | None,
+    verify_dims: dict[str, int],
     seed: int,
     output: Path | None,
     quiet: bool,
@@ -48,7 +51,7 @@ def bisect(
 
     options = make_options(given)
     with blaming(source):
-        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory)
+        judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dims=verify_dims)
         found = search(source, options, judging, (lambda _: None) if quiet else say)
     place = f"pass {found.pass_text}" + (f", rule {found.rule}" if found.rule else "")
     number = f", rewrite {found.rewrite}" if found.rewrite is not None else ""

@@ -1,4 +1,4 @@
-"""`onnxopt explain PASS`."""
+"""`onnxopt explain PASS_OR_RULE`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.options import known_passes, load_plugins, plugin_option
+from onnxopt.cli.options import known_rules, load_plugins, plugin_option
 from onnxopt.cli.say import say
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Pass
+    from onnxopt.rewriting import Rule
 
 
 @click.command()
-@click.argument("name", metavar="PASS", shell_complete=known_passes)
+@click.argument("name", metavar="PASS_OR_RULE", shell_complete=known_rules)
 @plugin_option
 def explain(name: str, plugins: tuple[str, ...]) -> None:
-    """Print the manual page of a pass: what it does, its options, its rules with their equations and patterns.
+    """Print the manual page of a pass: what it does, its options, its rules with their equations and patterns. Or that
+    of a single rule.
 
     \b
     onnxopt explain conv-bn-folding
+    onnxopt explain fold_conv_bn
     onnxopt explain my-pass --plugin my_passes.py
     """
     import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import get_pass
+    from onnxopt.pipeline.registry import pass_or_rule
 
     load_plugins(plugins)
-    for line in page(get_pass(name)):
+    cls, rules = pass_or_rule(name)
+    for line in page(cls) if cls.info.name == name.replace("_", "-") else page_of_rule(cls, rules[0]):
         say(line)
 
 
@@ -46,6 +50,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
         "before": info.before,
         "only for target": () if "any" in info.targets else info.targets,
         "only with": info.ops,
+        "changes numbers": (f"an output by up to {info.tolerance:g} of its range",) if info.tolerance else (),
     }
     for label, given in facts.items():
         if given:
@@ -69,6 +74,20 @@ def page(cls: type[Pass]) -> Iterator[str]:
             yield f"  {rule.name}"
             yield f"      {rule.equation}"
             yield f"      {text(rule.source)}"
+
+
+def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
+    """The same of one rule."""
+    from onnxopt.rewriting import text
+
+    yield f"{rule.name}: rule of the pass {cls.info.name}, from -O{cls.info.opt_level} on"
+    yield ""
+    yield from _indented(inspect.cleandoc(rule.apply.__doc__ or ""))
+    yield ""
+    yield f"  {text(rule.source)}"
+    yield ""
+    yield f"onnxopt why MODEL {rule.name}: where it fires, and why not elsewhere"
+    yield f"onnxopt optimize … --disable {rule.name}: without it"
 
 
 def _indented(text: str) -> Iterator[str]:

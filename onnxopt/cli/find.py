@@ -24,7 +24,9 @@ _LARGE = 20_000  # nodes of a model, of which nothing is inferred to show shapes
 @click.argument("pattern", metavar="PATTERN|@FILE")
 @click.option("--match-outputs", is_flag=True, help="Only matches whose results are outputs of their graph.")
 @click.option("--overlapping", is_flag=True, help="Also matches that share nodes with an earlier one.")
+@click.option("--match-placeholder", is_flag=True, help="Only matches whose variables are inputs of their graph.")
 @click.option("--ignore-literals", is_flag=True, help="Do not compare attributes and constants.")
+@click.option("--tolerance", type=float, default=0.0, help="Floats are equal that differ by so much of their size.")
 @click.option("--exact", is_flag=True, help="Attributes that are not written have their defaults.")
 @click.option("--single-use", is_flag=True, help="Results in between are used nowhere else.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -32,8 +34,10 @@ def find(
     model: Path,
     pattern: str,
     match_outputs: bool,
+    match_placeholder: bool,
     overlapping: bool,
     ignore_literals: bool,
+    tolerance: float,
     exact: bool,
     single_use: bool,
     form: str,
@@ -57,8 +61,10 @@ def find(
     matcher = SubgraphMatcher(
         pattern,
         match_outputs=match_outputs,
+        match_placeholder=match_placeholder,
         overlapping=overlapping,
         ignore_literals=ignore_literals,
+        tolerance=tolerance,
         exact=exact,
         shared=not single_use,
     )

@@ -16,7 +16,7 @@ import click
 
 from onnxopt import __version__
 from onnxopt.cli.say import say, say_all, say_error
-from onnxopt.errors import OnnxOptError
+from onnxopt.errors import OnnxOptError, UsageError, nearest
 
 # Imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {
@@ -26,7 +26,7 @@ _COMMANDS: Final = {
     "stats": ("onnxopt.cli.stats", "Count what is in a model, or compare two."),
     "report": ("onnxopt.cli.report", "Show in an HTML page what became of a model."),
     "passes": ("onnxopt.cli.passes", "List the passes."),
-    "explain": ("onnxopt.cli.explain", "Print the manual page of a pass."),
+    "explain": ("onnxopt.cli.explain", "Print the manual page of a pass or rule."),
     "why": ("onnxopt.cli.why", "Show why a rule fires at a node, or why not."),
     "find": ("onnxopt.cli.find", "Find the nodes that look like a pattern."),
     "partition": ("onnxopt.cli.partition", "Split a model into parts that a runtime supports."),
@@ -53,6 +53,16 @@ class _Commands(click.Group):
         command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not ctx.resilient_parsing:
+            model = name.endswith(".onnx")
+            hint = f"onnxopt optimize {name} OUT" if model else nearest(name, _COMMANDS, "`onnxopt --help` lists them")
+            raise UsageError(f"no command is called {name!r}", hint)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from onnxopt.cli.feeds import input_option, verify_dim_option
 from onnxopt.cli.options import (
     Recorder,
     Watch,
     external_option,
-    input_option,
     instrument_options,
     json_text,
     make_options,
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 )
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @input_option("Verify with this input.")
+@verify_dim_option
 @click.option(
     "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
 )
@@ -124,6 +125,7 @@ def optimize(
     allow_unverified: bool,
     no_verify: bool,
     inputs: dict[str, str],
+    verify_dims: dict[str, int],
     rtol: float | None,
     atol: float | None,
     seed: int,
@@ -155,8 +157,8 @@ def optimize(
     """
     from onnxopt.verification import VerifyOptions
 
-    if no_verify and (inputs or rtol is not None or atol is not None):
-        raise UsageError("--no-verify contradicts --input, --rtol and --atol", "leave one of them out")
+    if no_verify and (inputs or verify_dims or rtol is not None or atol is not None):
+        raise UsageError("--no-verify contradicts --input, --verify-dim, --rtol and --atol", "leave one of them out")
     if strict and allow_unverified:
         raise UsageError("--strict contradicts --allow-unverified", "leave one of them out")
     if backup and not in_place:
@@ -172,7 +174,9 @@ def optimize(
     if plain and len(models) == 2 and jobs > 1 and _is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
-    verify_options = None if no_verify else VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"])
+    verify_options = None
+    if not no_verify:
+        verify_options = VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"], dims=verify_dims)
     telling = Telling(form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose)
     allow_unverified |= not telling.to_machines
     single = _Single(report_file, reproducer, zero_weights, strict, allow_unverified, verbose, max_rewrites, external)

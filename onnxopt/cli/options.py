@@ -133,10 +133,11 @@ def _apply(options: list[Callable[[F], F]], function: F) -> F:
     return function
 
 
-def dim_option(default: str) -> Callable[[F], F]:
-    """`--dim NAME=SIZE`, given as `dims`; `default` says what happens to the others."""
+def dim_option(default: str, *also: str) -> Callable[[F], F]:
+    """`--dim NAME=SIZE`, and what it is `also` called, given as `dims`; `default` says what happens to the others."""
     return click.option(
         "--dim",
+        *also,
         "dims",
         callback=parse_dims,
         multiple=True,
@@ -172,23 +173,6 @@ limit_option = click.option(
     metavar="SIZE",
     help="What a process that runs parts of the model, or all of it, may take. [default: half of the machine]",
 )
-
-
-def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    feeds = {}
-    for text in value:
-        name, found, file = text.partition("=")
-        if not found or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=FILE.npy")
-        if not Path(file).is_file():
-            raise click.BadParameter(f"{file}: no such file")
-        feeds[name] = file
-    return feeds
-
-
-def input_option(purpose: str) -> Callable[[F], F]:
-    """`--input NAME=FILE.npy`, given as `inputs`: files by name."""
-    return click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help=purpose)
 
 
 external_option = click.option(

@@ -18,6 +18,7 @@ CHOOSES: Final = frozenset(
     (
         *("level", "pipeline", "with", "disable", "config", "target", "max-constant-bytes", "max-rewrites"),
         *("dim", "shape", "keep-dynamic", "freeze-initializers", "inline-functions", "target-opset", "allow-domain"),
+        "verify-dim",
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
         # of commands that read no such file

@@ -73,7 +73,8 @@ def report(
         verdict = history.report["verification"] if not found.doubts else None
         if verdict is None and not no_verify:
             progress.phase("verifying")
-            verdict = judge(source, result, options, history.journal if not found.doubts else ()).to_dict()
+            allowed = history.report["pipeline"]["tolerances"]
+            verdict = judge(source, result, options, history.journal if not found.doubts else (), allowed).to_dict()
         progress.phase("writing")
         staged.write_bytes(_page(found.to_dict(verdict), not no_times).encode())
         size = staged.bytes

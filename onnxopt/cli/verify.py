@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option("--rtol", type=click.FloatRange(0), help="Largest difference, relative to an output's range.")
 @click.option("--atol", type=click.FloatRange(0), help="Largest absolute difference.")
-@dim_option("several sizes, one after the other")
+@dim_option("several sizes, one after the other", "--verify-dim")
 @click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
 @memory_option
 @limit_option

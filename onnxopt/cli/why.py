@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.cli.options import known_rules, load_plugins, plugin_option
 from onnxopt.cli.say import say_lines
-from onnxopt.errors import UsageError, nearest
+from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -46,9 +46,11 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
     from onnxopt.io import blaming, load
     from onnxopt.passes.levels import pipeline_for
     from onnxopt.pipeline import Journal, PassContext, execute
+    from onnxopt.pipeline.registry import pass_or_rule
 
     load_plugins(plugins)
-    owner, rules = _find(name)
+    cls, rules = pass_or_rule(name)
+    owner = cls()
     journal = Journal() if node is not None else None
     with blaming(model):
         loaded = load(model)
@@ -71,26 +73,6 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
         say_lines(lines)
 
 
-def _find(name: str) -> tuple[Pass, list[Rule]]:
-    """The pass and rules that `name` means. Raises UsageError with the nearest names."""
-    import onnxopt.passes  # noqa: F401 - registers them
-    from onnxopt.pipeline import RewritePass, all_passes
-
-    rules: dict[str, tuple[Any, Rule]] = {}
-    passes = all_passes()
-    for cls in passes.values():
-        for rule in cls.rules if issubclass(cls, RewritePass) else ():
-            rules[rule.name] = cls, rule
-    wanted = name.replace("_", "-")
-    if wanted in passes:
-        cls = passes[wanted]
-        return cls(), list(cls.rules) if issubclass(cls, RewritePass) else []
-    if name in rules:
-        return rules[name][0](), [rules[name][1]]
-    hint = nearest(name, (*passes, *rules), "`onnxopt passes` and `onnxopt explain PASS` list them")
-    raise UsageError(f"no pass or rule is called {name!r}", hint)
-
-
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport) -> Iterator[str]:
     """Each rule: how often it fired, why it does not where it could. Of one rule, an example of each reason."""
     from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
@@ -100,19 +82,17 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
         nodes = [n for g in model.scopes() for op in sorted(rule.anchors) for n in g.by_op.get(op, ())]
         yield f"{rule.name}: fired {fired[rule.name]:,} times; {len(nodes):,} {' or '.join(sorted(rule.anchors))} left"
         counts: Counter[str] = Counter()
-        farthest: dict[str, tuple[tuple[int, int, int], Diagnosis]] = {}  # of each reason one
-        for i, node in enumerate(nodes):
+        nearest: dict[str, Diagnosis] = {}  # of each reason one: those that came nearest are what somebody asks about
+        for node in nodes:
             d = diagnose(rule, node, owner)
             counts[d.reason] += 1
-            # Those that came farthest are what somebody asks about.
-            rank = (not d.matched, -sum(line.ok is True for line in d.lines), i)
-            if d.reason not in farthest or rank < farthest[d.reason][0]:
-                farthest[d.reason] = rank, d
-        examples = sorted(farthest.values(), key=lambda found: found[0])
-        for _, d in sorted(examples, key=lambda found: -counts[found[1].reason]):
+            if d.reason not in nearest or d.nearness > nearest[d.reason].nearness:
+                nearest[d.reason] = d
+        examples = sorted(nearest.values(), key=lambda d: d.nearness, reverse=True)
+        for d in sorted(examples, key=lambda d: -counts[d.reason]):
             yield f"  {counts[d.reason]:,} times: {d.reason or 'fires'}"
         if len(rules) == 1:
-            for _, d in examples[:_SHOWN]:
+            for d in examples[:_SHOWN]:
                 yield ""
                 yield from lines_of(d)
 

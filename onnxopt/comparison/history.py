@@ -60,10 +60,15 @@ def repeat(
 
 
 def judge(
-    source: str | Path, result: str | Path, options: OptimizeOptions | None = None, entries: Sequence[Entry] = ()
+    source: str | Path,
+    result: str | Path,
+    options: OptimizeOptions | None = None,
+    entries: Sequence[Entry] = (),
+    tolerances: Mapping[str, float] | None = None,
 ) -> Verification:
     """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
-    `entries`: what the run that made it did, to say which rewrites happened at its places."""
+    `entries`: what the run that made it did, to say which rewrites happened at its places; `tolerances`: by how much
+    passes said that they change outputs."""
     options = options or OptimizeOptions()
     with Verifier(source, VerifyOptions(limit=options.limits.memory)) as verifier:
         verifier.start()
@@ -71,7 +76,7 @@ def judge(
         if options.dims or options.shapes:
             specialise(model, options.dims, options.shapes)
         verifier.describe(model.proto, override=not options.freeze_initializers)
-        verifier.submit(result)
+        verifier.submit(result, tolerances)
         found = verifier.finish()
     found.hint = ""  # what it says is for those who optimize
     explain(found.places, entries)
@@ -117,6 +122,7 @@ def _history(data: Mapping[str, Any]) -> History:
             "passes": [_pass(p) for p in pipeline["passes"]],
             "skipped": {str(k): str(v) for k, v in pipeline["skipped"].items()},
             "warnings": [str(w) for w in pipeline["warnings"]],
+            "tolerances": {str(k): float(v) for k, v in pipeline.get("tolerances", {}).items()},
         },
     }
     timeline = [
@@ -141,6 +147,7 @@ def _history(data: Mapping[str, Any]) -> History:
 def _pass(p: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": str(p["name"]),
+        "changed": bool(p.get("changed", True)),
         "seconds": float(p["seconds"]),
         **{key: int(p[key]) for key in ("runs", "nodes", "bytes")},
         "rules": {

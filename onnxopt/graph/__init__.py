@@ -1,6 +1,7 @@
 """The in-memory graph: slim, and backed by the protobuf it came from."""
 
-from onnxopt.graph.check import check_model, operators, refuse_new_operators
+from onnxopt.graph.check import check_model
+from onnxopt.graph.domains import declare_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import UNKNOWN, Node
@@ -18,9 +19,8 @@ __all__ = [
     "Shape",
     "Value",
     "check_model",
-    "operators",
+    "declare_domain",
     "read_model",
-    "refuse_new_operators",
     "specialise",
     "write_model",
 ]

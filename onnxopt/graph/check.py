@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from onnxopt.errors import InvariantError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs
 
@@ -94,25 +91,3 @@ def _check_scope(
 def _sparse(value: Value) -> bool:
     """A sparse initializer: named in the proto only."""
     return value.producer is None and not value.is_input and value.tensor is None and not value.constant
-
-
-def operators(model: Model) -> set[str]:
-    """The operators (qualified names) that a model calls."""
-    return {op for scope in model.scopes() for op, nodes in scope.by_op.items() if nodes}
-
-
-def refuse_new_operators(model: Model, before: set[str], allowed: Collection[str] = ()) -> None:
-    """Raise InvariantError if an operator was brought in that the model's opset imports do not know.
-
-    `allowed` domains may be brought in; a runtime without them cannot run the result.
-    """
-    for scope in model.scopes():
-        for op, nodes in scope.by_op.items():
-            if not nodes or op in before:
-                continue
-            domain = op.rpartition("::")[0]
-            defined = any(f"{f.domain}::{f.name}" == op for f in model.proto.functions)
-            if domain in allowed or defined or is_known(op, scope.opset(domain)):
-                continue
-            node = next(iter(nodes))
-            _fail(scope, f"{node!r}: no opset import of the model knows {op}; --allow-domain lets a domain in")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 class Graph:
     """Nodes as a doubly linked list in topological order, with an index by operator.
 
-    All mutation goes through `insert`, `remove`, `move_after`, `inline`, `take_over`, `add_constant` and
-    `remove_initializer` here and `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`,
+    All mutation goes through `make`, `insert`, `remove`, `move_after`, `inline`, `take_over`, `constant` and
+    `remove_initializer` here and `Node.op`, `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`,
     `Model.replace_output`: each keeps users, index and version right and tells the model's watcher which nodes to
     look at again.
     """
@@ -115,8 +116,48 @@ class Graph:
         if len(value.users) == 1:
             self.model.mark(next(iter(value.users)))
 
+    def make(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        /,
+        outputs: int = 1,
+        before: Node | None = None,
+        **attributes: Any,
+    ) -> Any:
+        """Insert a new call of `op` (`Conv`, `com.microsoft::Gelu`) before a node, or at the end.
+
+        Its result, or with several `outputs` a tuple of them. Raises EmissionError for what the operator's definition
+        does not allow, DomainError where its domain may not enter.
+        """
+        operands = list(inputs)
+        while operands and operands[-1] is None:
+            operands.pop()
+        domain, _, op_type = op.rpartition("::")
+        node = Node(make_call(self, op_type, domain, operands, outputs, attributes), operands, [])
+        node.stale = True
+        first = next((v.name for v in operands if v is not None), op_type)
+        for _ in range(outputs):
+            value = Value(self.model.names.fresh(first, f"_{op_type}"), self)
+            value.unasked = True
+            node.outputs.append(value)
+        self.insert(node, before)
+        return node.output if outputs == 1 else tuple(node.outputs)
+
     def insert(self, node: Node, before: Node | None = None) -> Node:
-        """Insert a node (and its bodies) before another, or at the end; its inputs gain it as user."""
+        """Insert a node that a pass made (and its bodies) before another, or at the end; its inputs gain it as user.
+
+        The domain of its operator is imported where it was not. Raises DomainError where it may not enter, and
+        EmissionError for an operator that there is not.
+        """
+        if not self.by_op.get(node.op):
+            admit(self, node)
+        if node.domain:
+            self.model.foreign.append(node)
+        return self.place(node, before)
+
+    def place(self, node: Node, before: Node | None = None) -> Node:
+        """Insert a node as it is, which a file has."""
         assert node.graph is None
         node.graph = self
         following, preceding = before, before.prev if before is not None else self.last
@@ -266,8 +307,20 @@ class Graph:
         for user in value.users:
             self.model.mark(user)
 
-    def add_constant(self, array: Array, hint: str, before: Node | None = None) -> Value:
-        """A new constant of this scope holding `array`."""
+    def give_out(self, output: Value, value: Value) -> None:
+        """`output`, whose name callers know, is what `value` was; with a node of its own where that has to stay."""
+        maker = value.producer
+        if maker is None or value.graph is not self or value.is_output or value.constant:
+            place = output.producer
+            value = self.make("Identity", [value], before=place.next if place is not None else None)
+            maker = value.producer
+        assert maker is not None
+        value.redirect_readers(output)
+        self.take_over(output, maker, value.index)
+
+    def constant(self, array: Array, hint: str = "constant", before: Node | None = None) -> Value:
+        """A new constant of this scope holding `array`, called `hint` or like it. `before`: where a scope that cannot
+        hold constants has a node for it."""
         value = Value("", self)
         value.array = array
         self.attach_constant(value, hint, before)
@@ -289,7 +342,7 @@ class Graph:
         else:
             node = Node(make_node("Constant", "", "", {"value": array}), [], [value])
             node.stale = True
-            self.insert(node, before)
+            self.place(node, before)
 
     def add_initializer(self, value: Value) -> None:
         """Make an existing value, whose array or tensor is set, an initializer of this scope."""

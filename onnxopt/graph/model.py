@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
@@ -14,7 +14,7 @@ from onnxopt.graph.structure import Interface, interface_of
 from onnxopt.protos import Array, is_external, tensor_to_array
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import FunctionProto, ModelProto, TensorProto
 
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
@@ -45,6 +45,7 @@ class Model:
         self.proto = proto
         self.path = path  # the file it was read from
         self.names = Names()
+        self._node_names: Names | None = None  # made when first asked for: few rewrites need a new one
         self.version = 0
         self.learnt = 0
         self.watch: Callable[[Node], None] | None = None
@@ -56,9 +57,13 @@ class Model:
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
+        self.allowed_domains: Collection[str] | None = None  # what operators may come in whose domain is not imported
+        self.computed: dict[Any, tuple[tuple[int, int], Any]] = {}  # what passes hand to others, by state
         self.clock = 0  # counts marks
         self.marked: dict[Node, int] = {}  # nodes by when they were last marked, the latest last
         self.left_by: dict[Hashable, Left] = {}  # what each pass knew of the model when it last left it
+        self.tolerances: dict[str, float] = {}  # what passes that changed numbers on purpose declared, by their names
+        self.foreign: list[Node] = []  # made by passes, of domains that are not the standard's: see writer.py
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
         self.values_fit = True  # may inference follow values? see analysis/types.py
@@ -115,14 +120,35 @@ class Model:
     def node_count(self) -> int:
         return sum(len(scope) for scope in self.scopes())
 
+    def node_name(self, hint: str, ending: str) -> str:
+        """A name that no node has: runtimes refuse two nodes of one."""
+        if self._node_names is None:
+            self._node_names = Names()
+            for node in self.nodes():
+                self._node_names.add(node.name)
+        return self._node_names.fresh(hint, ending)
+
+    def add_function(self, function: FunctionProto) -> Graph:
+        """Append a copy of `function`, which nodes of any scope may call then.
+
+        Raises UsageError where the model has one of its name.
+        """
+        from onnxopt.graph.reader import add_function
+
+        return add_function(self, function)
+
+    def has_function(self, op: str) -> bool:
+        """Does the model itself define this operator (qualified name)?"""
+        return f"function {op}" in self.functions
+
     def replace_output(self, old: Value, new: Value) -> None:
-        """Each graph that lists `old` as an output lists `new`. Only for bodies: main's names are the interface."""
+        """Each graph that lists `old` as an output lists `new`, apart from main and functions: their names are the
+        interface."""
         scopes = [old.graph]
         for graph in scopes:
             if not old.output_count:
                 break  # most often the first lists it, and there may be thousands of bodies in it
-            while old in graph.outputs:
-                assert graph.owner is not None, f"the main graph's output {old.name} is the interface"
+            while graph.owner is not None and old in graph.outputs:
                 graph.outputs[graph.outputs.index(old)] = new
                 old.output_count -= 1
                 new.output_count += 1

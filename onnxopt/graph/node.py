@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from onnx import AttributeProto, NodeProto
 
-from onnxopt.errors import ModelError
+from onnxopt.errors import EmissionError, ModelError
+from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.schema import attribute_default
 from onnxopt.protos import Array, attribute_value, body_graphs, make_attribute, qualified, tensor_to_array
 
@@ -46,12 +47,12 @@ class Node:
 
     __slots__ = (
         "_attributes",
+        "_op",
         "_places",
         "bodies",
         "graph",
         "inputs",
         "next",
-        "op",
         "outputs",
         "prev",
         "proto",
@@ -60,7 +61,7 @@ class Node:
 
     def __init__(self, proto: NodeProto, inputs: list[Value | None], outputs: list[Value | None]) -> None:
         self.proto = proto
-        self.op = qualified(proto.op_type, proto.domain)
+        self._op = qualified(proto.op_type, proto.domain)
         self.inputs = inputs
         self.outputs = outputs
         self.bodies: dict[str, Graph] = {}
@@ -70,6 +71,25 @@ class Node:
         self.stale = False  # the proto's input and output names no longer say what the lists say
         self._attributes: dict[str, AttributeProto] | None = None
         self._places: dict[Value, set[int]] | None = None  # where a node of many inputs reads a value, once asked
+
+    @property
+    def op(self) -> str:
+        """The qualified name. Another may be set that takes the attributes, and gives the types, that there are."""
+        return self._op
+
+    @op.setter
+    def op(self, op: str) -> None:
+        graph = self.graph
+        if graph is None or self.bodies or "Constant" in (op, self._op):
+            raise EmissionError(f"{self!r} cannot become {op}", "make a node, and let it take over the results")
+        domain, _, op_type = op.rpartition("::")
+        make_call(graph, op_type, domain, self.inputs, len(self.outputs), {}, like=self.proto, place=self)
+        del graph.by_op[self._op][self]
+        self._op, self.proto.op_type, self.proto.domain = op, op_type, domain
+        if not graph.by_op.get(op):
+            admit(graph, self)
+        graph.by_op.setdefault(op, {})[self] = None
+        graph.touch(self)
 
     @property
     def name(self) -> str:

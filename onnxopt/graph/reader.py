@@ -7,7 +7,8 @@ from pathlib import Path
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
-from onnxopt.errors import ModelError
+from onnxopt.errors import ModelError, UsageError
+from onnxopt.graph.domains import import_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -15,6 +16,7 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs
 from onnxopt.worker.calls import refuse_explosion
 
+_FUNCTIONS_SINCE = 8  # the IR version from which a model may define functions
 SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
 _NEWEST = (1 << 31) - 1  # what a version of operators may be at most: schemas are looked up by a C int
@@ -84,9 +86,15 @@ def _has_value(constant: NodeProto) -> bool:
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:
-    """Append a copy of `function` to the model, and index it. Its name must be free."""
+    """Append a copy of `function` to the model, and index it. Raises UsageError where its name is not free."""
+    label = function_label(function.domain, function.name, function.overload)
+    if label in model.functions:
+        raise UsageError(f"{model.name}: there is a {label} already", "give it another name")
     model.proto.functions.append(function)
     model.version += 1
+    if model.ir_version < _FUNCTIONS_SINCE:
+        model.ir_version = model.proto.ir_version = _FUNCTIONS_SINCE
+    import_domain(model.graph, function.domain, 1)
     return _index_function(model, model.proto.functions[-1])
 
 
@@ -238,7 +246,7 @@ class _Reader:
                 self.read_graph(body, body_proto)
                 node.graph = None
                 unsorted = unsorted or any(p.graph is None for p in captured(node, graph))
-            graph.insert(node)
+            graph.place(node)
         graph.nodes_changed = False
         if unsorted:
             sort_nodes(graph)  # a change, but not one of ours: the file is only written so if a pass changes more

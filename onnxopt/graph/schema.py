@@ -1,13 +1,15 @@
-"""What the ONNX standard says of an operator at an opset, cached: attribute defaults, purity."""
+"""What the ONNX standard says of an operator at an opset, cached: attribute defaults, purity, what a call may be."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import onnx
 
-from onnxopt.protos import attribute_value
+from onnxopt.protos import attribute_value, qualified
 
 # Results differ from run to run, or depend on state: never folded, never merged.
 NONDETERMINISTIC: Final = frozenset(
@@ -50,6 +52,57 @@ def _defaults(op: str, opset: int) -> dict[str, Any]:
 def attribute_default(op: str, opset: int, name: str) -> Any:
     """The default of an attribute, or None."""
     return _defaults(op, opset).get(name)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a call of an operator may be, in plain Python: asking a schema costs ten times as much.
+
+    `inputs`, `outputs`: how many, from and to. `needed`: inputs that may not be absent. `attributes`: types by name,
+    those in `required` have to be there.
+    """
+
+    name: str
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    needed: tuple[int, ...]
+    attributes: Mapping[str, int]
+    required: frozenset[str]
+    deprecated: bool
+    operands: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kind = onnx.AttributeProto.AttributeType.Name
+        named = [f"{name}: {kind(t)}" for name, t in self.attributes.items()]
+        return f"{self.name}({', '.join(self.operands)})" + (f" {{{', '.join(named)}}}" if named else "")
+
+
+@cache
+def signature(op: str, opset: int) -> Signature | None:
+    """What a call may be; None when the standard does not know the operator."""
+    schema = find_schema(op, opset)
+    if schema is None:
+        return None
+    marks = {
+        onnx.defs.OpSchema.FormalParameterOption.Optional: "?",
+        onnx.defs.OpSchema.FormalParameterOption.Variadic: "…",
+    }
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    return Signature(
+        op,
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(i for i, p in enumerate(schema.inputs) if p.option == single),
+        {name: int(a.type) for name, a in schema.attributes.items()},
+        frozenset(name for name, a in schema.attributes.items() if a.required),
+        schema.deprecated,
+        tuple(p.name + marks.get(p.option, "") for p in schema.inputs),
+    )
+
+
+def operators_of(domain: str) -> list[str]:
+    """The qualified names of all operators that the standard has in a domain."""
+    return sorted({qualified(s.name, s.domain) for s in onnx.defs.get_all_schemas() if s.domain == domain})
 
 
 def is_known(op: str, opset: int) -> bool:

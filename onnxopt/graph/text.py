@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
+import numpy as np
+
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -63,8 +65,15 @@ def constant_text(value: Value) -> str:
 
 
 def _numbers(array: Array) -> str:
-    numbers = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in array.reshape(-1).tolist()]
+    floats = array.dtype.type if array.dtype.kind == "f" else np.float32
+    numbers = [float_text(x, floats) if isinstance(x, float) else str(x) for x in array.reshape(-1).tolist()]
     return numbers[0] if not array.shape else f"{{{','.join(numbers)}}}"
+
+
+def float_text(x: float, held: type[np.floating[Any]] = np.float32) -> str:
+    """A float in few digits, but enough that one who reads them has this one."""
+    short = f"{x:.6g}"
+    return short if held(short) == x or x != x else str(held(x))
 
 
 def type_text(value: Value, before: str = "") -> str:
@@ -95,7 +104,7 @@ def attribute_text(value: Any) -> str:
         shown = [attribute_text(v) for v in value[:_SHOWN]]
         return f"[{','.join(shown)}{',…' if len(value) > _SHOWN else ''}]"
     if isinstance(value, (int, float)):
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return float_text(value) if isinstance(value, float) else str(value)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"<{value.dtype}{list(value.shape)}>"
     return f"<{type(value).__name__}>"

@@ -40,6 +40,7 @@ class Value:
         "producer",
         "shape",
         "tensor",
+        "unasked",
         "users",
     )
 
@@ -55,6 +56,7 @@ class Value:
         self.tensor: TensorProto | None = None
         self._array: Array | None = None
         self._digest: bytes | None = None
+        self.unasked = False  # made by a pass: what is known of the inputs says its type, once somebody asks
         self.dtype = 0
         self.shape: Shape | None = None
 
@@ -118,10 +120,17 @@ class Value:
                 user.set_input(i, other)
 
     def replace_all_uses_with(self, other: Value) -> None:
-        """Every node and graph output that reads this value reads `other` instead."""
+        """Every node and graph output that reads this value reads `other` instead.
+
+        An output of the main graph, or of a function, keeps its name: it is what `other` was, which is no more.
+        """
         self.redirect_readers(other)
+        other.dtype = other.dtype or self.dtype
+        other.shape = other.shape if other.shape is not None else self.shape
         if self.output_count:
             self.graph.model.replace_output(self, other)
+        if self.output_count:
+            self.graph.give_out(self, other)
 
     def __repr__(self) -> str:
         return f"%{self.name}"

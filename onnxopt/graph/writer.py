@@ -31,9 +31,25 @@ def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict
     for scope in model.scopes():
         _write_scope(scope, deferred, at_least if scope is model.graph else None)
     model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
+    _write_types(model.foreign)
     check_structure(model.proto, model.name)
     check_interface(model.proto, model.interface, model.name)
     return model.proto, deferred
+
+
+def _write_types(made: Iterable[Node]) -> None:
+    """What no reader can find out: the types of what operators result in that no standard defines."""
+    said: dict[Graph, set[str]] = {}
+    for node in made:
+        graph = node.graph
+        if graph is None or graph.is_function or graph.is_pure(node) or graph.model.has_function(node.op):
+            continue
+        if graph not in said:
+            said[graph] = {i.name for i in graph.proto.value_info}
+        for v in node.outputs:
+            if v is not None and v.dtype and not v.is_output and v.name not in said[graph]:
+                dims = v.shape and tuple(None if isinstance(d, str) and "@" in d else d for d in v.shape)
+                graph.proto.value_info.append(tensor_value_info(v.name, v.dtype, dims))
 
 
 def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:

@@ -77,7 +77,7 @@ def dims_of_shape(m: Match, x: Value, indices: Array) -> Value:
 def slice_of_shape(m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Value:
     """Shape(x)[a:b:s] is a constant where the dims it takes are numbers."""
     dims = listed(m, m.node, x)
-    m.require(starts.size == 1 and ends.size == 1, "more than one axis")
+    m.require(starts.size == 1 and ends.size == 1, "not along one axis")
     step = int(steps.reshape(-1)[0]) if steps is not None else 1
     picked = dims[slice_indices(int(starts.reshape(-1)[0]), int(ends.reshape(-1)[0]), step, len(dims))]
     return m.const(np.array(numbers(m, picked), np.int64))

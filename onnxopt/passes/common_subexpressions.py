@@ -14,7 +14,7 @@ from onnxopt.graph.schema import is_deterministic, is_known
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.pattern import COMMUTATIVE
 
-Seen = MutableMapping[Hashable, Node]
+Seen = MutableMapping[Hashable, Node | None]
 Inside = dict[Value, int]  # numbers for what the bodies of a node compute
 
 # Runtimes look for one DequantizeLinear for each use of a weight.
@@ -48,6 +48,7 @@ class _Merging:
         self.ctx = ctx
         self.contents = Contents()
         self.bodies: dict[Node, Hashable] = {}  # what those that were compared compute
+        self.was: dict[Value, Value] = {}  # outputs that took another's place: readers were told apart by that one
 
     def merge(self, graph: Graph, seen: Seen) -> None:
         for node in graph:
@@ -56,10 +57,29 @@ class _Merging:
                     self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
             if node.op in _KEPT or not node.used_outputs() or not _is_pure(node):
                 continue
-            told = (_form, self._content, self._bodies_of) if node.bodies else (_form, self._content)
+            told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
             first = first_like(node, seen, told)
             if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
-                _replace(node, first)
+                self._replace(node, first)
+
+    def _replace(self, node: Node, first: Node) -> None:
+        graph = node.graph
+        assert graph is not None
+        for i, (a, b) in enumerate(zip(node.outputs, first.outputs)):
+            if a is None or b is None:
+                continue
+            if a.is_output:  # the name stays, and the first makes it
+                b.replace_all_uses_with(a)
+                graph.take_over(a, first, i)
+                self.was[a] = b
+            else:
+                a.replace_all_uses_with(b)
+        graph.remove(node)
+
+    def _form(self, node: Node) -> Hashable:
+        """What equal nodes have in common at least: operator and inputs, whatever the constants hold."""
+        inputs = [None if v is None or v.constant else self.was.get(v, v) for v in node.inputs]
+        return node.op, frozenset(inputs) if node.op in COMMUTATIVE else tuple(inputs)
 
     def _content(self, node: Node) -> Hashable:
         return self._key(node, {})
@@ -79,7 +99,8 @@ class _Merging:
         return node.op, tuple(inputs), len(node.outputs), tuple(attributes)
 
     def _values(self, values: Sequence[Value | None], inside: Inside) -> list[int]:
-        return [inside[v] if v in inside else id(v and self.contents.first_like(v)) for v in values]
+        told = (v and self.was.get(v, v) for v in values)
+        return [inside[v] if v in inside else id(v and self.contents.first_like(v)) for v in told]
 
     def _bodies_of(self, node: Node) -> Hashable:
         """What makes its bodies equal to another's; the node itself where they must not be merged."""
@@ -106,12 +127,6 @@ class _Merging:
         return len(body.inputs), tuple(nodes), tuple(self._values(body.outputs, inside))
 
 
-def _form(node: Node) -> Hashable:
-    """What equal nodes have in common at least: operator and inputs, whatever the constants hold."""
-    inputs = [None if v is None or v.constant else v for v in node.inputs]
-    return node.op, frozenset(inputs) if node.op in COMMUTATIVE else tuple(inputs)
-
-
 def _is_pure(node: Node) -> bool:
     """Is its result a matter of its inputs only?"""
     assert node.graph is not None
@@ -125,17 +140,3 @@ def _replaceable(node: Node, first: Node) -> bool:
         if a is not None and a.is_used and (b is None or (a.is_output and (b.is_output or node.graph != first.graph))):
             return False
     return True
-
-
-def _replace(node: Node, first: Node) -> None:
-    graph = node.graph
-    assert graph is not None
-    for i, (a, b) in enumerate(zip(node.outputs, first.outputs)):
-        if a is None or b is None:
-            continue
-        if a.is_output:  # the name stays, and the first makes it
-            b.replace_all_uses_with(a)
-            graph.take_over(a, first, i)
-        else:
-            a.replace_all_uses_with(b)
-    graph.remove(node)

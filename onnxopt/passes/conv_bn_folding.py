@@ -77,7 +77,6 @@ def fold_gemm_bn(
 def fold_matmul_bn(m: Match, x: Value, w: Array, scale: Array, shift: Array, mean: Array, var: Array) -> Value:
     """BatchNormalization(x W) = Gemm(x, aW, shift - a mean), for matrices."""
     m.require(w.ndim == 2 and m.rank(x) == 2, "not matrices")
-    m.require(w.dtype.kind == "f", "not a floating point product")
     m.require(scale.size == w.shape[1], "channel count differs")
     a, c = affine(m, m.bn, scale, shift, mean, var)
     weight = m.const(w.astype(np.float64) * a, like=w)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from onnxopt.analysis.training import may_train
 from onnxopt.graph import Graph, Model
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
@@ -52,7 +53,7 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     if value is not None and value.is_used:
         return
     schema = find_schema(node.op, graph.opset(node.domain))
-    if schema is None or node.attr("training_mode", 0):  # BatchNormalization in training must give its statistics
+    if schema is None or (node.op == "BatchNormalization" and may_train(node)):  # they say that it does
         return
     while last >= 1:
         value = node.outputs[last]

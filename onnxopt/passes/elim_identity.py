@@ -28,8 +28,7 @@ def identity(m: Match, x: Value) -> Value:
 @rewrite(op.Cast(var("x"), name="cast"))
 def cast_to_same_type(m: Match, x: Value) -> Value:
     """Cast(x, to = type of x) = x."""
-    m.require(m.dtype(x), "the type of the input is unknown")
-    m.require(m.dtype(x) == m.cast.attr("to"), "the type changes")
+    m.require(m.dtype(x) == m.cast.attr("to"), "the type changes, or is unknown")
     return x
 
 
@@ -129,10 +128,9 @@ def flatten_of_matrix(m: Match, x: Value) -> Value:
 @rewrite(op.Expand(var("x"), const("shape")))
 def expand_by_ones(m: Match, x: Value, shape: Array) -> Value:
     """Expand(x, ones) = x, when the shape is not longer than x's rank."""
-    rank, dims = m.rank(x), m.shape(x)
-    m.require(rank is not None, "the rank of the input is unknown")
-    m.require(shape.size <= (rank or 0), "the rank rises")
-    tail = (dims or ())[len(dims or ()) - shape.size :]
+    dims = m.shape(x) or ()
+    m.require(shape.size <= len(dims), "the rank is unknown, or rises")
+    tail = dims[len(dims) - shape.size :]
     m.require(all(t in (1, d) for d, t in zip(tail, shape.reshape(-1).tolist())), "a dimension may grow")
     return x
 
@@ -347,10 +345,7 @@ def not_of_not(m: Match, x: Value) -> Value:
 )
 def unsqueeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Unsqueeze(Squeeze(x, axes), axes) = x."""
-    rank = m.rank(x)
-    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
-    dropped, made = (sorted(i % rank if i < 0 else i for i in axes.reshape(-1).tolist()) for axes in (a, b))
-    m.require(dropped and dropped == made, "other axes")
+    same_axes(m, a, b, m.rank(x))
     return x
 
 
@@ -358,11 +353,14 @@ def unsqueeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
 def squeeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Squeeze(Unsqueeze(x, axes), axes) = x."""
     rank = m.rank(x)
-    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
-    n = (rank or 0) + a.size
-    inner, outer = (sorted(i % n if i < 0 else i for i in axes.reshape(-1).tolist()) for axes in (a, b))
-    m.require(outer and inner == outer, "other axes")
+    same_axes(m, a, b, None if rank is None else rank + a.size)
     return x
+
+
+def same_axes(m: Match, a: Array, b: Array, rank: int | None) -> None:
+    """Decline unless `a` and `b` are the same axes of a tensor of that rank."""
+    first, second = (sorted(i + (rank or 0) * (i < 0) for i in axes.reshape(-1).tolist()) for axes in (a, b))
+    m.require(first and first == second, "not provably the same axes")
 
 
 @register

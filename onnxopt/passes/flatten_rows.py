@@ -143,7 +143,7 @@ class _Region:
         return new
 
     def _reshape(self, value: Value, target: list[int], result: Value | None, before: Node) -> Node:
-        shape = self.graph.add_constant(np.array(target, np.int64), f"{value.name}_shape", before)
+        shape = self.graph.constant(np.array(target, np.int64), f"{value.name}_shape", before)
         node = Node(make_node("Reshape", "", "", {}), [value, shape], [result])
         node.stale = True
         return self.graph.insert(node, before)
@@ -155,9 +155,9 @@ class _Region:
             if v is None or v in matrix:
                 inputs.append(None if v is None else matrix[v])
             elif node.op in _BINARY and v.constant and len(v.constant_type()[1]) > 2:
-                inputs.append(self.graph.add_constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
+                inputs.append(self.graph.constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
             elif node.op in _REDUCE:
-                inputs.append(self.graph.add_constant(np.array([-1], np.int64), v.name, node))
+                inputs.append(self.graph.constant(np.array([-1], np.int64), v.name, node))
             else:
                 inputs.append(v)
         proto = NodeProto()
@@ -181,7 +181,7 @@ class _Region:
             if target is not None:
                 user.set_input(0, rows)
                 if user.inputs[1] is not None and user.inputs[1].array.tolist() != target:
-                    user.set_input(1, graph.add_constant(np.array(target, np.int64), f"{value.name}_shape", user))
+                    user.set_input(1, graph.constant(np.array(target, np.int64), f"{value.name}_shape", user))
         if value.is_output or any(u not in self.inside for u in value.users):
             dims = [d if isinstance(d, int) else -1 for d in self.lead]
             graph.take_over(value, self._reshape(rows, [*dims, _last(value)], None, node))

@@ -11,9 +11,9 @@ from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 
 
-def near(m: Match, constant: Array, wanted: float) -> None:
-    """Decline unless `constant` is one number, equal up to the digits that exporters write."""
-    m.require(constant.size == 1 and constant.ndim <= 1, "a constant is not one number")
+def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
+    """Decline unless `constant` is one number, of a rank that x has, equal up to the digits that exporters write."""
+    m.require(constant.size == 1 and constant.ndim <= (m.rank(x) or 0), "a constant is not one number")
     m.require(math.isclose(float(constant.item()), wanted, rel_tol=1e-4), "other constants")
 
 
@@ -31,11 +31,11 @@ def half_of_product(factor: Pattern) -> Pattern:
 def gelu(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | None = None) -> Value:
     """x (1 + erf(x / √2)) / 2 = Gelu(x)."""
     guard(m, x, 20, "Gelu")
-    near(m, half, 0.5)
+    near(m, x, half, 0.5)
     if k is not None:
-        near(m, k, math.sqrt(2))
+        near(m, x, k, math.sqrt(2))
     if r is not None:
-        near(m, r, math.sqrt(0.5))
+        near(m, x, r, math.sqrt(0.5))
     result: Value = m.op.Gelu(x)
     return result
 
@@ -48,9 +48,9 @@ def gelu(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | Non
 def gelu_by_tanh(m: Match, x: Value, half: Array, cubic: Array, root: Array) -> Value:
     """x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = Gelu(x, approximate = tanh)."""
     guard(m, x, 20, "Gelu")
-    near(m, half, 0.5)
-    near(m, cubic, 0.044715)
-    near(m, root, math.sqrt(2 / math.pi))
+    near(m, x, half, 0.5)
+    near(m, x, cubic, 0.044715)
+    near(m, x, root, math.sqrt(2 / math.pi))
     result: Value = m.op.Gelu(x, approximate="tanh")
     return result
 

@@ -71,10 +71,12 @@ def attention(
         )
     factor = scale if scale is not None else divisor
     m.require(factor is None or (factor.size == 1 and factor.ndim <= 4), "a scale for each element")
-    z = 1.0 if factor is None else float(factor.item()) if scale is not None else 1.0 / float(factor.item())
-    m.require(np.isfinite(z) and z > 0, "the scale is not positive")
+    z = np.float64(1.0 if factor is None else factor.item())
+    with np.errstate(divide="ignore"):
+        z = z if divisor is None else 1.0 / z
+    m.require(0 < z <= np.finfo(np.float32).max, "the scale is not positive, or none")
     keys = k if straight == [0, 1, 2, 3] else m.op.Transpose(k, like=m.turned, perm=straight)
-    result: Value = m.op.Attention(q, keys, v, mask, scale=z)
+    result: Value = m.op.Attention(q, keys, v, mask, scale=float(z))
     return result
 
 

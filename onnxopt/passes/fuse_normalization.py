@@ -37,7 +37,8 @@ def width(m: Match, x: Value, eps: Array) -> int:
     dims = m.shape(x)
     m.require(dims is not None and len(dims) > 0 and isinstance(dims[-1], int), "the size of the last axis is unknown")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    m.require(eps.size == 1 and eps.item() > 0, "epsilon is not one positive number")
+    one = eps.size == 1 and eps.ndim <= len(dims or ()) and eps.item() > 0
+    m.require(one, "epsilon is not one positive number")
     size = (dims or ())[-1]
     assert isinstance(size, int)
     return size
@@ -77,7 +78,7 @@ def rms_normalization(m: Match, x: Value, eps: Array) -> Value:
 )
 def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> Value:
     """LayerNormalization(x, s) f = LayerNormalization(x, s f); so is RMSNormalization."""
-    m.require(m.norm.attr("axis") == -1 and factor.dtype == scale.dtype, "another axis or type")
+    m.require(m.norm.attr("axis") == -1 and scale.ndim == 1, "another axis")
     row = all(d == 1 for d in factor.shape[:-1]) and factor.ndim <= (m.rank(x) or 0)
     m.require(row and factor.size in (1, scale.size), "the factor is not one per element of the last axis")
     wide = scale.astype(np.float64) * factor.reshape(-1)
@@ -88,7 +89,7 @@ def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> V
 @rewrite(op.Add(op.LayerNormalization(var("x"), const("scale"), name="norm"), const("shift")))
 def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Value:
     """LayerNormalization(x, s) + b = LayerNormalization(x, s, b)."""
-    m.require(m.norm.attr("axis") == -1 and shift.dtype == scale.dtype, "another axis or type")
+    m.require(m.norm.attr("axis") == -1 and scale.ndim == 1, "another axis")
     row = all(d == 1 for d in shift.shape[:-1]) and shift.ndim <= (m.rank(x) or 0)
     m.require(row and shift.size == scale.size, "the term is not one per element of the last axis")
     bias = m.value("shift") if shift.ndim == 1 else m.const(shift.reshape(-1))

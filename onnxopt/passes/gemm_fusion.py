@@ -17,7 +17,6 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     """x W + b = Gemm(x, W, b) for matrices."""
     m.require(m.rank(x) == 2 and m.rank(w) == 2, "not matrices")
     m.require(m.dtype(x) in FLOATS, "not a floating point product")
-    m.require(m.opset >= 7, "before opset 7 a bias does not broadcast by itself")
     m.require(not quantized(m, x) and not quantized(m, w), "the product is quantized")
     rows, columns = (m.shape(x) or ())[0], (m.shape(w) or ())[1]
     dims = m.shape(b)

@@ -37,7 +37,6 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 
 def require_absorbed(m: Match, *operands: Value) -> None:
     """Decline unless the operands, without the Expand, give a result of the shape that it has."""
-    m.require(m.opset >= 7, "operands do not broadcast before opset 7")
     shape = broadcast(*(m.shape(v) for v in operands))
     m.require(shape is not None and shape == m.shape(m.node.output), "the result may lose its shape")
 

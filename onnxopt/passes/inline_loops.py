@@ -65,8 +65,8 @@ def _scalar(value: Value | None) -> int | None:
 
 
 def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
-    first = graph.add_constant(np.array(0, np.int64), body.inputs[0].name, node)
-    going = graph.add_constant(np.array(True), body.inputs[1].name, node)
+    first = graph.constant(np.array(0, np.int64), body.inputs[0].name, node)
+    going = graph.constant(np.array(True), body.inputs[1].name, node)
     for value, given in zip(body.inputs, [first, going, *node.inputs[2:]]):
         assert given is not None
         value.replace_all_uses_with(given)
@@ -78,7 +78,7 @@ def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
 def _with_axis(graph: Graph, node: Node, value: Value) -> Value:
     """One element along a new first axis."""
     if graph.opset() >= 13:
-        axes = graph.add_constant(np.array([0], np.int64), f"{value.name}_axes", node)
+        axes = graph.constant(np.array([0], np.int64), f"{value.name}_axes", node)
         wide = Node(make_node("Unsqueeze", "", "", {}), [value, axes], [None])
     else:
         wide = Node(make_node("Unsqueeze", "", "", {"axes": [0]}), [value], [None])

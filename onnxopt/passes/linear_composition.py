@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from onnxopt.analysis import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
@@ -18,13 +19,14 @@ def conv(x: object, w: str, b: str, name: str) -> Call:
     return op.Conv(x, const(w), const(b).opt(), name=name)
 
 
-_MULTIPLICATIONS: Final = 1 << 34  # of one composition: about a second
+_MULTIPLICATIONS: Final = 1 << 34  # about a second
 
 
 def require_cheaper(m: Match, composed: int, apart: int, multiplications: int) -> None:
     """A product of weights may be larger than both: a bottleneck is there to be narrow. And it is to end."""
     m.require(composed <= apart, "the composed weights are larger, and take more multiplications")
-    m.require(multiplications <= _MULTIPLICATIONS, "composing the weights takes too many multiplications")
+    most = _MULTIPLICATIONS if m.options is None else m.options.max_operations
+    m.require(multiplications <= most, "composing the weights takes too many multiplications (max-operations)")
 
 
 def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
@@ -43,13 +45,10 @@ def bias_or_zero(b: Array | None, channels: int) -> Array:
     return np.zeros(channels) if b is None else b.astype(np.float64)
 
 
-def composed_conv(
-    m: Match, like: Node, weight: Array, bias: Array | None, arrays: tuple[Array, Array], **attributes: object
-) -> Value:
-    """The Conv with `weight`, where nothing forbids it; `arrays` are the weights it stands for."""
-    x, w = m.value("x"), arrays[0]
-    m.require(not quantized(m, x) and not quantized(m, m.inner.output), "the convolutions are quantized")
-    m.require(w.dtype == arrays[1].dtype, "the types differ")
+def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: object) -> Value:
+    """The Conv with `weight`, of the type of `w`, where nothing forbids it."""
+    x = m.value("x")
+    m.require(not quantized(m, x), "the convolutions are quantized")
     bias_value = None if bias is None else m.const(bias, like=w, hint=f"{m.outer.output.name}_bias")
     weight_value = m.const(weight, like=w, hint=f"{m.outer.output.name}_weight")
     result: Value = m.op.Conv(x, weight_value, bias_value, like=like, **attributes)
@@ -76,7 +75,7 @@ def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2:
     inner_strides = m.inner.attr("strides") or [1] * (w1.ndim - 2)
     product = [s * t for s, t in zip(inner_strides, strides)]
     changes = {} if product == list(inner_strides) else {"strides": product}
-    return composed_conv(m, m.inner, weight, bias, (w1, w2), **changes)
+    return composed_conv(m, m.inner, weight, bias, w1, **changes)
 
 
 @rewrite(conv(conv(var("x"), "w1", "b1", "inner"), "w2", "b2", "outer"))
@@ -93,12 +92,12 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
     if b1 is not None or b2 is not None:
         shift = linear.sum_over_inputs(m.outer, w2, bias_or_zero(b1, w1.shape[0]))
         bias = shift + bias_or_zero(b2, w2.shape[0])
-    return composed_conv(m, m.outer, weight, bias, (w1, w2))
+    return composed_conv(m, m.outer, weight, bias, w1)
 
 
 def product(m: Match, w1: Array, w2: Array) -> Array:
     """W V in float64, where it is no larger than both together."""
-    m.require(w1.ndim == 2 and w2.ndim == 2 and w1.dtype == w2.dtype, "the weights are no matrices of one type")
+    m.require(w1.ndim == 2 and w2.ndim == 2, "the weights are no matrices")
     m.require(w1.dtype.kind == "f", "not a floating point product")
     require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size, w1.shape[0] * w2.size)
     result: Array = w1.astype(np.float64) @ w2.astype(np.float64)
@@ -153,6 +152,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
 
 
 @register
+@dataclass(frozen=True)
 class LinearComposition(RewritePass):
     """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): linear operators in a row are one.
 
@@ -163,6 +163,7 @@ class LinearComposition(RewritePass):
     """
 
     info = PassInfo("linear-composition", opt_level=3, after=("conv-bn-folding", "conv-add-folding"))
+    max_operations: int = option(_MULTIPLICATIONS, "one composition may take this many multiplications")
     rules = (
         compose_pointwise_after,
         compose_pointwise_before,

@@ -71,11 +71,9 @@ def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
     """(x z) (y u) = (x zu) y, for single numbers: attention that scales queries and keys by the root of its scale."""
     m.require(z.dtype == u.dtype and z.dtype in (np.float32, np.float64), "half precision is scaled in two steps")
     m.require(z.size == u.size == 1, "a factor for each element")
-    left, right = m.rank(x), m.rank(y)
-    m.require(left is not None and right is not None, "a rank is unknown")
-    m.require(z.ndim <= (left or 0) and u.ndim <= (right or 0), "the rank would rise")
+    m.require(z.ndim <= (m.rank(x) or 0) and u.ndim <= (m.rank(y) or 0), "a rank is unknown, or would rise")
     factor = z.reshape(()).astype(np.float64) * u.reshape(())
-    m.require(np.isfinite(factor) and factor != 0, "a factor is zero or not finite")
+    m.require(np.isfinite(factor) and factor.astype(z.dtype), "a factor is zero or not finite")
     result: Value = m.op.MatMul(m.op.Mul(x, m.const(factor, like=z), like=m.scaling), y, like=m.product)
     return result
 

@@ -39,6 +39,8 @@ class MergeParallel(GraphPass):
     max_result: int = option(1 << 14, "results of more elements than this together stay apart")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 7:
+            return  # attributes say which axes broadcast
         if sum(len(graph.by_op.get(op, ())) for op in _OPS) > 1:
             _Merging(graph, self, ctx).run()
         for split in list(graph.by_op.get("Split", ())):
@@ -113,11 +115,11 @@ class _Merging:
         weight = self.joined.get((axis, weights))
         if weight is None:
             array = np.concatenate([w.array for w in weights], axis=axis)
-            weight = self.joined[axis, weights] = graph.add_constant(array, f"{weights[0].name}_joined", first)
+            weight = self.joined[axis, weights] = graph.constant(array, f"{weights[0].name}_joined", first)
         inputs: list[Value | None] = [first.inputs[0], weight]
         if any(n.input(2) is not None for n in group):
             bias = np.concatenate([_bias(n, size) for n, size in zip(group, sizes)])
-            inputs.append(graph.add_constant(bias, f"{weights[0].name}_bias", first))
+            inputs.append(graph.constant(bias, f"{weights[0].name}_bias", first))
         proto = NodeProto()
         proto.CopyFrom(first.proto)
         result = new_node(graph, proto, inputs, first.output, first)

@@ -59,7 +59,6 @@ def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array
     m.require(
         value is not None and value.dtype.kind == "f" and np.isneginf(value).all(), "the border may be the largest"
     )
-    m.require(len(m.pool.outputs) == 1, "the places of the largest are counted in what is padded")
     result: Value = m.op.MaxPool(x, like=m.pool, pads=_pooled(m, x, pads, axes), auto_pad=None)
     return result
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxopt.analysis import linear
+from onnxopt.analysis.training import may_train
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -50,8 +51,6 @@ def merged(m: Match, first: Node, second: Node, arrays: tuple[Array, Array | Non
     x = m.value("x")
     m.require(not quantized(m, x), "the convolutions are quantized")
     m.require(w1.ndim == w2.ndim and w1.shape[:2] == w2.shape[:2], "the channels differ")
-    m.require(w1.dtype == w2.dtype, "the types differ")
-    m.require(first.attr("group") == second.attr("group"), "the groups differ")
     a, b = window(m, first, w1), window(m, second, w2)
     m.require(a.strides == b.strides and a.dilations == b.dilations, "the strides or dilations differ")
     k1, pads = into(m, w1, a, b)
@@ -75,8 +74,6 @@ def branch(name: str, w: str, b: str) -> Call:
 @rewrite(op.Add(branch("first", "w1", "b1"), branch("second", "w2", "b2")))
 def merge_convs(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
     """Conv(x; W, b) + Conv(x; V, c) = Conv(x; W + V, b + c), the smaller kernel with zeros around it."""
-    if m.first is m.second:
-        m.skip()
     return merged(m, m.first, m.second, (w1, b1, w2, b2))
 
 
@@ -130,7 +127,7 @@ def merge_batch_norm(
 
     I is the identity as a kernel.
     """
-    m.require(not m.bn.attr("training_mode", 0) and m.opset >= 9, "training_mode is set, or an old form")
+    m.require(not may_train(m.bn) and m.opset >= 9, "it is in training, or an old form")
     affine = linear.batch_norm_affine(scale, shift, mean, var, m.bn.attr("epsilon", 1e-5))
     m.require(affine is not None, "var + epsilon is not positive")
     assert affine is not None

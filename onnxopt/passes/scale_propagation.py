@@ -52,6 +52,8 @@ class ScalePropagation(GraphPass):
     info = PassInfo("scale-propagation", opt_level=2, after=("conv-add-folding", "matmul-scale-folding"))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 7:
+            return  # attributes say which axes broadcast
         for op in ("Mul", "Div"):
             for node in list(graph.by_op.get(op, ())):
                 found = _factor(node)
@@ -73,7 +75,7 @@ class ScalePropagation(GraphPass):
                     for e in edits:
                         old = e.node.inputs[e.place]
                         assert old is not None
-                        e.node.set_input(e.place, graph.add_constant(e.array, old.name, e.node))
+                        e.node.set_input(e.place, graph.constant(e.array, old.name, e.node))
                     _bypass(graph, node, x)
 
 

@@ -69,7 +69,7 @@ def _position(user: Node, sequence: Value, count: int) -> int | None:
 
 def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
     value = node.output
-    lengths = graph.add_constant(np.array(sizes, np.int64), f"{value.name}_sizes", node)
+    lengths = graph.constant(np.array(sizes, np.int64), f"{value.name}_sizes", node)
     fresh = graph.model.names.fresh
     parts = [Value(fresh(value.name, f"_{i}"), graph) for i in range(len(sizes))]
     split = Node(make_node("Split", "", node.name, {"axis": node.attr("axis")}), [node.inputs[0], lengths], [*parts])

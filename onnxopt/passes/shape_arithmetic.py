@@ -70,7 +70,7 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
         if not _fits(elements, dtype) or not ctx.spend("constant", at=value):
             return
         array = np.array(elements, numpy_dtype(dtype)).reshape(content.shape)
-        _redirect(value, _graph_of(node).add_constant(array, value.name, node))
+        _redirect(value, _graph_of(node).constant(array, value.name, node))
         return
     key = (dtype, content.shape, tuple(elements))
     first = seen.setdefault(key, value)
@@ -99,7 +99,7 @@ def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, wha
     if given.constant or not ctx.spend(what, at=node):
         return False
     dtype = numpy_dtype(types.dtype(given))
-    node.set_input(index, _graph_of(node).add_constant(np.array(target, dtype), given.name, node))
+    node.set_input(index, _graph_of(node).constant(np.array(target, dtype), given.name, node))
     return True
 
 

@@ -39,32 +39,24 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.ufunc) -> Value:
     m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
-    wide = function(a.astype(np.float64), b.astype(np.float64))
-    m.require(np.isfinite(wide).all() and (kind == "Add" or wide.all()), "the constant is zero or not finite")
-    result: Value = getattr(m.op, kind)(x, m.const(wide, like=a), like=m.anchor)
+    with np.errstate(all="ignore"):
+        wide = function(a.astype(np.float64), b.astype(np.float64))
+        narrow = wide.astype(a.dtype)
+    m.require(np.isfinite(wide).all() and (kind == "Add" or narrow.all()), "the constant is zero or not finite")
+    result: Value = getattr(m.op, kind)(x, m.const(wide, like=a), like=m.anchor if m.anchor.op == kind else None)
     return result
 
 
 @rewrite(op.Mul(op.Div(var("x"), const("a")), const("b")))
 def factor_of_divided(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x / a) b = x (b / a)."""
-    return _scaled(m, x, b, a)
+    return _combined(m, x, b, a, "Mul", np.divide)
 
 
 @rewrite(op.Div(op.Mul(var("x"), const("a")), const("b")))
 def divided_product(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x a) / b = x (a / b)."""
-    return _scaled(m, x, a, b)
-
-
-def _scaled(m: Match, x: Value, factor: Array, divisor: Array) -> Value:
-    m.require(factor.dtype.kind == "f" and factor.dtype == divisor.dtype, "not floating point")
-    m.require(max(factor.size, divisor.size) >= np.broadcast(factor, divisor).size, "the constants together are larger")
-    m.require(divisor.all(), "division by zero")
-    wide = factor.astype(np.float64) / divisor.astype(np.float64)
-    m.require(np.isfinite(wide).all() and wide.all(), "the constant is zero or not finite")
-    result: Value = m.op.Mul(x, m.const(wide, like=factor))
-    return result
+    return _combined(m, x, a, b, "Mul", np.divide)
 
 
 @rewrite(one_of("Add", "Sub")(var("x"), var("zeros", constant=True)))

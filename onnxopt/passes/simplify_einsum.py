@@ -55,8 +55,7 @@ def einsum_of_two(m: Match, x: Value, y: Value) -> Value:
         x, y, first, second = y, x, second, first
     m.require(_is_product(first, second, result), "it would take a Transpose besides")
     left, right = m.shape(x), m.shape(y)
-    m.require(left is not None and right is not None, "the shapes are unknown")
-    same = (left or (None,))[-1] is not None and (left or ())[-1] == (right or ())[-2]
+    same = left is not None and right is not None and None is not left[-1] == right[-2]
     m.require(same, "a size may be 1 and broadcast")
     value: Value = m.op.MatMul(x, y)
     return value

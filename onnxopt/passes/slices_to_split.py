@@ -83,7 +83,7 @@ def _split(graph: Graph, axis: int, cuts: dict[Range, list[Node]], first: Node) 
         proto, inputs = make_node("Split", "", first.name, {"axis": axis, "split": sizes}), [source]
     else:
         proto = make_node("Split", "", first.name, {"axis": axis})
-        inputs = [source, graph.add_constant(np.array(sizes, np.int64), f"{source.name}_sizes", first)]
+        inputs = [source, graph.constant(np.array(sizes, np.int64), f"{source.name}_sizes", first)]
     split = Node(proto, [*inputs], [None] * len(cuts))
     split.proto.metadata_props.extend(first.proto.metadata_props)
     split.stale = True

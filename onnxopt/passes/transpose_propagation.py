@@ -268,7 +268,7 @@ class _Region:
                 return v
             if v.constant:
                 array: Array = v.array.reshape((1,) * (self.rank - v.array.ndim) + v.array.shape).transpose(q)
-                turned[v] = self.graph.add_constant(array, v.name, node)
+                turned[v] = self.graph.constant(array, v.name, node)
             else:
                 turned[v] = self._enter(v, q, node)
         return turned[v]
@@ -313,7 +313,7 @@ def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
     def constant(index: int, array: Array) -> None:
         like = old.inputs[index]
         assert like is not None and graph is not None
-        node.set_input(index, graph.add_constant(array.astype(like.array.dtype), like.name, node))
+        node.set_input(index, graph.constant(array.astype(like.array.dtype), like.name, node))
 
     if node.op in _ONE_AXIS:
         node.set_attr("axis", back[int(old.attr("axis")) % rank])

@@ -12,16 +12,23 @@ from onnxopt.pipeline.decorators import graph_pass, model_pass
 from onnxopt.pipeline.execute import execute
 from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
-from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, origin, register
+from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, load_module, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential
 from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 
 if TYPE_CHECKING:
+    from onnxopt.pipeline.fuse import fuse_partition
     from onnxopt.pipeline.instruments import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
     from onnxopt.pipeline.interpreter import GraphInterpreter
     from onnxopt.pipeline.manager import PassManager, in_order
     from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
+    from onnxopt.pipeline.pattern_partition import (
+        create_pattern_support,
+        generate_pattern_op_partitions,
+        pattern_partitions,
+    )
+    from onnxopt.pipeline.statement import StmtPass
     from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 
 __all__ = [
@@ -49,22 +56,28 @@ __all__ = [
     "RuleReport",
     "Sequential",
     "Site",
+    "StmtPass",
     "Timing",
     "VerifyEach",
     "all_passes",
     "any_chain",
     "chain",
     "config_keys",
+    "create_pattern_support",
     "declare_config",
     "execute",
+    "fuse_partition",
+    "generate_pattern_op_partitions",
     "get_pass",
     "graph_pass",
     "in_order",
     "is_rule",
+    "load_module",
     "model_pass",
     "option",
     "origin",
     "parse_pipeline",
+    "pattern_partitions",
     "pipeline_text",
     "register",
 ]
@@ -72,10 +85,13 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
+        "fuse": ("fuse_partition",),
         "interpreter": ("GraphInterpreter",),
         "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),
         "manager": ("PassManager", "in_order"),
         "partition": ("CapabilityPartitioner", "Partition"),
+        "pattern_partition": ("create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"),
+        "statement": ("StmtPass",),
         "support": ("OperatorSupport", "any_chain", "chain"),
     },
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Model
+from onnxopt.graph.fingerprint import fingerprint
 from onnxopt.rewriting import Driver, Rule, RuleRecord
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ class PassInfo:
     `name`: kebab-case, unique in the registry. `opt_level`: the lowest level that runs it. `required`: names of
     passes that must have run since the model last changed. `after`, `before`: where it goes among others that a
     manager orders. `targets`: what it is good for, "any" for everything. `ops`: it runs only if the model has one
-    of these operators (qualified names); empty for always.
+    of these operators (qualified names); empty for always. `preserves`: analyses (the functions that `ctx.analysis`
+    takes) whose results stay true, whatever the pass changes. `tolerance`: it changes numbers on purpose, as a
+    quantizer does, each output by up to so much of its range; the result is held against that.
     """
 
     name: str
@@ -32,6 +36,17 @@ class PassInfo:
     before: tuple[str, ...] = ()
     targets: tuple[str, ...] = ("any",)
     ops: tuple[str, ...] = ()
+    preserves: tuple[Callable[..., Any], ...] = ()
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in ("required", "after", "before", "targets", "ops"):
+            names = getattr(self, field)
+            if isinstance(names, str):
+                raise TypeError(f"pass {self.name}: {field} is {names!r}, not a tuple: write ({names!r},)")
+            object.__setattr__(self, field, tuple(names))
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or self.tolerance < 0:
+            raise TypeError(f"pass {self.name}: tolerance is {self.tolerance!r}, not a share of an output's range")
 
     def obstacle(self, model: Model, target: str) -> str:
         """Why `target` or the model's operators speak against the pass; empty if nothing does."""
@@ -137,14 +152,14 @@ class RewritePass(Pass):
 
 
 class DebugPass(Pass):
-    """Looks and tells; a change to the model is an error, measured by its version (Paddle Lite's debug passes)."""
+    """Looks and tells; a change to the model, of its protos too, is an error (Paddle Lite's debug passes)."""
 
     kind: ClassVar[str] = "debug"
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        before = model.version
+        before = model.version, fingerprint(model)
         self.inspect(model, ctx)
-        if model.version != before:
+        if (model.version, fingerprint(model)) != before:
             raise PassError(
                 f"{model.name}: the debug pass {self.name} changed the model",
                 "make it a ModelPass or GraphPass if it is meant to",

@@ -50,8 +50,9 @@ def config_keys(*, plugins: bool = True) -> dict[str, ConfigKey]:
 
 
 def options_of(cls: type[Pass]) -> list[dataclasses.Field[Any]]:
-    """The fields of a pass that are options: all but the passes it is made of."""
-    return [f for f in dataclasses.fields(cls) if f.name != "passes"]
+    """The fields of a pass that are options: all but the passes it is made of, and what those say of themselves."""
+    fixed = getattr(cls, "recipe", None) is not None
+    return [f for f in dataclasses.fields(cls) if f.name != "passes" and not fixed and not f.metadata.get("own")]
 
 
 def type_of(default: Any) -> type:

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.errors import UsageError
 from onnxopt.graph import Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.pipeline.analyses import S, T, analysis
 from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config
 from onnxopt.pipeline.records import PipelineReport, RuleReport
+from onnxopt.pipeline.registry import disabled_requirement
+from onnxopt.pipeline.settings import check_settings
 from onnxopt.pipeline.site import Site
 from onnxopt.rewriting import Fuel, RuleRecord
 
@@ -38,12 +42,12 @@ class PassContext:
 
     In a Sequential a pass runs when it is not disabled, and is required or its `opt_level` is not above the
     context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
-    among them (`constant-folding.max-bytes`); raises UsageError for an unknown key or a value of another type.
-    `target` is what the result is for. `trace(model, info, is_before)` is called around every pass. `max_rewrites`
-    stops after so many rewrites. `excluded`: single matches that are left out.
+    among them (`constant-folding.max-bytes`). `target` is what the result is for. `trace(model, info, is_before)` is
+    called around every pass. `max_rewrites` stops after so many rewrites. `excluded`: single matches that are left out.
+    `allow_domains`: the domains whose operators may enter a model that does not import them; None: all.
 
-    Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its
-    own, so a context may be shared.
+    Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its own, so
+    a context may be shared. Raises UsageError for names and keys that nothing has, and values of another type.
     """
 
     opt_level: int = 2
@@ -56,13 +60,14 @@ class PassContext:
     trace: Trace | None = None
     max_rewrites: int | None = None
     excluded: Collection[Site] = ()
+    allow_domains: Collection[str] | None = None
 
     def __post_init__(self) -> None:
-        self.required_pass = frozenset(n.replace("_", "-") for n in self.required_pass)
-        self.disabled_pass = frozenset(n.replace("_", "-") for n in self.disabled_pass)
-        self.disabled_rule = frozenset(self.disabled_rule)
+        check_settings(self)
         self.config = check_config(self.config)
         self.excluded = frozenset(self.excluded)
+        if isinstance(self.allow_domains, str):
+            raise UsageError(f"allow_domains is several names, not {self.allow_domains!r}", "write them as a list")
         self._sites: dict[str, list[Site]] = {}  # of `excluded`, by value
         for site in self.excluded:
             self._sites.setdefault(site.value, []).append(site)
@@ -72,6 +77,7 @@ class PassContext:
         self.running = ""  # the pass that runs now
         self.rules: dict[str, RuleReport] = {}  # of that pass
         self.memo: dict[str, Any] = {}  # what a pass remembers between its runs
+        self.counted: dict[Pass, dict[str, int]] = {}  # by those that changed nothing, when they last ran
         self.scope: Graph | None = None  # where a pass is, for errors
         self.left: Left | None = None  # how the pass that runs left the model before
         self.declined: Mapping[Node, Sequence[str]] | None = None  # see Left: what it tells this time
@@ -81,6 +87,13 @@ class PassContext:
         self.in_round = False
         self.watching = [i for i in self.instruments if i.watches_rewrites]
         self.observer: Observer | None = functools.partial(_tell, self.watching) if self.watching else None
+
+    def watch(self, instrument: Instrument) -> None:
+        """Have one more instrument look on, from now until the end of the run."""
+        self.instruments = (*self.instruments, instrument)
+        if instrument.watches_rewrites:
+            self.watching.append(instrument)
+            self.observer = functools.partial(_tell, self.watching)
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -111,9 +124,8 @@ class PassContext:
             return f"runs from -O{p.info.opt_level} on"
         if not p.should_run(model, self):
             return p.info.obstacle(model, self.target) or "finds nothing for it in the model"
-        missing = [n for n in p.info.required if n in self.disabled_pass]
-        if missing:
-            return f"requires {missing[0]}, which is disabled"
+        if p.info.required and self.disabled_pass and (missing := disabled_requirement(p.info, self.disabled_pass)):
+            return f"requires {missing}, which is disabled"
         veto = next((i for i in self.instruments if not i.should_run(model, p)), None)
         return f"{type(veto).__name__} says no" if veto is not None else ""
 
@@ -126,6 +138,13 @@ class PassContext:
     def __getitem__(self, key: ConfigKey) -> Any:
         """The value of a declared config key."""
         return self.config.get(key.name, key.default)
+
+    def analysis(self, compute: Callable[[S], T], subject: S) -> T:
+        """`compute(subject)` of a model or graph, or what it gave another pass if nothing changed since.
+
+        A pass that changes the model names in `PassInfo(preserves=...)` the functions whose results stay true.
+        """
+        return analysis(compute, subject)
 
     def spend(self, what: str, by: int = 1, *, at: Value | Node | None = None) -> bool:
         """Take fuel for one rewrite of a pass without rules and count it; False when there is none: do nothing.
@@ -156,6 +175,13 @@ class PassContext:
     def count(self, what: str, by: int = 1) -> None:
         """A pass that has no rules reports its hits under a name."""
         self.rules.setdefault(what, RuleReport()).hits += by
+
+    def only_looked(self, p: Pass, hits: Mapping[str, int]) -> None:
+        """`p`, before which `hits` were, changed nothing: what it counted replaces what it counted the last time."""
+        new = {what: rule.hits - hits.get(what, 0) for what, rule in self.rules.items()}
+        for what, n in self.counted.get(p, {}).items():
+            self.rules[what].hits -= n
+        self.counted[p] = new
 
     def decline(self, what: str, reason: str, example: str) -> None:
         """A pass that has no rules says why it left something alone."""

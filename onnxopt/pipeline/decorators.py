@@ -5,28 +5,89 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self, overload
 
+from onnxopt.errors import PassError, UsageError
+from onnxopt.graph import Model
 from onnxopt.pipeline.base import GraphPass, ModelPass, Pass, PassInfo, option
+from onnxopt.pipeline.records import PipelineReport
 
-PassFunction = Callable[..., None]
+PassFunction = Callable[..., Any]
 
 
-def model_pass(opt_level: int = 1, *, name: str = "", **info: Any) -> Callable[[PassFunction], type[ModelPass]]:
+class FunctionPass(Pass):
+    """A pass as a function made it: `f(model)` runs it, `f(option=…)` is the same pass with that option."""
+
+    @overload  # type: ignore[override]
+    def __call__(self, /, **options: Any) -> Self: ...
+    @overload
+    def __call__(self, model: Model, /, **options: Any) -> PipelineReport: ...
+    def __call__(self, model: Any = ..., /, **options: Any) -> Any:
+        p = dataclasses.replace(self, **options) if options else self
+        return p if model is ... else Pass.__call__(p, model)
+
+
+class FunctionModelPass(FunctionPass, ModelPass):
+    """Made by `model_pass`."""
+
+
+class FunctionGraphPass(FunctionPass, GraphPass):
+    """Made by `graph_pass`."""
+
+
+@overload
+def model_pass(function: PassFunction, /) -> FunctionModelPass: ...
+@overload
+def model_pass(opt_level: int = 1, *, name: str = "", **info: Any) -> Callable[[PassFunction], FunctionModelPass]: ...
+def model_pass(opt_level: Any = 1, *, name: str = "", **info: Any) -> Any:
     """Make `f(model, ctx, *, option=default)` a ModelPass. `info`: the other fields of PassInfo.
 
+    The function is the pass then, as it stands: `f(model)` runs it, `f(option=…)` is the pass with other options.
     An option's help comes from `option(default, help)` in place of the plain default. Raises TypeError for a
     function of another form, or without a docstring, which is the pass's manual page.
     """
-    return lambda function: _make(ModelPass, "run", function, name, opt_level, info)
+    if callable(opt_level):
+        return _make(FunctionModelPass, opt_level, PassInfo(_name(opt_level)))
+    return lambda function: _make(FunctionModelPass, function, PassInfo(name or _name(function), opt_level, **info))
 
 
-def graph_pass(opt_level: int = 1, *, name: str = "", **info: Any) -> Callable[[PassFunction], type[GraphPass]]:
+@overload
+def graph_pass(function: PassFunction, /) -> FunctionGraphPass: ...
+@overload
+def graph_pass(opt_level: int = 1, *, name: str = "", **info: Any) -> Callable[[PassFunction], FunctionGraphPass]: ...
+def graph_pass(opt_level: Any = 1, *, name: str = "", **info: Any) -> Any:
     """Make `f(graph, ctx, *, option=default)` a GraphPass, run for every scope. See `model_pass`."""
-    return lambda function: _make(GraphPass, "run_graph", function, name, opt_level, info)
+    if callable(opt_level):
+        return _make(FunctionGraphPass, opt_level, PassInfo(_name(opt_level)))
+    return lambda function: _make(FunctionGraphPass, function, PassInfo(name or _name(function), opt_level, **info))
 
 
-def _make(base: type[Any], method: str, function: PassFunction, name: str, level: int, info: dict[str, Any]) -> Any:
+def from_function(function: PassFunction) -> FunctionModelPass:
+    """A plain function `f(model)` or `f(model, ctx)` as a pass that runs at every level."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        takes = 2
+    else:
+        takes = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    if takes not in (1, 2):
+        raise UsageError(f"{function.__name__} takes {takes} arguments", "a pass takes a model, and may take a context")
+
+    def run(model: Model, ctx: Any) -> Any:
+        return function(model, ctx) if takes == 2 else function(model)
+
+    run.__doc__ = function.__doc__ or f"The function {function.__name__}."
+    run.__name__, run.__qualname__, run.__module__ = function.__name__, function.__qualname__, function.__module__
+    pass_: FunctionModelPass = _make(FunctionModelPass, run, PassInfo(_name(function), 0))
+    return pass_
+
+
+def _name(function: PassFunction) -> str:
+    return function.__name__.strip("<>_").replace("_", "-")
+
+
+def _make(base: type[Any], function: PassFunction, info: PassInfo) -> Any:
+    if isinstance(function, type):
+        raise TypeError(f"{function.__name__} is a class: derive it from {base.__mro__[2].__name__} instead")
     parameters = list(inspect.signature(function).parameters.values())
     options = parameters[2:]
     if len(parameters) < 2 or any(p.kind is not p.KEYWORD_ONLY or p.default is p.empty for p in options):
@@ -38,15 +99,21 @@ def _make(base: type[Any], method: str, function: PassFunction, name: str, level
     ]
 
     def run(self: Pass, subject: Any, ctx: Any) -> None:
-        function(subject, ctx, **{f[0]: getattr(self, f[0]) for f in fields})
+        returned = function(subject, ctx, **{f[0]: getattr(self, f[0]) for f in fields})
+        if returned is not None and returned is not subject:
+            raise PassError(
+                f"{function.__name__} returned a {type(returned).__name__}, which nobody reads",
+                "a pass changes what it is given in place and returns nothing",
+            )
 
     namespace = {
-        "info": PassInfo(name or function.__name__.replace("_", "-"), level, **info),
-        method: run,
+        "info": info,
+        "run" if issubclass(base, ModelPass) else "run_graph": run,
+        "__name__": function.__name__,
         "__doc__": function.__doc__,
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
     }
     cls = dataclasses.make_dataclass(function.__name__, fields, bases=(base,), namespace=namespace, frozen=True)
     cls.__module__ = function.__module__
-    return cls
+    return cls()

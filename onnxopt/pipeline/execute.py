@@ -7,11 +7,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
 
 from onnxopt.analysis import types
-from onnxopt.errors import ModelError, OnnxOptError, PassError
+from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError, UsageError
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.pipeline.analyses import carry_over
 from onnxopt.pipeline.base import Pass
+from onnxopt.pipeline.boundary import check_model
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass
@@ -22,6 +24,7 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
 
     A pass that calls another so runs it as part of its own run. Raises PassError with pass, scope and node named.
     """
+    check_model(model, p)
     ctx = ctx or PassContext.current()
     if ctx.report is not None:
         run_pass(p, model, ctx, direct=True)
@@ -31,13 +34,16 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         start = time.perf_counter()
         for instrument in ctx.instruments:
             instrument.begin(model)
+        outer, model.allowed_domains = model.allowed_domains, ctx.allow_domains
         try:
             run_pass(p, model, ctx, direct=True)
         finally:
+            model.allowed_domains = outer
             for instrument in ctx.instruments:
                 instrument.end(model)
         report.seconds = time.perf_counter() - start
         report.nodes_after = model.node_count()
+        report.tolerances = dict(model.tolerances)
     return report
 
 
@@ -105,20 +111,28 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
     record = ctx.report.of(p.name)
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     around, ctx.left, ctx.declined = (ctx.left, ctx.declined), left, None
-    nodes, start = model.node_count(), time.perf_counter()
+    nodes, state, start = model.node_count(), model.state, time.perf_counter()
+    hits = {what: rule.hits for what, rule in record.rules.items()}
     try:
-        p.requires(model)
+        _ask(p, model)
         p.run(model, ctx)
         p.ensures(model)
+        carry_over(model, p.info.preserves, state)
         record.runs += 1
         record.seconds += time.perf_counter() - start
         record.nodes += nodes - model.node_count()
+        if model.version != state[0]:
+            record.changed = True
+            if p.info.tolerance:
+                model.tolerances[p.name] = p.info.tolerance
+        elif record.rules:
+            ctx.only_looked(p, hits)
         for instrument in ctx.instruments:
             instrument.after(model, p)
         declined = ctx.declined
     except OnnxOptError as e:
-        if e.failed is None and not isinstance(e, ModelError):
-            e.message = f"pass {p.name}: {e.message}{_after(ctx)}"
+        if e.failed is None and not isinstance(e, ModelError | PreconditionError):
+            e.message = f"pass {p.name}: {e.message}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise
     except Exception as e:
@@ -136,6 +150,18 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
         ctx.left, ctx.declined = around
     ctx.history.append(p.name)
     return declined
+
+
+def _ask(p: Pass, model: Model) -> None:
+    """Does the model suit the pass? What `requires` raises is said of the model."""
+    try:
+        p.requires(model)
+    except PreconditionError:
+        raise
+    except Exception as e:
+        why = " ".join(str(e).split()) or type(e).__name__
+        hint = f"give it a model that has what it requires, or go on without it by --disable {p.name}"
+        raise PreconditionError(f"pass {p.name} cannot work on {model.name}: {why}", hint) from e
 
 
 def _after(ctx: PassContext) -> str:

@@ -10,13 +10,11 @@ from onnxopt.analysis.submodel import boundary, reads
 from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
-from onnxopt.graph.reader import add_function, function_label
+from onnxopt.graph.reader import function_label
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
 from onnxopt.pipeline.partition import Partition
 from onnxopt.protos import make_node
-
-_FUNCTIONS_SINCE = 8  # the IR version from which a model may define functions
 
 
 def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.partition") -> Node:
@@ -34,8 +32,7 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
     if not outputs:
         raise UsageError(f"nothing reads the results of {partition!r}", "remove what is dead first")
     proto = _function(graph, nodes, [*inputs, *constants], outputs, name, domain)
-    _import(graph, domain)
-    add_function(graph.model, proto)
+    graph.model.add_function(proto)
     call = Node(make_node(proto.name, domain, proto.name, {}), [*inputs, *constants], [])
     call.stale = True
     graph.insert(call, last.next)
@@ -104,19 +101,6 @@ def _function(
         proto.opset_import.add(domain=imported, version=version)
     proto.node.extend(node_protos(graph, nodes))
     return proto
-
-
-def _import(graph: Graph, domain: str) -> None:
-    """Make the functions of `domain` known to the model, and to the function that the call stands in."""
-    model, root = graph.model, graph.root
-    if domain not in model.opsets:
-        model.opsets[domain] = 1
-        model.proto.opset_import.add(domain=domain, version=1)
-    if root.opsets is not None and domain not in root.opsets:
-        root.opsets[domain] = 1
-        root.proto.opset_import.add(domain=domain, version=1)
-    if model.ir_version < _FUNCTIONS_SINCE:
-        model.ir_version = model.proto.ir_version = _FUNCTIONS_SINCE
 
 
 def _remove(graph: Graph, nodes: Sequence[Node]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model
 from onnxopt.pipeline.base import Pass
+from onnxopt.pipeline.boundary import as_pass, as_passes
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import execute
 from onnxopt.pipeline.instruments import CheckEach
@@ -67,27 +68,31 @@ def _cycle(passes: Sequence[Pass], following: list[set[int]], waiting: list[int]
 class PassManager:
     """Passes that run in the order of their constraints, each followed by checks (ExecuTorch's PassManager).
 
+    A plain function `f(model)`, or `f(model, ctx)`, is a pass too.
+
     `run_checks_after_each_pass` adds the graph's own invariants to the checks. With `suppress_check_failures` a
     check that fails becomes a warning of the report.
     """
 
     def __init__(
         self,
-        passes: Iterable[Pass] = (),
+        passes: Iterable[Pass | Callable[..., object]] = (),
         *,
         run_checks_after_each_pass: bool = False,
         suppress_check_failures: bool = False,
     ) -> None:
-        self._passes = list(passes)
+        self._passes = list(as_passes(passes, "PassManager"))
         self._checks: list[Check] = []
         self.run_checks_after_each_pass = run_checks_after_each_pass
         self.suppress_check_failures = suppress_check_failures
 
-    def add_pass(self, p: Pass) -> None:
-        self._passes.append(p)
+    def add_pass(self, p: Pass | Callable[..., object]) -> None:
+        self._passes.append(as_pass(p, "PassManager"))
 
     def add_checks(self, check: Check) -> None:
         """Call `check(model)` after each pass; it raises if something is wrong."""
+        if not callable(check):
+            raise UsageError(f"add_checks takes a function, not {check!r}", "it gets the model, and raises")
         self._checks.append(check)
 
     @property

@@ -54,8 +54,9 @@ class CapabilityPartitioner:
     """The largest convex parts of `graph` whose nodes `support` accepts.
 
     `support` is an `OperatorSupport`, a combination, or a function of a node. A node with bodies (If, Loop, Scan) also
-    needs the support of every node inside. With `allow_single_node=False` a part needs two compute nodes, otherwise
-    one; `non_compute_ops` are no compute nodes. Constants belong to no part: whoever reads them gets a copy.
+    needs the support of every node inside. With `allow_single_node=False` a part needs two compute nodes, or one of
+    `allowed_single_node_partition_ops`, otherwise one; `non_compute_ops` are no compute nodes. Constants belong to no
+    part: whoever reads them gets a copy.
     """
 
     def __init__(
@@ -65,10 +66,12 @@ class CapabilityPartitioner:
         *,
         allow_single_node: bool = True,
         non_compute_ops: Iterable[str] = NON_COMPUTE,
+        allowed_single_node_partition_ops: Iterable[str] = (),
     ) -> None:
         self.graph = graph
         self.supports = predicate(support)
         self.non_compute_ops = frozenset(non_compute_ops)
+        self.alone = frozenset(allowed_single_node_partition_ops)
         self.least = 1 if allow_single_node else 2
 
     def propose(self) -> list[Partition]:
@@ -83,8 +86,12 @@ class CapabilityPartitioner:
         for node, own, group in zip(nodes, supported, convex_groups(predecessors, supported), strict=True):
             if own:
                 groups.setdefault(group, []).append(node)
-        kept = [g for g in groups.values() if sum(n.op not in self.non_compute_ops for n in g) >= self.least]
+        kept = [g for g in groups.values() if self._is_worth_it(g)]
         return [Partition(i, tuple(g)) for i, g in enumerate(kept)]
+
+    def _is_worth_it(self, group: list[Node]) -> bool:
+        computing = [n for n in group if n.op not in self.non_compute_ops]
+        return len(computing) >= self.least or any(n.op in self.alone for n in computing)
 
 
 def dependencies(graph: Graph) -> tuple[list[Node], list[list[int]]]:

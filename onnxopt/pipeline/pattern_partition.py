@@ -1,31 +1,36 @@
-"""Partitions by pattern: every place where a rewrite pattern matches, to be handed to a fused kernel."""
+"""Partitions by pattern: every place where one matches, or the largest parts that patterns and operators cover."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
-from onnxopt.pipeline.partition import Partition, dependencies, is_constant
-from onnxopt.rewriting.matcher import Bindings, match
-from onnxopt.rewriting.pattern import Call, Either, Pattern, variants
+from onnxopt.pipeline.analyses import analysis
+from onnxopt.pipeline.partition import CapabilityPartitioner, Partition, dependencies, is_constant
+from onnxopt.pipeline.support import NodeSupport, Support, any_chain
+from onnxopt.rewriting.example import Source, example
+from onnxopt.rewriting.matcher import Bindings, match, match_roots
+from onnxopt.rewriting.pattern import Call, Either
 from onnxopt.rewriting.rule import Rule
 
 
-def pattern_partitions(graph: Graph, patterns: Iterable[Rule | Pattern]) -> list[Partition]:
-    """A partition for each match of a pattern (or of a rule's patterns), in graph order, without overlaps.
+def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool = True) -> list[Partition]:
+    """A partition for each match of a pattern, in graph order, without overlaps.
 
-    Where matches compete for a node, the earlier pattern wins, then the earlier place. Matches whose fusion would make
-    a cycle are left out. Raises TypeError for a pattern that does not start with an operator.
+    A pattern is whatever SubgraphMatcher takes, `exact` as it says there; but rules, and patterns over `op`, say of
+    attributes what they say in rules. Where matches compete for a node, the earlier pattern wins, then the earlier
+    place. Matches whose fusion would make a cycle are left out. Raises UsageError for what is not a pattern.
     """
     taken: dict[Node, list[Node]] = {}
     found: list[list[Node]] = []
     cycles = _Cycles(graph, taken)
-    for calls in [_calls(p) for p in patterns]:
-        anchors = {o for c in calls for o in c.ops}
+    for variants in [_variants(p, exact) for p in patterns]:
+        anchors = {o for roots in variants for o in roots[0].ops}
         for anchor in graph:
             if anchor.op in anchors and anchor not in taken:
-                nodes = next(_matches(calls, anchor, taken), None)
+                nodes = next(_matches(variants, anchor, taken), None)
                 if nodes is not None and not cycles.closed_by(nodes):
                     found.append(nodes)
                     taken.update((n, nodes) for n in nodes)
@@ -36,20 +41,45 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Rule | Pattern]) -> list
     return [Partition(i, tuple(nodes)) for i, nodes in enumerate(found)]
 
 
-def _calls(pattern: Rule | Pattern) -> Sequence[Call]:
-    if isinstance(pattern, Rule):
-        return pattern.patterns
-    roots = pattern.choices if isinstance(pattern, Either) else (pattern,)
-    calls = [r for r in roots if isinstance(r, Call)]
-    if len(calls) < len(roots):
-        raise TypeError(f"{pattern!r}: a pattern starts with an operator")
-    return [v for c in calls for v in variants(c)]
+def create_pattern_support(patterns: Iterable[Source], *, exact: bool = True) -> NodeSupport:
+    """Supports the nodes that a match of one of `patterns` covers (see `pattern_partitions`), to be given to a
+    partitioner, alone or in `chain` and `any_chain`."""
+    return _PatternSupport(tuple(patterns), exact)
 
 
-def _matches(calls: Sequence[Call], anchor: Node, taken: dict[Node, list[Node]]) -> Iterator[list[Node]]:
+def generate_pattern_op_partitions(
+    graph: Graph, patterns: Iterable[Source], op_support: Support | None = None, *, exact: bool = True, **options: Any
+) -> list[Partition]:
+    """The largest parts of `graph` whose nodes a match of one of `patterns` covers, or `op_support` accepts.
+
+    `options` are those of CapabilityPartitioner.
+    """
+    support = create_pattern_support(patterns, exact=exact)
+    both = support if op_support is None else any_chain(support, op_support)
+    return CapabilityPartitioner(graph, both, **options).propose()
+
+
+class _PatternSupport:
+    def __init__(self, patterns: tuple[Source, ...], exact: bool) -> None:
+        self.patterns = patterns
+        self.exact = exact
+
+    def is_node_supported(self, node: Node) -> bool:
+        return node.graph is not None and node in analysis(self.covered, node.graph)
+
+    def covered(self, graph: Graph) -> set[Node]:
+        return {n for p in pattern_partitions(graph, self.patterns, exact=self.exact) for n in p.nodes}
+
+
+def _variants(pattern: Source, exact: bool) -> list[tuple[Call, ...]]:
+    """Plain patterns, one call for each result."""
+    return example(pattern, exact=exact and not isinstance(pattern, (Rule, Call, Either))).variants()
+
+
+def _matches(variants: list[tuple[Call, ...]], anchor: Node, taken: dict[Node, list[Node]]) -> Iterator[list[Node]]:
     """The covered nodes of each match at `anchor`, anchor first, where all are free and of one scope."""
-    for call in calls:
-        bindings = match(call, anchor)
+    for roots in variants:
+        bindings = match(roots[0], anchor) if len(roots) == 1 else match_roots(roots, anchor)
         if isinstance(bindings, Bindings):
             nodes = list(dict.fromkeys(n for n, _ in bindings.covered if not is_constant(n)))
             if nodes and all(n not in taken and n.graph is anchor.graph for n in nodes):
@@ -105,4 +135,4 @@ class _Cycles:
         return self._readers
 
 
-__all__ = ["pattern_partitions"]
+__all__ = ["create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"]

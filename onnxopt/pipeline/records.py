@@ -20,9 +20,11 @@ class RuleReport:
 @dataclass
 class PassReport:
     """One pass over all its runs. `nodes` is how many nodes it removed (negative: added), `bytes` how many bytes of
-    constants, if somebody measured them."""
+    constants, if somebody measured them. `changed`: did it change the model? What one counts that did not are no
+    rewrites."""
 
     name: str
+    changed: bool = False
     runs: int = 0
     seconds: float = 0.0
     nodes: int = 0
@@ -49,6 +51,7 @@ class PipelineReport:
     passes: list[PassReport] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    tolerances: dict[str, float] = field(default_factory=dict)  # of passes that changed numbers on purpose
     left_out: list[Site] = field(default_factory=list)
 
     def of(self, name: str) -> PassReport:

@@ -6,12 +6,14 @@ import dataclasses
 import importlib.util
 import os
 import sys
+from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from onnxopt.errors import UsageError, nearest
-from onnxopt.pipeline.base import Pass, RewritePass
+from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
+from onnxopt.rewriting import Rule
 
 P = TypeVar("P", bound=Pass)
 
@@ -21,11 +23,22 @@ _PASSES: dict[str, type[Pass]] = {}
 _ORIGINS: dict[str, str] = {}  # of passes from plugins: distribution and version
 _LOADED: list[str] = []  # the entry points, once they are
 _MODULES: list[str] = []  # files and modules that users named
+_NAMED: set[str] = set()  # what composites were called so far
 
 
-def register(cls: type[P]) -> type[P]:
-    """Class decorator: make a pass known by its name. Raises ValueError if the name is taken, TypeError for options
-    that are no fields yet."""
+@overload
+def register(p: type[P]) -> type[P]: ...
+@overload
+def register(p: P) -> P: ...
+def register(p: type[P] | P) -> type[P] | P:
+    """Make a pass known by its name: decorates a class, or what `model_pass` and `graph_pass` make of a function; a
+    composite with a name is given to it. Raises ValueError if the name is taken, TypeError for options that are no
+    fields yet."""
+    cls = p if isinstance(p, type) else type(p)
+    if not isinstance(p, type) and p.children:
+        if p.info == cls.info:
+            raise ValueError(f"a {cls.info.name} is registered by a name of its own: give it name=…")
+        cls = _recipe(p)
     name = cls.info.name
     if loose := [k for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)]:
         raise TypeError(f"pass {name}: {loose[0]} is an option, but the class no @dataclass(frozen=True)")
@@ -33,7 +46,60 @@ def register(cls: type[P]) -> type[P]:
     if known is not None and known is not cls:
         raise ValueError(f"a pass named {name!r} exists already: {known.__module__}")
     _PASSES[name] = cls
-    return cls
+    return p
+
+
+def _recipe(p: P) -> type[P]:
+    """A class that always makes `p`: what text, `explain` and `onnxopt passes` ask for is a class."""
+    names = ", ".join(child.name for child in p.children)
+    made = {
+        "info": p.info,
+        "recipe": p,
+        "__new__": lambda cls: p,
+        "__doc__": f"Runs {names}.",
+        "__module__": "__main__",
+    }
+    return type(type(p).__name__, (type(p),), made)
+
+
+def is_recipe(p: Pass) -> bool:
+    """Is `p` what its name stands for in the registry?"""
+    return bool(p.children) and getattr(_PASSES.get(p.name), "recipe", None) == p
+
+
+def note_name(name: str) -> None:
+    """A context may name what is called so."""
+    _NAMED.add(name)
+
+
+def check_names(names: Iterable[str], what: str) -> None:
+    """Raise UsageError for a name that no pass has: registered, defined as a class, or given to a composite."""
+    for name in names:
+        if name not in _PASSES and name not in _NAMED:
+            load_plugins()
+            known = _PASSES.keys() | _NAMED | {cls.info.name for cls in _defined(Pass) if hasattr(cls, "info")}
+            if name not in known:
+                hint = nearest(
+                    name, known, "`onnxopt passes` lists them; one of your own is defined before it is named"
+                )
+                raise UsageError(f"{what}: no pass is called {name!r}", hint)
+
+
+def check_rules(names: Iterable[str], what: str) -> None:
+    """The same for rules."""
+    for name in names:
+        if not is_rule(name):
+            load_plugins()
+            known = {rule.name for cls in _defined(RewritePass) for rule in cls.rules}
+            if name not in known:
+                hint = nearest(name, known, "`onnxopt explain PASS` lists its rules")
+                raise UsageError(f"{what}: no rule is called {name!r}", hint)
+
+
+def _defined(cls: type[P]) -> Iterator[type[P]]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from _defined(below)
 
 
 def get_pass(name: str) -> type[Pass]:
@@ -46,6 +112,19 @@ def get_pass(name: str) -> type[Pass]:
     return _PASSES[name]
 
 
+def disabled_requirement(info: PassInfo, disabled: Collection[str]) -> str:
+    """The first pass among those that a pass requires, and those that they require, which is disabled; else empty."""
+    seen, waiting = {info.name}, list(info.required)
+    while waiting:
+        name = waiting.pop(0)
+        if name in disabled:
+            return name
+        if name not in seen:
+            seen.add(name)
+            waiting += get_pass(name).info.required
+    return ""
+
+
 def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
     """Every registered pass by name, in order of registration, plugins last (without `plugins`: if loaded)."""
     if plugins:
@@ -56,6 +135,21 @@ def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
 def is_rule(name: str) -> bool:
     """Is there a rule of that name in a pass that is loaded?"""
     return any(rule.name == name for cls in _PASSES.values() if issubclass(cls, RewritePass) for rule in cls.rules)
+
+
+def pass_or_rule(name: str) -> tuple[type[Pass], list[Rule]]:
+    """The pass that `name` means with its rules, or the rule and whose it is. Raises UsageError with the nearest."""
+    passes, rules = all_passes(), {}
+    for cls in passes.values():
+        rules.update({rule.name: (cls, [rule]) for rule in (cls.rules if issubclass(cls, RewritePass) else ())})
+    dashed, plain = name.replace("_", "-"), name.replace("-", "_")
+    if dashed in passes:
+        cls = passes[dashed]
+        return cls, list(cls.rules) if issubclass(cls, RewritePass) else []
+    if plain in rules:
+        return rules[plain]
+    hint = nearest(name, (*passes, *rules), "`onnxopt passes` and `onnxopt explain PASS` list them")
+    raise UsageError(f"no pass or rule is called {name!r}", hint)
 
 
 def origin(cls: type[Pass]) -> str:

@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onnxopt.analysis import types
-from onnxopt.errors import NoFixpointError
 from onnxopt.graph import Model
 from onnxopt.pipeline.base import Pass, PassInfo, option
+from onnxopt.pipeline.boundary import as_passes
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import is_current, run_pass
-from onnxopt.pipeline.registry import register
+from onnxopt.pipeline.registry import note_name, register
 
 
-@register
+def _its_own(default: Any) -> Any:
+    """A field that says what the composite itself is: no option of the class."""
+    return dataclasses.field(default=default, kw_only=True, repr=False, metadata={"own": True})
+
+
 @dataclass(frozen=True)
-class Sequential(Pass):
-    """Runs passes in order: those that the context has not disabled and whose level it reaches, or requires."""
+class Composite(Pass):
+    """A pass made of passes. One with a `name` is known by it: to contexts, in reports, and if it is registered, in
+    pipeline text; `opt_level` and `required` are as in PassInfo."""
 
-    info = PassInfo("sequential", opt_level=0)
-    kind: ClassVar[str] = "sequential"
+    info = PassInfo("composite", opt_level=0)
     passes: tuple[Pass, ...] = ()
+    name: str = _its_own("")
+    opt_level: int = _its_own(0)
+    required: tuple[str, ...] = _its_own(())
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "passes", tuple(self.passes))
+        kind = type(self).info
+        own = PassInfo(
+            self.name or kind.name,
+            self.opt_level or kind.opt_level,
+            self.required or kind.required,
+            *(getattr(kind, f) for f in ("after", "before", "targets", "ops")),
+        )
+        if own != kind:
+            object.__setattr__(self, "info", own)
+            note_name(own.name)
+        object.__setattr__(self, "name", own.name)
+        object.__setattr__(self, "opt_level", own.opt_level)
+        object.__setattr__(self, "required", own.required)
+        object.__setattr__(self, "passes", as_passes(self.passes, type(self).__name__))
 
     @property
     def children(self) -> tuple[Pass, ...]:
         return self.passes
+
+
+@register
+@dataclass(frozen=True)
+class Sequential(Composite):
+    """Runs passes in order: those that the context has not disabled and whose level it reaches, or requires."""
+
+    info = PassInfo("sequential", opt_level=0)
+    kind: ClassVar[str] = "sequential"
 
     def run(self, model: Model, ctx: PassContext) -> None:
         for i, p in enumerate(self.passes):
@@ -39,7 +69,7 @@ class Sequential(Pass):
 
 @register
 @dataclass(frozen=True)
-class Fixpoint(Pass):
+class Fixpoint(Composite):
     """Runs passes in order, round after round, until a whole round, that knows all there is to know, changes nothing.
 
     A pass is left out while the model is as that pass left it. Raises NoFixpointError after `max_rounds`.
@@ -47,20 +77,17 @@ class Fixpoint(Pass):
 
     info = PassInfo("fixpoint", opt_level=0)
     kind: ClassVar[str] = "fixpoint"
-    passes: tuple[Pass, ...] = ()
     max_rounds: int = option(100, "rounds after which passes that still change the model are an error")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "passes", tuple(self.passes))
-
-    @property
-    def children(self) -> tuple[Pass, ...]:
-        return self.passes
 
     def run(self, model: Model, ctx: PassContext) -> None:
         assert ctx.report is not None
         outer, ctx.in_round = ctx.in_round, True
-        for _ in range(self.max_rounds):
+        rounds = max(self.max_rounds, 1)
+        for n in range(rounds):
+            if n == rounds - 1:
+                from onnxopt.pipeline.restless import Restless
+
+                restless = Restless(ctx)
             types.refresh_allowed(model)
             types.settle(model)
             before = model.state
@@ -73,7 +100,4 @@ class Fixpoint(Pass):
             if model.state == before or ctx.fuel.left == 0:
                 ctx.in_round = outer
                 return
-        raise NoFixpointError(
-            f"{model.name}: the passes undo each other's work: still changing after {self.max_rounds} rounds",
-            "disable one of them with --disable, and report it",
-        )
+        raise restless.error(model, rounds)

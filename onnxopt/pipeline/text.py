@@ -16,7 +16,7 @@ from typing import Any, Final
 from onnxopt.errors import UsageError, nearest
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.config import fits, options_of, type_of
-from onnxopt.pipeline.registry import get_pass
+from onnxopt.pipeline.registry import get_pass, is_recipe
 from onnxopt.pipeline.sequence import Sequential
 
 _TOKEN: Final = re.compile(r'\s+|\#[^\n]*|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[\w.:/+-]+)|(?P<mark>[{}()\[\],=])')
@@ -33,13 +33,16 @@ def parse_pipeline(text: str) -> Sequential:
 
 def text(p: Pass) -> str:
     """The text that `parse_pipeline` reads back as `p`; options at their defaults are left out."""
+    if is_recipe(p):
+        return p.name
+    cls = type(p)
     options = [
         f"{f.name.replace('_', '-')}={_value_text(getattr(p, f.name))}"
-        for f in options_of(type(p))
-        if getattr(p, f.name) != f.default
+        for f in _fields(cls)
+        if getattr(p, f.name) != (getattr(cls.info, f.name) if f.metadata.get("own") else f.default)
     ]
-    inner = f"({pipeline_text(p.children)})" if _is_composite(type(p)) else ""
-    return p.name + (f"{{{','.join(options)}}}" if options else "") + inner
+    inner = f"({pipeline_text(p.children)})" if _is_composite(cls) else ""
+    return cls.info.name + (f"{{{','.join(options)}}}" if options else "") + inner
 
 
 def pipeline_text(passes: tuple[Pass, ...] | list[Pass]) -> str:
@@ -48,7 +51,12 @@ def pipeline_text(passes: tuple[Pass, ...] | list[Pass]) -> str:
 
 
 def _is_composite(cls: type[Pass]) -> bool:
-    return any(f.name == "passes" for f in dataclasses.fields(cls))
+    return getattr(cls, "recipe", None) is None and any(f.name == "passes" for f in dataclasses.fields(cls))
+
+
+def _fields(cls: type[Pass]) -> list[dataclasses.Field[Any]]:
+    """What may stand in braces: the options, and what a composite says of itself."""
+    return [*options_of(cls), *(f for f in dataclasses.fields(cls) if f.metadata.get("own") and _is_composite(cls))]
 
 
 def _value_text(value: Any) -> str:
@@ -153,7 +161,7 @@ class _Parser:
         return cls(**options)
 
     def options(self, cls: type[Pass]) -> dict[str, Any]:
-        known = {f.name.replace("_", "-"): f for f in options_of(cls)}
+        known = {f.name.replace("_", "-"): f for f in _fields(cls)}
         options: dict[str, Any] = {}
         while not self.take("}"):
             if options:

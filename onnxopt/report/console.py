@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onnxopt.plaintext import cleaned
 from onnxopt.report import places, verdict
-from onnxopt.report.plain import change, pass_hits, summary
+from onnxopt.report.plain import change, did_not_run, pass_hits, statistics, summary
 from onnxopt.report.plain import verdict as outcome
 from onnxopt.report.terminal import show
 
@@ -38,8 +38,9 @@ def print_details(report: dict[str, Any], verbose: int = 0, title: str = "") -> 
 def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     pipeline = report["pipeline"]
     parts: list[RenderableType] = []
-    if any(p["nodes"] or pass_hits(p) for p in pipeline["passes"]):
+    if any(p["nodes"] or pass_hits(p) or statistics(p) for p in pipeline["passes"]):
         parts.append(_passes(pipeline, verbose))
+    parts += [Text(f"{name} did not run: {why}", "dim") for name, why in did_not_run(pipeline, verbose).items()]
     if verbose and (declined := _declined(pipeline)).rows:
         parts.append(declined)
     return parts
@@ -85,14 +86,16 @@ def _passes(pipeline: dict[str, Any], verbose: int) -> Table:
     for heading in ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms"):
         table.add_column(heading, justify="right")
     for p in pipeline["passes"]:
-        hits = pass_hits(p)
-        if not hits and not p["nodes"] and not verbose:
+        hits, counted = pass_hits(p), statistics(p)
+        if not hits and not p["nodes"] and not counted and not verbose:
             continue
         style = "" if hits or p["nodes"] else "dim"
         saved = [change(-p["bytes"])] if verbose else []
         row = (p["name"], f"{hits:,}" if hits else "", _delta(-p["nodes"]), *saved, f"{p['seconds'] * 1e3:,.0f}")
         table.add_row(*row, style=style)
-        if verbose:
+        for what, n in counted.items():
+            table.add_row(f"  {what} counted: {n:,}", style="dim")
+        if verbose and not counted:
             for name, rule in p["rules"].items():
                 if rule["hits"]:
                     table.add_row(f"  {name}", f"{rule['hits']:,}", _delta(-rule["nodes"]), "", "", style="dim")

@@ -27,6 +27,8 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         if hits or p["nodes"] or verbose:
             saved = f" {change(-p['bytes']):>11}" if verbose else ""
             yield f"  {p['name']:24} {hits:>8,} rewrites {-p['nodes']:>+8,} nodes{saved} {p['seconds'] * 1e3:>8,.0f} ms"
+        elif counted := statistics(p):
+            yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in counted.items())}"
         if verbose:
             for name, rule in p["rules"].items():
                 if rule["hits"]:
@@ -34,12 +36,25 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                     yield f"    {name}: {rule['hits']:,}{removed}"
                 for reason, (count, example) in rule["declined"].items():
                     yield f"    {name} declined {count:,} times: {reason}, for example {example}"
+    for name, why in did_not_run(report["pipeline"], verbose).items():
+        yield f"  {name:24} did not run: {why}"
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
 
 
 def pass_hits(p: dict[str, Any]) -> int:
-    return sum(rule["hits"] for rule in p["rules"].values())
+    return sum(rule["hits"] for rule in p["rules"].values()) if p.get("changed", True) else 0
+
+
+def did_not_run(pipeline: dict[str, Any], verbose: int = 0) -> dict[str, str]:
+    """The passes that were left out, and why; without `verbose` those that miss another, which nobody asked for."""
+    skipped = pipeline.get("skipped", {}).items()
+    return {name: why for name, why in skipped if verbose or why.startswith("requires ")}
+
+
+def statistics(p: dict[str, Any]) -> dict[str, int]:
+    """What a pass counted that only looked."""
+    return {} if p.get("changed", True) else {what: rule["hits"] for what, rule in p["rules"].items() if rule["hits"]}
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from onnxopt.lazy import lazy
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
 from onnxopt.rewriting.guards import ends_formula, quantized, widens, without_ones
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.pattern import Call, Pattern, const, either, falsy, one_of, op, text, var
+from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, falsy, one_of, op, text, var
 from onnxopt.rewriting.replace import remove_dead
 from onnxopt.rewriting.rule import Declined, Rule, rewrite
 
@@ -28,6 +28,7 @@ __all__ = [
     "RuleRecord",
     "SubgraphMatch",
     "SubgraphMatcher",
+    "about",
     "const",
     "either",
     "ends_formula",

@@ -9,11 +9,12 @@ from typing import Any
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
+from onnxopt.protos import element_type
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, match
+from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, holds, match
 from onnxopt.rewriting.matcher import value_equals as equals
-from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, text
+from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, shown, text
 from onnxopt.rewriting.replace import check_replacement
 from onnxopt.rewriting.rule import Declined, Rule
 
@@ -39,17 +40,24 @@ class Line:
 
 @dataclass
 class Diagnosis:
-    """`reason` is empty if the rule fires. `matched`: does the pattern fit, so that a guard decided?"""
+    """`reason` is empty if the rule fires. `matched`: does the pattern fit, so that a guard decided? `reached`: how
+    many of its operators are where it has them."""
 
     rule: Rule
     anchor: Node
     lines: list[Line] = field(default_factory=list)
     reason: str = ""
     matched: bool = False
+    reached: int = 0
 
     @property
     def fires(self) -> bool:
         return not self.reason
+
+    @property
+    def nearness(self) -> tuple[bool, bool, int, int]:
+        """The greater, the less is missing. Operators say more than operands: any value fits a variable."""
+        return self.fires, self.matched, self.reached, sum(line.ok is True for line in self.lines)
 
 
 def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
@@ -63,13 +71,13 @@ def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
             continue
         walk = _Walk()
         fits = walk.node(pattern, anchor, 0)
-        found = Diagnosis(rule, anchor, walk.lines, matched=fits)
+        found = Diagnosis(rule, anchor, walk.lines, matched=fits, reached=walk.reached)
         if fits:
             found.reason = _guards(rule, pattern, anchor, options, walk)
         else:
             cross = next(line for line in walk.lines if line.ok is False)
             found.reason = f"{cross.pattern}: {cross.note}"
-        if best is None or _score(found) > _score(best):
+        if best is None or found.nearness > best.nearness:
             best = found
     return best or Diagnosis(rule, anchor, reason=f"starts at {' or '.join(sorted(rule.anchors))}")
 
@@ -81,10 +89,6 @@ def near(rule: Rule, node: Node) -> list[Node]:
         found.update(dict.fromkeys(n for n in level if n.op in rule.anchors))
         level = list(dict.fromkeys(u for n in level for v in n.outputs if v is not None for u in v.users))
     return list(found)
-
-
-def _score(d: Diagnosis) -> tuple[bool, bool, int]:
-    return d.fires, d.matched, sum(line.ok is True for line in d.lines)
 
 
 def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) -> str:
@@ -111,10 +115,12 @@ class _Walk:
         self.bound = Bindings()
         self.inner: list[tuple[Line, Node, Call]] = []
         self.covered: set[Node] = set()
+        self.reached = 0
 
     def node(self, p: Call, node: Node, depth: int) -> bool:
         line = Line(depth, True, "|".join(p.ops) + _written(p), _describe(node))
         self.lines.append(line)
+        self.reached += node.op in p.ops
         line.note = self._objection(p, node)
         if line.note:
             line.ok = False
@@ -143,7 +149,7 @@ class _Walk:
         for name, expected in p.attributes:
             actual = node.attr(name)
             if not attribute_fits(expected, actual):
-                return f"{name} is {actual!r}"
+                return f"{name} is {shown(actual)}"
         if p.exact and not has_defaults(node, p):
             return "an attribute is not at its default"
         return ""
@@ -172,7 +178,8 @@ class _Walk:
         elif value is None or not value.constant:
             line.note = "absent" if value is None else f"not constant: {_kind(value)}"
         elif isinstance(p, Literal):
-            line.note = "" if value.array.tobytes() == p.array.tobytes() else "another constant"
+            same_type = value.constant_type() == (element_type(p.array), p.array.shape)
+            line.note = "" if same_type and holds(value, p) else "another constant"
         else:
             line.note = "" if equals(value, p) else "another number"
         line.ok = not line.note
@@ -196,8 +203,8 @@ class _Walk:
 
 
 def _written(p: Call) -> str:
-    shown = [f"{k}={v}" if not callable(v) else f"{k}: {getattr(v, '__name__', 'given')}" for k, v in p.attributes]
-    return f" {{{', '.join(shown)}}}" if shown else ""
+    given = [f"{k}={shown(v)}" for k, v in p.attributes]
+    return f" {{{', '.join(given)}}}" if given else ""
 
 
 def _describe(node: Node) -> str:

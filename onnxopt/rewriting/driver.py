@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from onnxopt.errors import NoFixpointError, OnnxOptError, PassError
+from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.match import Match
@@ -170,10 +170,10 @@ class Driver:
             level = following
 
     def _visit(self, node: Node, rules: list[Rule]) -> bool:
-        declined = []
+        declined, op = [], node.op
         for rule in rules:
             reason = None
-            for pattern in rule.by_anchor[node.op]:
+            for pattern in rule.by_anchor[op]:
                 bindings = match(pattern, node)
                 if bindings is None:
                     continue
@@ -210,7 +210,9 @@ class Driver:
             commit(m, result)
         except Declined as e:
             return str(e)
-        except OnnxOptError:
+        except OnnxOptError as e:
+            if isinstance(e, EmissionError):
+                e.message = f"rule {rule.name}: {e.message}"
             raise
         except Exception as e:
             raise PassError(

@@ -1,8 +1,9 @@
-"""Patterns written as what they look like: ONNX text, a FunctionProto, a Python function, or an expression.
+"""Patterns written as what they look like: ONNX text, a Python function, an expression, or a graph that is there.
 
     (x, w) => (y) { c = Conv (x, w)  y = Relu (c) }      ONNX text, the body of a function
     lambda x, w: op.Relu(op.Conv(x, w))                  the same over `op`
     Relu(Conv(x, w))                                     the same as an expression
+    a FunctionProto, GraphProto, ModelProto, or Graph    its inputs are the variables
 
 All become the patterns that rules are made of. Attributes that are written must be equal, those that are not must
 have their defaults, constants must be equal in type, shape and elements (a number: as everywhere in patterns).
@@ -10,25 +11,28 @@ have their defaults, constants must be equal in type, shape and elements (a numb
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from onnx import FunctionProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import UsageError
-from onnxopt.protos import Array, attribute_value, qualified
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.writer import node_protos
+from onnxopt.protos import Array, attribute_value, is_external, qualified, tensor_to_array
+from onnxopt.rewriting.expression import HINT, read_expression
 from onnxopt.rewriting.matcher import same
-from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, const, var, variants
+from onnxopt.rewriting.pattern import About, Call, Const, Either, Literal, Pattern, Var, about, var, variants
+from onnxopt.rewriting.rule import Rule
 
-Source: TypeAlias = "str | FunctionProto | Call | Callable[..., Any]"
+Source: TypeAlias = "str | FunctionProto | GraphProto | ModelProto | Graph | Rule | Call | Either | Callable[..., Any]"
 
 _HEADER = '<domain: "example", opset_import: ["" : {opset}]> example '
-_HINT = "an example is like Relu(Conv(x, w)), or (x, w) => (y) { c = Conv (x, w) y = Relu (c) }"
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,16 @@ class Example:
 
     def variants(self) -> list[tuple[Call, ...]]:
         """Plain patterns (fixed operand order), one call for each result. Raises UsageError for a bare variable."""
-        if not all(isinstance(r, Call) for r in self.results) or not self.results:
-            raise UsageError("a pattern results in operators, not in its variables", _HINT)
-        return list(product(*(variants(_comparing(r)) for r in self.results if isinstance(r, Call))))
+        roots = [r.choices if isinstance(r, Either) else (r,) for r in self.results]
+        if not all(isinstance(c, Call) for choices in roots for c in choices) or not roots:
+            raise UsageError("a pattern results in operators, not in its variables", HINT)
+        return list(product(*([v for c in choices for v in variants(_comparing(c))] for choices in roots)))
 
 
 def _comparing(p: Any) -> Any:
     """`p` with written attributes as predicates, which compare tensors too."""
+    if isinstance(p, Either):
+        return replace(p, choices=tuple(map(_comparing, p.choices)))
     if not isinstance(p, Call):
         return p
     attributes = tuple((k, v if callable(v) else partial(same, _plain(v))) for k, v in p.attributes)
@@ -54,22 +61,39 @@ def _comparing(p: Any) -> Any:
 
 
 def example(
-    source: Source, *, opset: int = 21, exact: bool = True, ignore_literals: bool = False, shared: bool = False
+    source: Source,
+    *,
+    opset: int = 21,
+    exact: bool = True,
+    ignore_literals: bool = False,
+    shared: bool = False,
+    tolerance: float = 0.0,
 ) -> Example:
     """Read an example. Raises UsageError where it is not one.
 
     `exact`: attributes that are not written have their defaults. `ignore_literals`: attributes and constants are not
-    compared. `shared`: results in between may be used elsewhere. `opset` is that of ONNX text.
+    compared. `shared`: results in between may be used elsewhere. `tolerance`: floats are equal that differ by so much
+    of their size. `opset` is that of ONNX text.
     """
     if isinstance(source, str):
-        read = _from_text(source, opset) if "=>" in source else _from_expression(source)
+        read = _from_text(source, opset) if "=>" in source else Example(*read_expression(source))
     elif isinstance(source, FunctionProto):
-        read = _from_function(source)
-    elif isinstance(source, Call):
+        read = _from_nodes(source.node, source.input, source.output)
+    elif isinstance(source, ModelProto):
+        read = _from_graph(source.graph)
+    elif isinstance(source, GraphProto):
+        read = _from_graph(source)
+    elif isinstance(source, Graph):
+        read = _from_index(source)
+    elif isinstance(source, Rule):
+        read = Example((source.source,), ())
+    elif isinstance(source, (Call, Either, Var, Const)):
         read = Example((source,), ())
-    else:
+    elif callable(source):
         read = _from_callable(source)
-    normal = _Normaliser(exact, ignore_literals, shared)
+    else:
+        raise UsageError(f"a pattern cannot be made of {type(source).__name__}", HINT)
+    normal = _Normaliser(exact, ignore_literals, shared, tolerance)
     return Example(tuple(normal(r) for r in read.results), read.parameters)
 
 
@@ -91,34 +115,54 @@ def _from_text(text: str, opset: int) -> Example:
 
     whole = text if text.lstrip().startswith("<") else _HEADER.format(opset=opset) + text
     try:
-        return _from_function(parser.parse_function(whole))
+        function = parser.parse_function(whole)
     except parser.ParseError as e:
         reason = [line for line in str(e).splitlines() if line.strip()]
-        raise UsageError(f"the example cannot be read: {' '.join(reason)}", _HINT) from None
+        raise UsageError(f"the example cannot be read: {' '.join(reason)}", HINT) from None
+    return _from_nodes(function.node, function.input, function.output)
 
 
-def _from_function(function: FunctionProto) -> Example:
-    values: dict[str, Pattern] = {name: var(name) for name in function.input}
-    for node in function.node:
+def _from_graph(graph: GraphProto) -> Example:
+    if any(is_external(t) for t in graph.initializer):
+        raise UsageError("the example's weights are not in it", "load it with its weights, or make them inputs")
+    constants = {t.name: _constant(tensor_to_array(t)) for t in graph.initializer}
+    inputs = [i.name for i in graph.input if i.name not in constants]
+    return _from_nodes(graph.node, inputs, [o.name for o in graph.output], constants)
+
+
+def _from_index(graph: Graph) -> Example:
+    constants = {v.name: _constant(v.array) for v in graph.initializers.values()}
+    inputs = [v.name for v in graph.inputs if v.name not in constants]
+    return _from_nodes(node_protos(graph, graph), inputs, [v.name for v in graph.outputs], constants)
+
+
+def _from_nodes(
+    nodes: Iterable[NodeProto],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    constants: Mapping[str, Pattern] = MappingProxyType({}),
+) -> Example:
+    values: dict[str, Pattern] = {**{name: var(name) for name in inputs}, **constants}
+    for node in nodes:
         attributes = {a.name: attribute_value(a) for a in node.attribute if not a.ref_attr_name}
         free = [a.name for a in node.attribute if a.ref_attr_name]
         if any(a.HasField("g") or a.graphs for a in node.attribute):
-            raise UsageError(f"{node.op_type}: an example holds no bodies of control flow", _HINT)
+            raise UsageError(f"{node.op_type}: an example holds no bodies of control flow", HINT)
         if node.op_type == "Constant" and not node.domain:
             values[node.output[0]] = _constant(next(iter(attributes.values()), None))
             continue
         missing = [name for name in node.input if name and name not in values]
         if missing:
-            raise UsageError(f"{node.op_type} reads `{missing[0]}`, which nothing defines", _HINT)
-        inputs = tuple(values[name] if name else None for name in node.input)
+            raise UsageError(f"{node.op_type} reads `{missing[0]}`, which nothing defines", HINT)
+        operands = tuple(values[name] if name else None for name in node.input)
         written = (*attributes.items(), *((name, _anything) for name in free))
-        call = Call((qualified(node.op_type, node.domain),), inputs, node.name or None, written)
+        call = Call((qualified(node.op_type, node.domain),), operands, node.name or None, written)
         for i, name in enumerate(node.output):
             values[name] = call.at(i)
-    missing = [name for name in function.output if name not in values]
+    missing = [name for name in outputs if name not in values]
     if missing:
-        raise UsageError(f"the example results in `{missing[0]}`, which nothing defines", _HINT)
-    return Example(tuple(values[name] for name in function.output), tuple(function.input))
+        raise UsageError(f"the example results in `{missing[0]}`, which nothing defines", HINT)
+    return Example(tuple(values[name] for name in outputs), tuple(inputs))
 
 
 def _constant(value: Any) -> Pattern:
@@ -126,62 +170,10 @@ def _constant(value: Any) -> Pattern:
     if isinstance(value, (int, float)):
         return value
     array: Array = value
-    return array.reshape(-1)[0].item() if array.size == 1 and array.dtype.kind in "fiub" else Literal(array)
-
-
-def _from_expression(text: str) -> Example:
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as e:
-        raise UsageError(f"the example cannot be read: {e.msg} at column {e.offset}", _HINT) from None
-    parameters: dict[str, None] = {}
-    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-    return Example(tuple(_expression(p, parameters) for p in parts), tuple(parameters))
-
-
-def _expression(tree: ast.expr, parameters: dict[str, None]) -> Pattern:
-    if isinstance(tree, ast.Name):
-        if tree.id == "_":
-            return None
-        parameters[tree.id] = None
-        return var(tree.id)
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr) and isinstance(tree.right, ast.Call):
-        if isinstance(tree.left, ast.Call):
-            return Either((_expression(tree.left, parameters), _expression(tree.right, parameters)))
-        # `Abs|Max(x)` is written as patterns are printed: one call of either operator.
-        either = ast.BinOp(tree.left, tree.op, tree.right.func)
-        tree = ast.copy_location(ast.Call(either, tree.right.args, tree.right.keywords), tree)
-    if isinstance(tree, ast.Call):
-        ops = _operators(tree.func)
-        if ops == ("const",):
-            (name,) = tree.args
-            assert isinstance(name, ast.Name)
-            parameters[name.id] = None
-            return const(name.id)
-        inputs: list[Any] = [
-            ... if isinstance(a, ast.Constant) and a.value is ... else _expression(a, parameters) for a in tree.args
-        ]
-        variadic = bool(inputs) and inputs[-1] is ...
-        if variadic:
-            inputs.pop()
-        options = {k.arg: ast.literal_eval(k.value) for k in tree.keywords if k.arg}
-        name, shared = options.pop("name", None), options.pop("shared", False)
-        return Call(ops, tuple(inputs), name, tuple(options.items()), bool(shared), variadic)
-    try:
-        number = ast.literal_eval(tree)
-    except ValueError:
-        number = None
-    if not isinstance(number, (int, float)):
-        raise UsageError(f"the example cannot be read: `{ast.unparse(tree)}` at column {tree.col_offset + 1}", _HINT)
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        return Literal(array)
+    number: float = array.item()
     return number
-
-
-def _operators(tree: ast.expr) -> tuple[str, ...]:
-    """`Conv`, `Conv | Gemm`, `com.microsoft.Gelu`."""
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
-        return _operators(tree.left) + _operators(tree.right)
-    domain, _, op_type = ast.unparse(tree).rpartition(".")
-    return (qualified(op_type, domain),)
 
 
 def _anything(value: object) -> bool:
@@ -194,10 +186,11 @@ def _anything(value: object) -> bool:
 class _Normaliser:
     """Gives every call a name (the same to all uses of one call) and applies the options."""
 
-    def __init__(self, exact: bool, ignore_literals: bool, shared: bool) -> None:
+    def __init__(self, exact: bool, ignore_literals: bool, shared: bool, tolerance: float) -> None:
         self.exact = exact and not ignore_literals
         self.ignore_literals = ignore_literals
         self.shared = shared
+        self.tolerance = tolerance
         self.names: dict[object, str] = {}
         self.counts: dict[str, int] = {}
 
@@ -207,15 +200,23 @@ class _Normaliser:
                 p,
                 name=self._name(p),
                 inputs=tuple(self(i) for i in p.inputs),
-                attributes=() if self.ignore_literals else p.attributes,
+                attributes=() if self.ignore_literals else tuple((k, self._wide(v)) for k, v in p.attributes),
                 exact=self.exact or p.exact,
                 shared=self.shared or p.shared,
             )
         if isinstance(p, Either):
             return replace(p, choices=tuple(self(c) for c in p.choices))
-        if self.ignore_literals and isinstance(p, (Literal, int, float)):
+        if self.ignore_literals and isinstance(p, (Literal, About, int, float)):
             return Const(self._fresh("literal"))
-        return p
+        if isinstance(p, Literal) and self.tolerance:
+            return replace(p, tolerance=self.tolerance)
+        wide: Pattern = self._wide(p)
+        return wide
+
+    def _wide(self, value: Any) -> Any:
+        """A float, or several, within the tolerance."""
+        several = isinstance(value, tuple) and any(isinstance(v, float) for v in value)
+        return about(value, self.tolerance) if self.tolerance and (isinstance(value, float) or several) else value
 
     def _name(self, p: Call) -> str:
         if p.name is not None:

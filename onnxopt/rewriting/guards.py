@@ -37,7 +37,6 @@ def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
     if not axes:
         if node.attr("noop_with_empty_axes", 0):
             return x, False
-        m.require(dims is not None and all(d == 1 for d in dims), "reduces all axes")
         axes = range(len(dims or ()))
     m.require(dims is not None and all(-len(dims) <= a < len(dims) and dims[a] == 1 for a in axes), "reduces")
     if node.attr("keepdims", 1) or not axes:

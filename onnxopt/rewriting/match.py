@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
-from onnx import NodeProto
 
 from onnxopt.analysis import types
+from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array, make_attribute, make_node
+from onnxopt.protos import Array, numpy_dtype
 from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
@@ -104,7 +104,7 @@ class Match:
         """
         data = np.asarray(array)
         if like is not None:
-            dtype = like.array.dtype if isinstance(like, Value) else like.dtype
+            dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
             with np.errstate(over="ignore", invalid="ignore"):
                 cast = data.astype(dtype)
             if data.dtype.kind == "f" and not _all_finite(cast) and _all_finite(data):
@@ -116,6 +116,13 @@ class Match:
         self.new_constants.append((value, hint or self._hint(like)))
         return value
 
+    def _type_of(self, value: Value) -> np.dtype[Any]:
+        if value.constant:
+            return value.array.dtype
+        data_type = self.dtype(value)
+        self.require(data_type, "its type is unknown")
+        return numpy_dtype(data_type)
+
     def adopt(self, inputs: list[Value | None]) -> None:
         """What was an attribute is a constant of the graph, where a new node reads it."""
         made = {id(v) for v, _ in self.new_constants}
@@ -124,7 +131,7 @@ class Match:
                 self.new_constants.append((v, self._hint(None)))
 
     def _hint(self, like: Array | Value | None) -> str:
-        if isinstance(like, Value):
+        if isinstance(like, Value) and like.constant:
             return like.name
         for value in self.bindings.values.values():
             if value is not None and value.constant and like is not None and value._array is like:
@@ -159,31 +166,26 @@ class Builder:
                 if isinstance(written, str):
                     raise Declined(written)
                 ins, attributes = ins[:1], {**attributes, **written}
-            same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
-            if like is not None and same and not attributes and m.replaces(like):
-                proto = like.proto
-                m.borrowed.append(like)
-            elif like is not None:
-                proto = NodeProto()
-                proto.CopyFrom(like.proto)
-                proto.op_type, proto.domain = op_type, domain
-                kept = [a for a in proto.attribute if a.name not in attributes]
-                if len(kept) < len(proto.attribute):
-                    del proto.attribute[:]
-                    proto.attribute.extend(kept)
-                proto.attribute.extend(make_attribute(k, v) for k, v in attributes.items() if v is not None)
-            else:
-                proto = make_node(op_type, domain, m.anchor.name, attributes)
-                proto.metadata_props.extend(m.anchor.proto.metadata_props)
-            results: list[Value | None] = [Value("", m.graph) for _ in range(outputs)]
             while ins and ins[-1] is None:
                 ins.pop()
+            same = like is not None and (op_type, domain) == (like.proto.op_type, like.proto.domain)
+            if like is not None and same and not attributes and m.replaces(like):
+                check_call(m.graph, like.op, ins, outputs, m.anchor)
+                proto = like.proto
+                m.borrowed.append(like)
+            else:
+                model = like.proto if like is not None else None
+                proto = make_call(m.graph, op_type, domain, ins, outputs, attributes, like=model, place=m.anchor)
+                if like is None:
+                    proto.name = m.anchor.name
+                    proto.metadata_props.extend(m.anchor.proto.metadata_props)
+            results: list[Value | None] = [Value("", m.graph) for _ in range(outputs)]
             m.adopt(ins)
             node = Node(proto, ins, results)
             node.stale = True
             for i, v in enumerate(results):
                 assert v is not None
-                v.producer, v.index = node, i
+                v.producer, v.index, v.unasked = node, i, True
             m.new_nodes.append(node)
             return results[0] if outputs == 1 else tuple(results)
 

@@ -18,7 +18,7 @@ from onnxopt.graph.schema import attribute_default
 from onnxopt.graph.value import Value
 from onnxopt.protos import attribute_value, element_type
 from onnxopt.rewriting.forms import operands
-from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var
+from onnxopt.rewriting.pattern import About, Call, Const, Literal, Pattern, Var
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     for i, ops in pattern.form:  # most patterns end here
         if i < count:
             v = inputs[i]
-            if v is None or (not v.constant if not ops else v.producer is None or v.producer.op not in ops):
+            if v is None or (not v.constant if not ops else v.producer is None or v.producer._op not in ops):
                 return None
     b = Bindings()
     if not _match_node(pattern, anchor, b):
@@ -100,7 +100,7 @@ def _candidates(p: Call, b: Bindings) -> list[Node]:
 
 
 def _match_node(p: Call, node: Node, b: Bindings) -> bool:
-    if node.op not in p.ops:
+    if node._op not in p.ops:  # asked most of all: the property costs as much again
         return False
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node
@@ -146,7 +146,7 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
         return False
     if isinstance(p, Literal):
         same_type = value.constant_type() == (element_type(p.array), p.array.shape)
-        return same_type and value.array.tobytes() == p.array.tobytes()
+        return same_type and holds(value, p)
     if not value_equals(value, p):
         return False
     b.literals.append((user, value))
@@ -167,6 +167,13 @@ def same(a: object, b: object) -> bool:
     return a == b
 
 
+def holds(value: Value, p: Literal) -> bool:
+    """Has a constant, of the literal's type and shape, its elements?"""
+    if p.tolerance and p.array.dtype.kind == "f":
+        return bool(np.allclose(value.array, p.array, p.tolerance, 0.0, equal_nan=True))
+    return value.array.tobytes() == p.array.tobytes()
+
+
 def has_defaults(node: Node, p: Call) -> bool:
     """Has every attribute that the pattern does not write its default?"""
     assert node.graph is not None
@@ -179,11 +186,13 @@ def has_defaults(node: Node, p: Call) -> bool:
 
 
 def value_equals(value: Value, literal: object) -> bool:
-    """Is the constant exactly this one number? 1 + 1e-6 is not 1."""
+    """Is the constant exactly this one number (1 + 1e-6 is not 1), or about it if that is what is asked for?"""
     _, dims = value.constant_type()
     if any(d != 1 for d in dims):
         return False
     element = value.array.reshape(-1)[0]
+    if isinstance(literal, About):
+        return value.array.dtype.kind not in "OUSb" and literal(float(element))
     if isinstance(literal, bool) or value.array.dtype.kind == "b":
         return isinstance(literal, bool) and value.array.dtype.kind == "b" and bool(element) == literal
     return value.array.dtype.kind not in "OUS" and bool(element == literal)
@@ -195,9 +204,11 @@ def _refusal(b: Bindings) -> str | None:
     assert anchor.graph is not None
     if anchor.graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
-    for name in b.constants:
-        value = b.values[name]
-        if value is not None and not value.constant:
+    assert anchor.graph is not None
+    if anchor.graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
+        return "an attribute says which axes broadcast, before opset 7"
+    for name, value in b.values.items():
+        if name in b.constants and value is not None and not value.constant:
             return f"{name} is not constant"
     if len(b.covered) > 1:
         nodes = {node for node, _ in b.covered}

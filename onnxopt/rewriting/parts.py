@@ -79,7 +79,7 @@ def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan 
 def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, sizes: Sequence[int], before: Node) -> Node:
     """Split `x` into `parts`, existing values that the new node takes over from their producers."""
     if graph.opset() >= 13:
-        given = graph.add_constant(np.array(sizes, np.int64), f"{x.name}_split", before)
+        given = graph.constant(np.array(sizes, np.int64), f"{x.name}_split", before)
         node = Node(make_node("Split", "", "", {"axis": axis}), [x, given], [])
     else:
         node = Node(make_node("Split", "", "", {"axis": axis, "split": list(sizes)}), [x], [])
@@ -105,8 +105,7 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
     graph, first = plan.followers[0].graph, plan.followers[0]
     assert graph is not None
     inputs: list[Value | None] = [
-        v if isinstance(v, Value) else graph.add_constant(v, f"{first.output.name}_joined", place)
-        for v in plan.operands
+        v if isinstance(v, Value) else graph.constant(v, f"{first.output.name}_joined", place) for v in plan.operands
     ]
     inputs.insert(plan.position, x)
     proto = NodeProto()

@@ -9,13 +9,16 @@ that the matcher never backtracks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from operator import is_
 from typing import Any, Final
 
+import numpy as np
+
+from onnxopt.graph.text import float_text
 from onnxopt.protos import Array
 
 COMMUTATIVE: Final = frozenset(
@@ -51,9 +54,29 @@ class Const:
 
 @dataclass(frozen=True, eq=False)
 class Literal:
-    """A constant equal to `array` in type, shape and every element."""
+    """A constant equal to `array` in type, shape and every element, floats within `tolerance`."""
 
     array: Array
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class About:
+    """A number, or an attribute's numbers, within `tolerance` of `value`: relative to it, of zero absolute."""
+
+    value: float | tuple[float, ...]
+    tolerance: float
+
+    def __call__(self, found: Any) -> bool:
+        wanted = self.value if isinstance(self.value, tuple) else (self.value,)
+        given = found if isinstance(found, list) else [found]
+        return len(given) == len(wanted) and all(
+            isinstance(g, (int, float)) and abs(g - w) <= self.tolerance * (abs(w) or 1.0)
+            for g, w in zip(given, wanted)
+        )
+
+    def __repr__(self) -> str:
+        return f"about({shown(self.value)}, {self.tolerance})"
 
 
 @dataclass(frozen=True)
@@ -68,8 +91,9 @@ class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 
     An inner call is used only inside the match, unless `shared`. With `variadic`, more inputs may follow.
-    Attribute predicates see the schema's defaults; a plain value means equality. `exact`: attributes that are not
-    written have their defaults. Two calls of the same name, in one pattern, mean the same node.
+    Attribute predicates see the schema's defaults; a plain value means equality, of floats as a model holds them.
+    `exact`: attributes that are not written have their defaults. Two calls of the same name, in one pattern, mean the
+    same node.
     """
 
     ops: tuple[str, ...]
@@ -95,7 +119,7 @@ class Call:
 
 
 # None: an input that is absent.
-Pattern = Var | Const | Literal | Call | Either | int | float | bool | None
+Pattern = Var | Const | Literal | About | Call | Either | int | float | bool | None
 
 
 def var(name: str, constant: bool | None = None) -> Var:
@@ -113,12 +137,27 @@ def either(*choices: Pattern) -> Either:
     return Either(choices)
 
 
+def about(value: float | Sequence[float], tolerance: float = 1e-3) -> About:
+    """A number that is nearly `value`, as an operand or as an attribute: `op.HardSigmoid(x, alpha=about(1 / 6))`."""
+    return About(tuple(value) if isinstance(value, Sequence) else value, tolerance)
+
+
+def as_held(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Attributes as a model holds them: its floats have 32 bits."""
+    return tuple((name, _held(value)) for name, value in attributes.items())
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_held, value))
+    return float(np.float32(value)) if isinstance(value, (float, np.floating)) else value
+
+
 def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
     def call(*inputs: Any, name: str | None = None, shared: bool = False, output: int = 0, **attributes: Any) -> Call:
         variadic = bool(inputs) and inputs[-1] is ...
         patterns = inputs[:-1] if variadic else inputs
-        written = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in attributes.items())
-        return Call(ops, patterns, name, written, shared, variadic, output)
+        return Call(ops, patterns, name, as_held(attributes), shared, variadic, output)
 
     return call
 
@@ -220,6 +259,7 @@ def text(pattern: Pattern) -> str:
         return " | ".join(text(p) for p in pattern.choices)
     if isinstance(pattern, Call):
         inputs = [text(p) for p in pattern.inputs] + (["..."] if pattern.variadic else [])
+        inputs += [f"{name}={shown(value)}" for name, value in pattern.attributes]
         return f"{'|'.join(pattern.ops)}({', '.join(inputs)})"
     if pattern is None:
         return "_"
@@ -228,14 +268,27 @@ def text(pattern: Pattern) -> str:
     return repr(pattern)
 
 
+def shown(value: Any) -> str:
+    """An attribute's value as it is written in a pattern."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(shown, value))}]"
+    if callable(value) and not isinstance(value, About):
+        name = getattr(value, "__name__", "<lambda>")
+        return "..." if name == "<lambda>" else name
+    return float_text(value) if isinstance(value, float) else repr(value)
+
+
 __all__ = [
     "COMMUTATIVE",
+    "About",
     "Call",
     "Const",
     "Either",
     "Literal",
     "Pattern",
     "Var",
+    "about",
+    "as_held",
     "check_variants",
     "const",
     "depth",
@@ -244,6 +297,7 @@ __all__ = [
     "names",
     "one_of",
     "op",
+    "shown",
     "text",
     "var",
     "variants",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
+from onnxopt.analysis import types
+from onnxopt.graph.emission import refusal
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import make_node
@@ -35,6 +37,8 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     for old, new in pairs:
         if new.producer is not None and id(new.producer) in created and id(new) not in taken:
             taken.add(id(new))
+            if new.producer.domain:
+                types.shape(old)  # as long as something tells
             new.redirect_readers(old)  # a new node may read what another new node produces
             _keep_type(old, new)
             graph.take_over(old, new.producer, new.index)
@@ -63,24 +67,43 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
 
 
 def _name_apart(m: Match) -> None:
-    """Runtimes refuse two nodes of one name: the last that was made keeps it, and any that was there before."""
+    """Runtimes refuse two nodes of one name: a node that was there keeps it, also if it was made again, else the last
+    that was made. The others get names of their own."""
     names = {n.name for n, _ in m.bindings.covered if n.graph is not None}
-    for node in reversed(m.new_nodes):
-        if node.graph is not None and node.name:
-            if node.name in names:
-                proto = NodeProto()
-                proto.CopyFrom(node.proto)
-                proto.name = ""
-                node.adopt(proto)
-            names.add(node.name)
+    was = {n.name: n.op for n, _ in m.bindings.covered}
+    made = [n for n in reversed(m.new_nodes) if n.graph is not None and n.name]
+    for node in sorted(made, key=lambda n: was.get(n.name) != n.op) if len(made) > 1 else made:
+        if node.name in names:
+            proto = NodeProto()
+            proto.CopyFrom(node.proto)
+            proto.name = m.graph.model.node_name(node.name, f"_{proto.op_type}")
+            node.adopt(proto)
+        names.add(node.name)
 
 
 def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
-    """(old, new) values of a replacement. Raises Declined where an interface would break; changes nothing."""
-    pairs = _pairs(m, result if isinstance(result, tuple) else (result,))
+    """(old, new) values of a replacement. Raises Declined where an interface would break, and EmissionError for what
+    is no replacement; changes nothing."""
+    results = result if isinstance(result, tuple) else (result,)
+    wanted = len(m.anchor.outputs) if m.results is None else len(m.results)
+    surplus = any(v is not None for v in results[wanted:])
+    if result is None or surplus or not all(v is None or isinstance(v, Value) for v in results):
+        raise refusal(m.graph, m.anchor, f"what replaces it is {_shown(result)}, not {_count(wanted)}")
+    pairs = _pairs(m, results)
     if m.anchor.op == "Identity" and pairs and all(_must_stay(old, new) and not old.users for old, new in pairs):
         raise Declined("a graph output is produced by a node")
     return pairs
+
+
+def _shown(result: object) -> str:
+    if isinstance(result, tuple):
+        odd = next((v for v in result if v is not None and not isinstance(v, Value)), None)
+        return _shown(odd) if odd is not None else _count(len(result))
+    return "nothing" if result is None else f"a {type(result).__name__}"
+
+
+def _count(number: int) -> str:
+    return "1 value" if number == 1 else f"{number} values"
 
 
 def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:

@@ -14,7 +14,7 @@ from onnxopt.protos import numpy_dtype
 from onnxopt.rewriting.example import Example, Source, example
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import Bindings, match_roots
-from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var
+from onnxopt.rewriting.pattern import Call, Const, Either, Literal, Pattern, Var, names
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined
 
@@ -47,12 +47,14 @@ class Replaced:
 
 
 class SubgraphMatcher:
-    """Searches for one pattern: ONNX text, a FunctionProto, a function over `op`, an expression, or a call pattern.
+    """Searches for one pattern: ONNX text, an expression, a function over `op`, a call pattern, a FunctionProto,
+    ModelProto, GraphProto or Graph.
 
-    `match_outputs`: every result is an output of its graph. `overlapping`: also matches that share nodes with an
-    earlier one. `ignore_literals`: attributes and constants are not compared. `exact`: attributes that are not
-    written have their defaults. `shared`: results in between may be used elsewhere. Raises UsageError for what is not
-    a pattern.
+    `match_outputs`: every result is an output of its graph. `match_placeholder`: every variable is an input of its
+    graph. `overlapping`: also matches that share nodes with an earlier one. `ignore_literals`: attributes and constants
+    are not compared; `tolerance`: floats among them may differ by so much of their size. `exact`: attributes that are
+    not written have their defaults. `shared`: results in between may be used elsewhere. Raises UsageError for what is
+    not a pattern.
     """
 
     def __init__(
@@ -60,13 +62,18 @@ class SubgraphMatcher:
         pattern: Source,
         *,
         match_outputs: bool = False,
+        match_placeholder: bool = False,
         overlapping: bool = False,
         ignore_literals: bool = False,
+        tolerance: float = 0.0,
         exact: bool = True,
         shared: bool = False,
     ) -> None:
-        self.example: Example = example(pattern, exact=exact, ignore_literals=ignore_literals, shared=shared)
+        self.example: Example = example(
+            pattern, exact=exact, ignore_literals=ignore_literals, tolerance=tolerance, shared=shared
+        )
         self.match_outputs = match_outputs
+        self._placeholders = tuple(_plain_variables(self.example.results)) if match_placeholder else ()
         self.overlapping = overlapping
         self._variants = self.example.variants()
 
@@ -94,6 +101,8 @@ class SubgraphMatcher:
             values = tuple(v for v in results if v is not None)
             if len(values) < len(results) or (self.match_outputs and not all(v.is_output for v in values)):
                 continue
+            if not all((v := b.values.get(name)) is None or v.is_input for name in self._placeholders):
+                continue
             yield SubgraphMatch(anchor, dict(b.nodes), dict(b.values), values, b)
 
     def _fresh(self, anchor: Node, used: set[Node]) -> Iterator[SubgraphMatch]:
@@ -118,7 +127,9 @@ def replace_pattern(
     filters: Sequence[Filter] = (),
     *,
     match_outputs: bool = False,
+    match_placeholder: bool = False,
     ignore_literals: bool = False,
+    tolerance: float = 0.0,
     exact: bool = True,
 ) -> list[Replaced]:
     """Replace every match of `pattern` by `replacement`, once: what is made is not matched again.
@@ -129,9 +140,16 @@ def replace_pattern(
     in the order of the graph; matches where it does not are left alone. Raises UsageError when the two do not fit
     each other.
     """
-    matcher = SubgraphMatcher(pattern, match_outputs=match_outputs, ignore_literals=ignore_literals, exact=exact)
+    matcher = SubgraphMatcher(
+        pattern,
+        match_outputs=match_outputs,
+        match_placeholder=match_placeholder,
+        ignore_literals=ignore_literals,
+        tolerance=tolerance,
+        exact=exact,
+    )
     new = example(replacement, exact=False)
-    unknown = set(_variables(new.results)) - set(_variables(matcher.example.results))
+    unknown = {n for p in new.results for n in names(p)} - {n for p in matcher.example.results for n in names(p)}
     if unknown or len(new.results) != len(matcher.example.results):
         what = f"reads `{min(unknown)}`" if unknown else f"results in {len(new.results)} values"
         raise UsageError(
@@ -268,9 +286,9 @@ def _calls(patterns: Sequence[Pattern]) -> Iterator[Call]:
             yield from _calls(p.inputs)
 
 
-def _variables(patterns: Sequence[Pattern]) -> Iterator[str]:
+def _plain_variables(patterns: Sequence[Pattern]) -> Iterator[str]:
     for p in patterns:
-        if isinstance(p, (Var, Const)):
+        if isinstance(p, Var):
             yield p.name
-        elif isinstance(p, Call):
-            yield from _variables(p.inputs)
+        elif isinstance(p, (Call, Either)):
+            yield from _plain_variables(p.inputs if isinstance(p, Call) else p.choices)

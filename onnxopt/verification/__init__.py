@@ -22,10 +22,12 @@ from onnxopt.verification.records import (
     Side,
     Verification,
     VerifyOptions,
+    let_in,
 )
 
 if TYPE_CHECKING:
-    from onnxopt.verification.verifier import Verifier, verify
+    from onnxopt.verification.comparison import verify
+    from onnxopt.verification.verifier import Verifier
 
 __all__ = [
     "AGREES",
@@ -45,7 +47,8 @@ __all__ = [
     "Verification",
     "Verifier",
     "VerifyOptions",
+    "let_in",
     "verify",
 ]
 
-__getattr__ = lazy(__name__, {"verifier": ("Verifier", "verify")})  # not for the worker
+__getattr__ = lazy(__name__, {"verifier": ("Verifier",), "comparison": ("verify",)})  # not for the worker

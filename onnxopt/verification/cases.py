@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,11 @@ class Recipe:
     mask: str = ""
     override: bool = False
     other: bool = False
+
+    @property
+    def drawn(self) -> bool:
+        """Are its values random, and not some that it is named for?"""
+        return self.values in ("random", "uniform")
 
 
 RECIPES: Final = {
@@ -57,6 +62,7 @@ GROUPS: Final = {
     "masks": tuple(name for name, r in RECIPES.items() if r.mask),
 }
 _MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
+_ATTEMPTS: Final = 12  # to find other sizes
 _LARGER: Final = 16  # times the sizes that the original is known to take
 
 
@@ -70,8 +76,8 @@ def choose(names: Sequence[str]) -> list[Recipe]:
     return list(found.values())
 
 
-def missing(recipe: Recipe, plan: Plan) -> str:
-    """Why the model has no such case; empty where it has."""
+def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
+    """Why the model has no such case, where these inputs are given; empty where it has."""
     if recipe.size and not plan.symbols:
         return "the model has no dynamic dims"
     if recipe.mask and not any(i.is_mask for i in plan.inputs):
@@ -80,7 +86,9 @@ def missing(recipe: Recipe, plan: Plan) -> str:
         return "the model has no initializers that are also inputs"
     if (recipe.values != "random" or recipe.other) and not plan.inputs:
         return "the model has no inputs"
-    return ""
+    if recipe.override or recipe.name == "random" or not plan.gives_all(given):
+        return ""
+    return "" if recipe == OWN[0] else "all inputs are given"
 
 
 def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
@@ -98,13 +106,17 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         if base is not None:  # images and windows have a smallest size, a batch has not
             yield base | {s: recipe.size for s in plan.symbols if plan.is_batch(s)}
         return
+    batches = [s for s in plan.symbols if plan.is_batch(s)]
     if recipe.other and base is not None:
-        changing = [s for s in plan.symbols if not plan.is_batch(s)]
+        changing = [s for s in plan.symbols if s not in batches]
         later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
         most = _LARGER * max(base.values(), default=1)  # far larger ones take long to fail
-        fitting = (c for c in later if max(c.values(), default=1) <= most)
-        yield from (c for c in fitting if c != base and all(c[s] != base[s] for s in changing))
-    if recipe.mask and plan.symbols:
+        fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))
+        another = {s: base[s] + (base[s] > 1) for s in batches}  # of one that has to be 1, the larger ones failed
+        for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
+            yield choice | {s: another[s] for s in batches if choice[s] in (1, base[s])}
+        yield base | another
+    if recipe.mask and plan.symbols and not plan.windows:
         yield from plan.size_choices((_MASKED_LENGTH,))
     if base is not None:
         yield base

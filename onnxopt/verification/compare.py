@@ -20,6 +20,7 @@ from onnxopt.verification.rounding import EPSILON, difference
 
 ATOL: Final = 1e-12  # of what is all zero in one of the two
 _ROUNDINGS: Final = 6.0
+_STEPS: Final = 0.1  # rounding of a type whose numbers are so far apart that one more is a decision
 _SHAKEN: Final = 2.0
 _MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into, and not taken at its word
 
@@ -27,6 +28,7 @@ _MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into
 def tolerance(dtype: str, options: VerifyOptions, noise: float) -> tuple[float, float]:
     """(relative to the range, absolute): what is allowed at first of an output of this floating type."""
     epsilon = EPSILON.get(dtype, EPSILON["float32"])
+    epsilon = epsilon if epsilon < _STEPS else 0.0
     rtol = min(max(_ROUNDINGS * epsilon, _SHAKEN * noise), _MOST * epsilon) if options.rtol is None else options.rtol
     return rtol, ATOL if options.atol is None else options.atol
 
@@ -76,6 +78,7 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float) -> None:
 class Evidence:
     """What one run's output can prove, in a few bytes: cases are many, and their outputs are not kept."""
 
+    empty: bool
     nan: bool  # everywhere
     some_nan: bool
     zero: bool
@@ -84,25 +87,52 @@ class Evidence:
 
 
 def evidence(value: Any) -> Evidence | None:
-    """Of a tensor of numbers with elements; None for anything else, which is not judged."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub" or not value.size:
+    """Of a tensor of numbers; None for anything else, which is not judged."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
         return None
+    if not value.size:
+        return Evidence(True, False, False, False, value.shape, 0)
     nan = np.isnan(value) if value.dtype.kind == "f" else np.zeros(1, bool)
     return Evidence(
-        bool(nan.all()), bool(nan.any()), not value.any(), value.shape, zlib.crc32(np.ascontiguousarray(value).data)
+        False,
+        bool(nan.all()),
+        bool(nan.any()),
+        not value.any(),
+        value.shape,
+        zlib.crc32(np.ascontiguousarray(value).data),
     )
 
 
-def proves_nothing(runs: Sequence[Evidence | None]) -> str:
-    """Why an output that is the same in every case, or nothing but NaN or zero, is weak evidence; else empty."""
+def is_dull(value: Any) -> bool:
+    """Is it empty, or floats that are all the same, or all at two bounds: what nothing is detected in, is cut off at
+    zero, or saturates?"""
+    if not isinstance(value, np.ndarray) or (value.size and value.dtype.kind != "f"):
+        return isinstance(value, list) and not value
+    for part in (value.reshape(-1)[:_FEW], value):  # most are found lively by their first elements
+        low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
+        two = part.size > _TWO_BOUNDS and bool(((part == low) | (part == high)).all())
+        if not (two or not (part != low).any() or np.isnan(part).all()):
+            return False
+    return value.size != 1 or not value.any()
+
+
+_FEW: Final = 64
+_TWO_BOUNDS: Final = 8  # elements: of fewer, it may be chance
+
+
+def proves_nothing(runs: Sequence[Evidence | None], fixed: bool = False) -> str:
+    """Why an output that is the same in every case (unless the inputs are `fixed`), or nothing but NaN or zero, is weak
+    evidence; else empty."""
     found = [e for e in runs if e is not None]
     if not found or len(found) < len(runs):
         return ""
+    if all(e.empty for e in found):
+        return "is empty"
     if all(e.nan for e in found):
         return "is all NaN"
     if all(e.zero for e in found):
         return "is all zero"
-    same = len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
+    same = not fixed and len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
     return "does not depend on the inputs" if same else ""
 
 

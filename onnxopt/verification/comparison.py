@@ -1,4 +1,4 @@
-"""Two files compared on named cases and on data: `onnxopt verify`."""
+"""Two files compared, as the optimizer does it, or on named cases and on data: `onnxopt verify`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,24 @@ from onnxopt.verification.cases import Recipe, choose, missing
 from onnxopt.verification.datasets import Data, DataSet, find_data_sets, read_array
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
-from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
+from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, Verification, VerifyOptions
 from onnxopt.verification.verifier import Read, Verifier
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+
+def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
+    """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output.
+
+    On the two sets of inputs that the optimizer checks its results with; where `options` name cases, data, a provider
+    or dims, as `onnxopt verify` does: a `Comparison`. Raises what `compare_files` raises then.
+    """
+    if options is not None and options.thorough:
+        return compare_files(original, result, options)
+    with Verifier(original, options) as verifier:
+        verifier.submit(result)
+        return verifier.finish()
 
 
 def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Comparison:
@@ -55,7 +68,7 @@ def _requests(
     if names is None and not sets and not given:
         names = ("all",)
     for recipe in choose(names or ()):
-        why = missing(recipe, plan)
+        why = missing(recipe, plan, given)
         others = {i.name for i in models[1].graph.input}
         if recipe.override and not why:
             why = "".join(f"B does not take `{n}`" for n in list(plan.overridable)[:1] if n not in others)

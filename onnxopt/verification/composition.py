@@ -63,7 +63,7 @@ class _Worker:
 
 
 def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
-    judge = Judge(tell)
+    judge = Judge(tell, whole=True)
     try:
         judge.open(str(original), options, ("the original", "the result"))
         if plan.stateful:  # onnxruntime would write into weights that parts have copies of: no comparison is fair

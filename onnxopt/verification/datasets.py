@@ -140,6 +140,12 @@ def bound_dims(plan: Plan, inputs: dict[str, Any]) -> dict[str, int]:
     return sizes
 
 
+def fitted(plan: Plan, inputs: dict[str, Any]) -> Plan:
+    """The plan where these values are given, and fix sizes."""
+    shapes = {name: getattr(value, "shape", ()) for name, value in inputs.items()}
+    return plan.give(shapes, bound_dims(plan, inputs)) if inputs else plan
+
+
 # -- onnx's test data ------------------------------------------------------------------------------------
 
 

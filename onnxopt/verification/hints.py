@@ -1,4 +1,4 @@
-"""What a model says of the sizes that it takes, besides the names of its dims."""
+"""What a model says of the sizes and integers that it takes, besides the names of its dims."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 _SUM: Final = re.compile(r"(\w+) \+ (\w+)")
 _TARGETS: Final = ("Reshape", "Expand")
 _MOST: Final = 12  # sizes
+_COMPARING: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
+_NUMBERS: Final = (1, 6, 7, 11)  # of TensorProto.DataType: FLOAT, INT32, INT64, DOUBLE
+_HANDED_ON: Final = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 
 def sums(graph: GraphProto) -> frozenset[str]:
@@ -40,6 +43,51 @@ def baked(graph: GraphProto) -> list[int]:
             targets.update(node.input)
     numbers = Counter(n for name in targets if name in constants for n in _small_integers(constants[name]))
     return [n for n, _ in numbers.most_common() if 1 < n <= 1 << 16][:_MOST]
+
+
+def compared(graph: GraphProto) -> dict[str, tuple[int, ...]]:
+    """Integers that inputs are compared with, and such as are on the other side: what takes one branch, then what takes
+    another."""
+    found: dict[str, list[int]] = {}
+    _compare(graph, {i.name: i.name for i in graph.input}, {}, found)
+    return {name: tuple(dict.fromkeys(numbers)) for name, numbers in found.items()}
+
+
+def _compare(
+    graph: GraphProto, origins: dict[str, str], constants: dict[str, TensorProto], found: dict[str, list[int]]
+) -> None:
+    constants.update((t.name, t) for t in graph.initializer)
+    beyond: dict[str, list[int]] = {}
+    for node in graph.node:
+        kind = node.op_type
+        if kind == "Constant":
+            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        elif kind in _HANDED_ON and node.input[0] in origins:
+            origins[node.output[0]] = origins[node.input[0]]
+        elif kind in _COMPARING and len(node.input) == 2:
+            for k, (name, other) in enumerate((node.input, reversed(node.input))):
+                if name in origins and other in constants:
+                    step = _COMPARING[kind] * (-1 if k else 1)
+                    for number in _numbers(constants[other]):
+                        found.setdefault(origins[name], []).extend((number, number + step)[: 2 if step else 1])
+                        beyond.setdefault(origins[name], []).append(number - 1 if number > 0 else number + 1)
+        for a in node.attribute if kind in ("If", "Loop", "Scan") else ():
+            if a.HasField("g"):
+                _compare(a.g, origins, constants, found)
+    for name, numbers in beyond.items():
+        found[name] += numbers
+
+
+def _numbers(tensor: TensorProto) -> Iterable[int]:
+    """Of a single integer, whatever its type: floats are compared with what Cast makes of integers."""
+    from onnx import numpy_helper
+
+    if tensor.data_location != tensor.DEFAULT or sum(tensor.dims) > 1 or tensor.data_type not in _NUMBERS:
+        return ()
+    try:
+        return [int(n) for n in numpy_helper.to_array(tensor).reshape(-1).tolist() if n == int(n)]
+    except (ValueError, OverflowError):  # it has not the elements that it should have, or no finite ones
+        return ()
 
 
 def _small_integers(tensor: TensorProto) -> Iterable[int]:

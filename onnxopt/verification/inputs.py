@@ -69,6 +69,10 @@ class InputMaker:
         return Case(name, case.dims, feeds)
 
 
+_SHARE: Final = 0.25  # of elements that are what inputs are compared with
+_NO_BOUND: Final = 1 << 31
+
+
 def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: int, mode: str) -> Any:
     if i.kind == "string":
         return rng.choice(np.array(["a", "b", "text"], object), shape)
@@ -77,6 +81,8 @@ def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: i
     dtype = _dtype(i.kind)
     if dtype.kind in "iu":
         return _integers(i, shape, rng, variant, mode).astype(dtype)
+    if i.kind in ("int4", "uint4"):
+        return rng.integers(*((-8, 8) if i.kind == "int4" else (0, 16)), shape).astype(dtype)
     data = rng.standard_normal(shape, np.float32) if variant == 0 else rng.uniform(-1, 1, shape)
     return np.asarray(data).astype(dtype)
 
@@ -92,6 +98,11 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
         if shape and shape[-1] > 1 and variant:
             mask[..., -1] = 0
         return mask
+    decisive = [n for n in i.compared if mode == "bounded" and 0 <= n < (i.bound or _NO_BOUND)]
+    if decisive and math.prod(shape) == 1:
+        return np.full(shape, decisive[variant % len(decisive)])
+    if decisive:  # a token that means padding, among others
+        return np.where(rng.random(shape) < _SHARE, rng.choice(decisive, shape), rng.integers(0, high, shape))
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
     return rng.integers(0, high, shape)
@@ -99,10 +110,9 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
 
 def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Recipe, mode: str) -> Any:
     """The tensor of a named case."""
-    drawn = recipe.values in ("random", "uniform")
-    if i.is_mask and (recipe.mask or not drawn):
+    if i.is_mask and (recipe.mask or not recipe.drawn):
         return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
-    if drawn:
+    if recipe.drawn:
         return _tensor(i, shape, rng, int(recipe.values == "uniform"), mode)
     if i.kind == "string":
         return rng.choice(np.array(_STRINGS[recipe.values], object), shape)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.cases import sizes
-from onnxopt.verification.compare import compare, differ, evidence
+from onnxopt.verification.compare import compare, differ, evidence, is_dull
+from onnxopt.verification.datasets import fitted
 from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.metrics import measure
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.protocol import Answer, Request
+from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import (
     DIFFERENT,
     JudgedCase,
@@ -37,20 +39,25 @@ from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
+    from onnxopt.verification.pieces.foreign import Foreign, Operators
     from onnxopt.verification.pieces.look import Look
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
+_FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
 _NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
 class Judge:
     """Original and result in one runtime, with graph optimizations off."""
 
-    def __init__(self, tell: Tell = lambda state: None) -> None:
+    def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
+        """`whole`: the original is run as it is, or not at all."""
         self.tell = tell
+        self.whole = whole
         self.kept: dict[str, tuple[Case, list[Any]]] = {}
         self.base: dict[str, int] | None = None
         self.shaken: dict[str, float] = {}  # by output
+        self.factor = 0.0  # that makes inputs say more; 1 where none does, 0 until one is looked for
         self._look: Look | None = None
         self._optimized: _Loading | None = None
 
@@ -69,39 +76,65 @@ class Judge:
         self.options = options
         self.labels = labels
         self.engine: Any = None
+        self.unknown: Operators = frozenset()  # which nothing here can run
         self.refused = ""
         self.tell("at its start")
         self.provider = find_provider(options.provider)
         if not _may_be_large(Path(path), options.memory) and count_nodes(path, _NODES) < _NODES:
-            self._open_original()
+            with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
+                self._open_original()
 
     def _open_original(self, give: Sequence[str] = (), stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
         self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider)
 
-    def plan(self, plan: Plan) -> tuple[str, str, str]:
-        """Learn what the original asks for; (engine, provider, why onnxruntime refused it). Raises Refused."""
+    def plan(self, plan: Plan) -> Opened:
+        """Learn what the original asks for. Raises Refused."""
         self.planned = plan
         self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         if self.streamed:
             self.engine = self._stream(0)
         elif self.engine is None or ((plan.conditions or plan.stateful) and isinstance(self.engine, OnnxRuntime)):
-            self._open_original(plan.conditions, plan.stateful)
+            try:
+                self._open_original(plan.conditions, plan.stateful)
+            except Refused as e:
+                self._open_parts(e)
+        if plan.narrow and not self.whole and isinstance(self.engine, OnnxRuntime):  # it takes no such values
+            self.streamed, self.engine = True, self._stream(0)
         given_out = isinstance(self.engine, OnnxRuntime)
         self.conditions = list(plan.conditions) if given_out else []
         self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]
-        return self.engine.name, self.provider, self.refused
+        return Opened(self.engine.name, self.provider, self.refused, self.around())
+
+    def around(self) -> str:
+        """What could not be run, in words, and is taken as it is."""
+        return getattr(self.engine, "says", "")
+
+    def _open_parts(self, refused: Refused) -> None:
+        """What of the original does not need operators that are unknown here. Raises what it was refused for."""
+        from onnxopt.verification.pieces.foreign import Around, unknown_operators
+        from onnxopt.verification.skeleton import Skeleton
+
+        self.unknown = unknown_operators(Skeleton(self.paths[0]).proto)
+        if self.whole or not self.unknown:
+            raise refused
+        self.streamed, self.engine = True, Around(self._stream(0))
+        if not self.engine.nodes_left:
+            raise refused
 
     def original(self, request: Request) -> Answer:
         """Run the original on the first inputs of a case that it takes; skipped if there are none."""
         record = JudgedCase(request.recipe.name, {})
+        plan = fitted(self.planned, request.data.inputs)
+        known = request.base or self.base or {}
+        base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         try:
             case, values = feed(
                 self._run_original,
-                self.planned,
+                plan,
                 request.recipe,
                 request.data,
-                sizes(self.planned, request.recipe, request.base or self.base),
+                sizes(plan, request.recipe, base),
                 self.options.seed,
                 self.labels[0],
                 self.search,
@@ -109,16 +142,38 @@ class Judge:
         except Refused as e:
             record.status, record.note = "skipped", str(e)
             return Answer(record)
-        record.dims = case.dims
+        if request.recipe.drawn and any(map(is_dull, values)):
+            case, values = self._livelier(case, values, request.data.inputs)
+        record.dims = case.dims = plan.fixed | case.dims
         self.base = self.base or case.dims
         count = len(self.outputs)
         answer = Answer(record)
         answer.branches = {name: bool(v.any()) for name, v in zip(self.conditions, values[count:], strict=True)}
-        answer.evidence = {name: evidence(v) for name, v in zip(self.outputs, values)}
+        answer.evidence = {n: evidence(v) for n, v in zip(self.outputs, values) if n not in case.feeds}
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]
         self.kept[request.recipe.name] = case, values[:count]
         return answer
+
+    def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
+        """The case with inputs on another scale, of which outputs are not zero, empty or saturated, if there is one."""
+        made = (i.name for i in self.planned.inputs if i.name not in given)
+        free = [n for n in made if is_float(case.feeds[n])]
+        least, chosen = sum(map(is_dull, values)), 1.0
+        for factor in (self.factor,) if self.factor else _FACTORS:
+            if factor == 1 or not free or self.search.ended:
+                break
+            began = time.monotonic()
+            with contextlib.suppress(Exception):  # it does not take them
+                feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
+                found = self._run_original(feeds)
+                if (dull := sum(map(is_dull, found))) < least:
+                    least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
+            self.search.spent += time.monotonic() - began
+            if not least:
+                break
+        self.factor = self.factor or chosen
+        return case, values
 
     def _shake(self) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
@@ -169,8 +224,10 @@ class Judge:
 
     # -- the result --------------------------------------------------------------------------------------
 
-    def result(self, path: str) -> str:
-        """Load the result; why it cannot take the place of the original, empty if it can."""
+    def result(self, path: str, options: VerifyOptions) -> str:
+        """Load the result; why it cannot take the place of the original, empty if it can. `options`: as they are for
+        this one, which may be allowed more than the last."""
+        self.options = options
         self.paths[1] = path
         self._look = None
         a, b = self.labels
@@ -180,11 +237,16 @@ class Judge:
             self.b: Any = self._open_result(path)
         except Exception as e:
             return f"{b} cannot be loaded: {reason(e)}"
-        if self.b.outputs != self.outputs:
+        if self.unknown and (why := self.engine.unlike(self.b)):
+            raise Refused(why)
+        own = len(self.engine.own) if self.unknown else None
+        if self.b.outputs[:own] != self.outputs[:own]:
             return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
         return ""
 
     def _open_result(self, path: str) -> Any:
+        if self.unknown:
+            return type(self.engine)(self._stream(1), self.engine.unseen)
         if self.streamed:
             return self._stream(1)
         if isinstance(self.engine, Reference):
@@ -208,12 +270,12 @@ class Judge:
         except Exception as e:
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
-        compared = {o: self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)}
-        if not all(o.ok for o in compared.values()) and not self.shaken and self._may_shake():
+        compared = [self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        if not all(o.ok for o in compared) and not self.shaken and self._may_shake():
             self.shaken = self._shake()
-            compared = {o: self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)}
-        for output, a, b in zip(self.outputs, values, results, strict=True):
-            record.outputs.append(compared[output])
+            compared = [self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        for output, found, a, b in zip(self.outputs, compared, values, results):
+            record.outputs.append(found)
             if output in expected:
                 given = expected[output]
                 record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
@@ -274,13 +336,26 @@ class Judge:
         """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
         self.b = self._look = self._optimized = None
 
+    @property
+    def _foreign(self) -> Foreign:
+        from onnxopt.verification.pieces.foreign import Foreign
+
+        return Foreign(self.unknown, getattr(self.engine, "unseen", frozenset()))
+
     def _looked(self) -> Look:
         """What can look inside both files."""
         from onnxopt.verification.pieces.look import Look
 
         if self._look is None:
             self._look = Look(
-                self.paths, self.options, self.labels, self.planned, self.provider, self.engine, self.tell
+                self.paths,
+                self.options,
+                self.labels,
+                self.planned,
+                self.provider,
+                self.engine,
+                self.tell,
+                self._foreign,
             )
         return self._look
 
@@ -290,7 +365,7 @@ class Judge:
 
         self.tell(f"loading {self.labels[which]}")
         try:
-            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell)
+            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
         return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)

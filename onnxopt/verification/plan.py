@@ -6,14 +6,16 @@ nothing but numpy and a runtime.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.decisions import conditions, decides, operator_names
-from onnxopt.verification.hints import baked, batches, sums
+from onnxopt.verification.hints import baked, batches, compared, sums
+from onnxopt.verification.windows import WINDOWS, windowed
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -26,6 +28,9 @@ _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 _LONG: Final = (512, 1600, 5200)  # windows over raw audio
+_NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, and integers of 4
+_FITTING: Final = 6  # different sizes of what is given
+_COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 # Operators that hand integers on unchanged, as far as bounds are concerned.
 _CARRIES: Final = frozenset((
     "Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat",
@@ -45,6 +50,7 @@ class InputSpec:
     shape: tuple[int | str, ...] = ()
     sequence: bool = False
     bound: int | None = None  # integers stay below: they index a table of that size
+    compared: tuple[int, ...] = ()  # integers that decide something: what takes one branch, then another
     why: str = ""
 
     @property
@@ -66,45 +72,89 @@ class Plan:
     conditions: list[str] = field(default_factory=list)
     random: bool = False
     stateful: bool = False
+    narrow: bool = False  # is there an input or output of a type that numpy does not have?
     decides: bool = False  # does an operator inside turn floats into what jumps?
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
     addends: frozenset[str] = frozenset()  # symbols that outputs have sums of
     batches: frozenset[str] = frozenset()  # symbols that are the first dim of an input, and no other
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
+    windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
+    fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
+    likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
 
     @property
     def symbols(self) -> list[str]:
         return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
 
     def is_batch(self, symbol: str) -> bool:
-        return _BATCH.search(symbol) is not None or (bool(self.addends) and symbol in self.batches)
+        return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
+
+    def gives_all(self, given: Collection[str]) -> bool:
+        return bool(self.inputs) and all(i.name in given for i in self.inputs)
+
+    def give(self, shapes: dict[str, tuple[int, ...]], dims: dict[str, int]) -> Plan:
+        """The plan where these inputs are given, and say that dims have these sizes: the others are to fit them."""
+        plan = replace(self, inputs=[replace(i, shape=shapes.get(i.name, i.shape)) for i in self.inputs])
+        plan.fix(dims)
+        if plan.symbols:
+            plan.likely = list(plan._fitting([s for s in shapes.values() if s]))
+        return plan
+
+    def _fitting(self, shapes: Sequence[tuple[int, ...]]) -> Iterator[dict[str, int]]:
+        """As long as what is given at the same place; or as another size there is, or two of them together."""
+        like: dict[str, int] = {}
+        for i in self.inputs:
+            for k, symbol in ((k, d) for k, d in enumerate(i.shape) if isinstance(d, str)):
+                near = [s[k] for s in shapes if len(s) == len(i.shape)] or [s[0] for s in shapes if not k] or [2]
+                like.setdefault(symbol, near[0])
+        yield like
+        sizes = list(dict.fromkeys(n for s in shapes for n in s))[:_FITTING]
+        sizes = sorted({*sizes, *(m + n for m, n in itertools.combinations(sizes, 2))}, reverse=True)
+        free = [s for s in like if s not in self.batches and not self.is_batch(s)]
+        composite = self._composite(free)
+        for changed in (composite, free) if 0 < len(composite) < len(free) else (free,):
+            for size in sizes:
+                yield like | dict.fromkeys(changed, size)
 
     def fix(self, dims: dict[str, int]) -> None:
         """Give dynamic dims their sizes."""
+        self.fixed = self.fixed | dims
         self.inputs = [
             replace(i, shape=tuple(dims.get(d, d) if isinstance(d, str) else d for d in i.shape)) for i in self.inputs
         ]
 
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
-        sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         symbols = self.symbols
+        windows = [] if sizes else [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
+        likely = [] if sizes else self.likely
+        counts = (3,) if sizes else (3, 1)  # of a batch, at most
+        sizes = sizes or (*_SIZES, *(n for n in self.baked if n not in _SIZES), *_LONG)
         if not symbols:
             yield {}
             return
-        composite = [s for s in symbols if _COMPOSITE.search(s)] or self._totals(symbols)
+        composite = self._composite(symbols)
         batch = [s for s in symbols if self.is_batch(s)]
-        for size in sizes:
-            plain = {s: min(size, 3) if s in batch else size for s in symbols}
-            # total = past + 1 where one token is fed, past + sequence where as many are
-            for total in (size + 1, 2 * size, size) if composite else (size,):
-                yield plain | {s: total for s in composite if s not in batch}
+        yield from likely
+        for i, window in enumerate(windows):
+            yield dict.fromkeys(symbols, 2 + i) | window
+        for count in counts if batch else counts[:1]:
+            for i, window in enumerate(windows):  # what goes with them may be as long
+                yield dict.fromkeys(symbols, max(window.values())) | dict.fromkeys(batch, min(2 + i, count))
+            for size in sizes:
+                plain = {s: min(size, count) if s in batch else size for s in symbols}
+                # total = past + 1 where one token is fed, past + sequence where as many are
+                for total in (size + 1, 2 * size, size) if composite else (size,):
+                    yield plain | {s: total for s in composite if s not in batch}
         for size in sizes:
             yield dict.fromkeys(symbols, size)
 
-    def _totals(self, symbols: Sequence[str]) -> list[str]:
-        """Where outputs have sums of symbols, what is neither part of one nor a batch is one too: a mask over all."""
+    def _composite(self, symbols: Sequence[str]) -> list[str]:
+        """Those that are sums of others by their names; or, where outputs have sums of symbols, those that are neither
+        part of one nor a batch: a mask over all."""
+        if named := [s for s in symbols if _COMPOSITE.search(s)]:
+            return named
         return [s for s in symbols if s not in self.addends and not self.is_batch(s)] if self.addends else []
 
 
@@ -121,11 +171,18 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or numpy_helper.to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
+    if _COMPARING & ops:
+        numbers = compared(graph)
+        plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
+    if plan.symbols and not WINDOWS.isdisjoint(ops):
+        named = [s for s in plan.symbols if plan.is_batch(s)]
+        plan.windows = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
+    plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:

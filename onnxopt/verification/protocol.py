@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onnxopt.verification.records import JudgedCase
 
@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from onnxopt.verification.cases import Recipe
     from onnxopt.verification.compare import Evidence
     from onnxopt.verification.datasets import Data
+
+
+class Opened(NamedTuple):
+    """What runs the original: why onnxruntime does not, or what it was run `around`, where that is so."""
+
+    engine: str = "onnxruntime"
+    provider: str = ""
+    refused: str = ""
+    around: str = ""
 
 
 @dataclass

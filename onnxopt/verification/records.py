@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -25,11 +26,11 @@ class VerifyOptions:
     `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything. `memory`:
     bytes that weights and values of both models may take; a model with more is run in segments. `limit`: bytes at which
     the worker ends, 0 for half of the machine; there is none with another provider than the CPU's. `pieces`: look at
-    the pieces whatever the outputs say.
+    the pieces whatever the outputs say. `dims`: sizes of dynamic dims, for verification only.
 
     What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run.
     `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
-    `provider`: an execution provider of onnxruntime. `dims`: sizes of dynamic dims.
+    `provider`: an execution provider of onnxruntime.
     """
 
     rtol: float | None = None
@@ -48,6 +49,10 @@ class VerifyOptions:
     def share(self, limit: int) -> VerifyOptions:
         """The same for a worker of so many bytes (0: no limit), whose models leave it room."""
         return replace(self, memory=min(self.memory, limit // 2)) if limit else self
+
+    def allowing(self, tolerances: Mapping[str, float]) -> VerifyOptions:
+        """The same where passes declared by how much of their range they change outputs."""
+        return replace(self, rtol=sum(tolerances.values())) if tolerances else self
 
     @property
     def thorough(self) -> bool:
@@ -208,6 +213,17 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def let_in(verdict: Verification, domains: Collection[str]) -> Verification:
+    """A result that onnxruntime does not load for operators of `domains`, which somebody let in, was not compared: that
+    does not make it wrong."""
+    foreign = next((d for d in domains if f"{d}:" in verdict.message and "not a registered" in verdict.message), None)
+    if verdict.status == DIFFERENT and foreign is not None and not verdict.cases:
+        verdict.status = UNVERIFIED
+        verdict.message = f"onnxruntime does not know the operators of {foreign}, which --allow-domain lets in"
+        verdict.hint = "compare it in the runtime that knows them"
+    return verdict
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -149,12 +150,17 @@ def is_starved(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
 
 
+_LINE: Final = 300
+_FILE: Final = re.compile(r"Load model from .* failed: ?")
 _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 
 
 def reason(error: BaseException) -> str:
-    """The first line of a runtime's error, short enough for one line of ours."""
+    """The first line of a runtime's error, short enough for one line of ours: its end, where it names a node."""
     if is_starved(error):
         return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].removeprefix("[ONNXRuntimeError] : ")[:300]
+    line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
+    if (found := _FILE.search(line)) is not None:  # whoever reads this knows which
+        line = line[: found.start()] + line[found.end() :]
+    return line if len(line) <= _LINE else f"…{line[1 - _LINE :]}"

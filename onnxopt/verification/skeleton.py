@@ -16,7 +16,7 @@ import numpy as np
 from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, map_file, varint
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import ModelProto, NodeProto, TensorProto
 
 _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
 
@@ -50,6 +50,7 @@ class Skeleton:
         self.path = Path(path)
         self.proto: ModelProto = ModelProto()
         self.stored: dict[str, Stored] = {}
+        self.foreign: list[NodeProto] = []  # nodes that were cut out
         inside = self._parse()
         for i, tensor in enumerate(self.proto.graph.initializer):
             if i in inside:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from onnxopt.verification.compare import Evidence, proves_nothing
+from onnxopt.verification.protocol import Opened
 from onnxopt.verification.records import (
     DIFFERENT,
     EQUAL,
@@ -62,11 +63,22 @@ def _is_noise(o: OutputRecord, noise: Mapping[str, float]) -> bool:
     return o.max_rel <= noise.get(o.name, 0.0)
 
 
-def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True, refused: str = "") -> None:
-    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `refused`: why
-    onnxruntime could not be used."""
+_OPENED: Final = Opened()
+
+
+def word(
+    verdict: Verification,
+    weak: Sequence[str] = (),
+    *,
+    sizes: bool = True,
+    opened: Opened = _OPENED,
+    declared: Mapping[str, float] | None = None,
+) -> None:
+    """Fill in the message. `weak`: why the cases prove little; `sizes`: name the dynamic dims; `opened`: what ran;
+    `declared`: by how much passes say that they change outputs."""
+    allowed = "".join(f"; {name} declares {share:g}" for name, share in (declared or {}).items())
     if verdict.status == DIFFERENT:
-        verdict.message = _accusation(verdict, sizes)
+        verdict.message = _accusation(verdict, sizes) + allowed
         return
     parts = [_agreement(verdict)]
     if verdict.status == VERIFIED and verdict.pieces is not None and verdict.pieces.note:
@@ -75,8 +87,14 @@ def word(verdict: Verification, weak: Sequence[str] = (), *, sizes: bool = True,
     dims = "; ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in verdict.cases if c.dims))
     parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))
     verdict.message = ", ".join(parts)
-    if refused:
-        verdict.message += f", by the reference evaluator (onnxruntime: {refused})"
+    if opened.refused:
+        verdict.message += f", by the reference evaluator (onnxruntime: {opened.refused})"
+    if opened.around:
+        verdict.message += f", {opened.around}"
+        if "behind" not in opened.around:
+            weak = [*weak, "what is behind could not be run, for its shape is unknown"]
+        verdict.status = IN_PIECES if verdict.status in (EQUAL, VERIFIED) else verdict.status
+    verdict.message += allowed
     if weak:
         verdict.status = INCONCLUSIVE
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")
@@ -116,9 +134,10 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
     return text or verdict.message
 
 
-def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]]) -> dict[str, str]:
-    """Outputs that say nothing in any case, and why."""
-    return {name: f"output `{name}` {why}" for name, found in outputs.items() if (why := proves_nothing(found))}
+def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) -> dict[str, str]:
+    """Outputs that say nothing in any case, and why. `fixed`: the inputs are the same in all."""
+    found = {name: proves_nothing(runs, fixed) for name, runs in outputs.items()}
+    return {name: f"output `{name}` {why}" for name, why in found.items() if why}
 
 
 def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.protocol import Answer, Request
+from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import (
     DIFFERENT,
     IN_PIECES,
@@ -66,9 +66,10 @@ class Verifier:
         self._spare = spare
         self._service: Service | None = None
         self._plan: Plan | None = None
+        self.declared: dict[str, float] = {}  # what passes allow themselves, where that decides
         self._requests: list[tuple[Recipe, Read]] = []
         self._answers: list[Answer] | None = None  # of the original
-        self._opened = ("onnxruntime", "", "")  # engine, provider, why onnxruntime refused the original
+        self._opened = Opened()
         self._steady = True  # does the original give the same twice?
         self._base: dict[str, int] | None = None
         self._refusal = ""  # why the original could not be run
@@ -78,6 +79,7 @@ class Verifier:
         limit = Limits(self.options.limit).bytes
         self._limit_bytes = 0 if self.options.provider else limit  # a device's memory is mapped into the process
         self.options = self.options.share(self._limit_bytes)
+        self._given = self.options
 
     def _serve(self) -> Service:
         make = Service if self._spare is None else self._spare.take
@@ -97,17 +99,19 @@ class Verifier:
         """Tell the worker what the original expects; it runs it then. `submit` does this if nobody did before.
 
         `override`: initializers that are also inputs may be given other values (False: nobody does so). Raises
-        UsageError for inputs that the options give and the model does not take.
+        UsageError for inputs and dims that the options give and the model does not have.
         """
         from onnxopt.verification.cases import OWN, missing
         from onnxopt.verification.datasets import Data, read_array
+        from onnxopt.verification.interface import fix_dims
         from onnxopt.verification.plan import make_plan
 
         plan = make_plan(original)
         if not override:
             plan.overridable = {}
         given = {name: read_array(name, Path(file), plan) for name, file in self.options.inputs.items()}
-        self.prepare(plan, [(r, lambda: Data(given)) for r in OWN if not missing(r, plan)])
+        fix_dims(plan, self.options.dims)
+        self.prepare(plan, [(r, lambda: Data(given)) for r in OWN if not missing(r, plan, given)])
 
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
         """The same with a plan and the cases, and how to read their data."""
@@ -125,8 +129,9 @@ class Verifier:
         if self._plan is not None and self._plan.random:
             self._post("deterministic")
 
-    def submit(self, result: str | Path) -> None:
-        """Hand over the result; the worker compares it while the caller does something else."""
+    def submit(self, result: str | Path, tolerances: Mapping[str, float] | None = None) -> None:
+        """Hand over the result; the worker compares it while the caller does something else. `tolerances`: by how much
+        of an output's range passes said that they change it, which counts unless the options say what is allowed."""
         self._began = time.monotonic()
         self.start()
         if self._plan is None:
@@ -134,10 +139,12 @@ class Verifier:
 
             self.describe(load(self.original, load_external_data=False))
         self._path = str(Path(result).absolute())
+        self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
+        self.options = self._given.allowing(self.declared)
         if self._answers is not None:
             self._limit()
         if not self.stepwise:
-            self._post("result", self._path)
+            self._post("result", self._path, self.options)
 
     def _limit(self) -> None:
         if not self.stepwise and self._service is not None:
@@ -154,7 +161,7 @@ class Verifier:
     @property
     def provider(self) -> str:
         """The execution provider that ran both."""
-        return self._opened[1]
+        return self._opened.provider
 
     # -- the verdict -------------------------------------------------------------------------------------
 
@@ -187,15 +194,15 @@ class Verifier:
             self._revive(result=False)
         if self.stepwise:
             self._open()
-            if why := self._call("result", self._path):
+            if why := self._call("result", self._path, self.options):
                 return self._stop(verdict, DIFFERENT, why)
             answers, cases = self._step_by_step()
         else:
             answers = self._originals()
-            if why := self._call("result", self._path):
+            if why := self._call("result", self._path, self.options):
                 return self._stop(verdict, DIFFERENT, why, _REPORT)
             cases = [self._compare(a) for a in answers] if self._steady else [a.case for a in answers]
-        verdict.engine = self._opened[0]
+        verdict.engine = self._opened.engine
         verdict.cases = list(cases)
         self._judge(verdict, answers, cases)
         if self._service is not None and self._service.alive:
@@ -216,7 +223,7 @@ class Verifier:
         self._post_originals()
         self._answers = None
         if result or not self.stepwise:
-            self._post("result", self._path)
+            self._post("result", self._path, self.options)
 
     def _originals(self) -> list[Answer]:
         """What came of running the original. Raises Refused where that is nothing."""
@@ -300,7 +307,9 @@ class Verifier:
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {}  # the values inside say more than the outputs
             untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
-        word(verdict, [*weak.values(), *untaken.values()], refused=self._opened[2])
+        if self._opened.around and self._service is not None and self._service.alive:
+            self._opened = self._opened._replace(around=self._call("around"))
+        word(verdict, [*weak.values(), *untaken.values()], opened=self._opened, declared=self.declared)
         if verdict.status == DIFFERENT:
             wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)
             if self.stepwise and wrong is not None:
@@ -325,7 +334,7 @@ class Verifier:
         for answer in answers:
             for name, taken in answer.branches.items():
                 branches.setdefault(name, set()).add(taken)
-        return weak_outputs(outputs), untaken_branches(branches)
+        return weak_outputs(outputs, self._plan.gives_all(self.options.inputs)), untaken_branches(branches)
 
     # -- the second look ---------------------------------------------------------------------------------
 
@@ -394,18 +403,3 @@ class Verifier:
 
 
 _REPORT: Final = "nothing was written; find the pass with --disable NAME, and report it"
-
-
-def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
-    """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output.
-
-    On the two sets of inputs that the optimizer checks its results with; where `options` name cases, data, a provider
-    or dims, as `onnxopt verify` does: a `Comparison`. Raises what `compare_files` raises then.
-    """
-    if options is not None and options.thorough:
-        from onnxopt.verification.comparison import compare_files
-
-        return compare_files(original, result, options)
-    with Verifier(original, options) as verifier:
-        verifier.submit(result)
-        return verifier.finish()

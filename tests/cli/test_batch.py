@@ -322,7 +322,7 @@ def test_strict_refuses_rounding_noise(run: Run, rough: Rough, tmp_path: Path) -
             "give real data with --input NAME=FILE.npy",
         ),
         (
-            "{ i = Identity (x) y = far.away.Op (i) }",
+            "{ i = Relu (x) y = far.away.Op (x) }",
             "the result is not verified, which --strict and builds refuse: ",
             "the result was not compared with the original",
         ),

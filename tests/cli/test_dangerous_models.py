@@ -260,7 +260,7 @@ class Started:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             for child in psutil.Process(self.process.pid).children():
-                if child.cpu_times().user > 2 or (child.num_threads() > 1 and child.cpu_percent(0.2) > 50):
+                if child.cpu_times().user > 1 or (child.num_threads() > 1 and child.cpu_percent(0.2) > 50):
                     return child
             time.sleep(0.02)
         raise AssertionError("no child computes")

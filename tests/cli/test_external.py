@@ -224,6 +224,7 @@ def test_devices_and_pipes_are_written_to(run: Run, samples: Path, tmp_path: Pat
 def test_external(external: str, out: str, level: str, run: Run, tmp_path: Path) -> None:
     source = write_model(tmp_path / "in" / "m.onnx", ["w.bin", "sub/w.bin"], fill=2)
     before = snapshot(tmp_path)
+    once: dict[str, bytes] = {}
     for _ in range(2):
         done = run("optimize", "in/m.onnx", out, "--external", external, level)
         assert done.returncode == 0, done.stderr
@@ -240,10 +241,9 @@ def test_external(external: str, out: str, level: str, run: Run, tmp_path: Path)
             assert [is_data_of("out.onnx", name) for name in files] == [True]
         data = {str(Path(out).parent / name) for name in files} - set(before)
         assert set(made) == {out, *data}
-    assert {name: data for name, data in snapshot(tmp_path).items() if name in before} == before
-    once = snapshot(tmp_path)
-    assert run("optimize", "in/m.onnx", out, "--external", external, level).returncode == 0
-    assert snapshot(tmp_path) == once, "the same again is the same"
+        assert not once or snapshot(tmp_path) == once, "the same again is the same"
+        once = snapshot(tmp_path)
+    assert {name: data for name, data in once.items() if name in before} == before
 
 
 def test_reuse_goes_only_where_readers_follow(run: Run, tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_data_can_be_mapped(run: Run, tmp_path: Path) -> None:
     assert offsets == [0, 4096]
 
 
-def test_thousands_of_files_and_few_descriptors(tmp_path: Path) -> None:
-    count = 5000
+def test_many_files_and_few_descriptors(tmp_path: Path) -> None:
+    count = 1500
     write_model(tmp_path / "in" / "m.onnx", [f"d/w{i}" for i in range(count)], size=300)
     for more in (["copy", "--no-verify"], ["reuse"], ["inline"]):
         done = subprocess.run(

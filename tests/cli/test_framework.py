@@ -7,8 +7,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import parser
 
+from onnxopt.cli.main import cli
 from tests.cli.conftest import Run
 from tests.samples import ROOT
 
@@ -115,12 +117,27 @@ def test_explain_is_a_manual_page(run: Run) -> None:
     assert "crashes_at_sigmoid" in run("explain", "crashing-rule", "--plugin", BROKEN).stdout
 
 
+def test_explain_shows_a_rule(run: Run) -> None:
+    page = run("explain", "fold-conv-bn").stdout
+    assert page.startswith("fold_conv_bn: rule of the pass conv-bn-folding, from -O2 on\n")
+    assert "  BatchNormalization(Conv|ConvTranspose(x, const w, const b?), const scale" in page
+    r = run("explain", "fold-conv-bm")
+    assert (r.returncode, r.stderr.splitlines()[1].startswith("hint: did you mean fold_conv_bn")) == (2, True)
+
+
+def test_a_mistyped_command_gets_a_suggestion(run: Run) -> None:
+    r = run("optimise", "a.onnx", "b.onnx")
+    assert (r.returncode, r.stderr) == (2, "error: no command is called 'optimise'\nhint: did you mean optimize?\n")
+    assert run("a.onnx", "b.onnx").stderr.splitlines()[1] == "hint: onnxopt optimize a.onnx OUT"
+
+
 def test_every_pass_has_a_page(run: Run) -> None:
     listed = [line.split()[0] for line in run("passes").stdout.splitlines() if " O" in line]
     assert "fixpoint" in listed
+    assert len(run("explain", "fixpoint").stdout.splitlines()) >= 3
     for name in listed:
-        page = run("explain", name)
-        assert page.returncode == 0, page.stderr
+        page = CliRunner().invoke(cli, ["explain", name])
+        assert page.exit_code == 0, page.output
         assert len(page.stdout.splitlines()) >= 3
 
 

@@ -10,7 +10,7 @@ from onnx import parser
 
 import onnxopt
 import onnxopt.passes  # registers them before a test forgets what it registers
-from onnxopt.errors import InvariantError
+from onnxopt.errors import DomainError
 from onnxopt.pipeline import registry
 from tests.cli.conftest import Run
 
@@ -105,7 +105,22 @@ def test_foreign_operators_do_not_enter(dynamic: Path, monkeypatch: pytest.Monke
         info = onnxopt.PassInfo("foreign")
         rules = (foreign,)
 
-    with pytest.raises(InvariantError, match=r"no opset import of the model knows com\.example::Max"):
+    with pytest.raises(
+        DomainError, match=r"com\.example::Max for .*: the model does not import the domain com\.example"
+    ):
         onnxopt.optimize(dynamic / "m.onnx", pipeline="foreign")
     options = onnxopt.OptimizeOptions(pipeline="foreign", allow_domains=("com.example",))
     onnxopt.optimize_model(onnxopt.load(dynamic / "m.onnx"), options)
+
+
+def test_sizes_for_verification_only(run: Run, dynamic: Path) -> None:
+    r = run("optimize", "m.onnx", "out.onnx", "--verify-dim", "sequence=7", "--verify-dim", "batch=5")
+    assert r.returncode == 0, r.stderr
+    assert "batch=5" in r.stdout
+    assert "sequence=7" in r.stdout
+    assert shape(dynamic / "out.onnx", "x") == ["batch", "sequence", 4], "it stays dynamic"
+    r = run("optimize", "m.onnx", "out2.onnx", "--verify-dim", "sequences=7")
+    assert r.returncode == 2
+    assert "no input of the model has a dynamic dim 'sequences'" in r.stderr
+    assert "batch, sequence" in r.stderr
+    assert not (dynamic / "out2.onnx").exists()

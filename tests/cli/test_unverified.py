@@ -17,9 +17,9 @@ from onnx import parser
 
 from tests.cli.conftest import SCRIPT, Run
 
-# Nobody knows its operator, so nobody can run it.
-UNKNOWN = """<ir_version: 8, opset_import: ["" : 17, "nobody" : 1]> g (float[2] x) => (float[2] y)
-{ i = Identity (x)  z = nobody.Op (i)  y = Relu (z) }"""
+# Nobody makes such inputs, so nobody can run it.
+UNKNOWN = """<ir_version: 8, opset_import: ["" : 17]> g (complex64[2] x) => (complex64[2] y)
+{ i = Identity (x)  z = Concat <axis = 0> (i)  y = Transpose (z) }"""
 BUILDS = [("--format", "json"), ("--junit", "j.xml")]
 
 

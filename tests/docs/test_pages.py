@@ -1,7 +1,8 @@
 """What the documentation shows is what happens: its examples are run, page by page.
 
-Python blocks of a page run in one namespace; blocks with a title are files (tests among them are run by pytest).
-Console blocks are commands and their whole output; … stands for anything within a line, or for any lines.
+Each Python block runs alone: no name, pass or key of another is there. Files are, that blocks and commands before it
+wrote; a block that reads one says so. Blocks with a title are files (tests among them are run by pytest). Console
+blocks are commands and their whole output; … stands for anything within a line, or for any lines.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import onnx
 import pytest
 
 import onnxopt.passes
+from onnxopt.cli.main import cli
 from onnxopt.pipeline import config, registry
 from tests.cli.conftest import SCRIPT
 from tests.samples import ROOT, build
@@ -31,18 +36,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, sample in (("model", "residual_block"), ("must_stay", "must_stay")):
         onnx.save(build.build(ROOT / "models" / f"{sample}.onnxtxt"), tmp_path / f"{name}.onnx")
     monkeypatch.chdir(tmp_path)
-    for name in ("_PASSES", "_ORIGINS", "_MODULES"):
-        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
-    monkeypatch.setattr(config, "_DECLARED", config._DECLARED.copy())
-    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
-        monkeypatch.delitem(sys.modules, name)
     return tmp_path
+
+
+@contextmanager
+def alone() -> Iterator[dict[str, Any]]:
+    """A namespace, a registry and config keys that nobody has used."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_PASSES", "_ORIGINS", "_MODULES", "_NAMED"):
+            patch.setattr(registry, name, getattr(registry, name).copy())
+        patch.setattr(config, "_DECLARED", config._DECLARED.copy())
+        for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+            patch.delitem(sys.modules, name)
+        module = ModuleType("__page__")  # dataclasses look their module up
+        patch.setitem(sys.modules, "__page__", module)
+        yield module.__dict__
+        for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_examples_run(page: Path, folder: Path) -> None:
-    module = sys.modules["__page__"] = ModuleType("__page__")  # dataclasses look their module up
-    scope: dict[str, Any] = module.__dict__
     for language, title, text in FENCE.findall(page.read_text()):
         if title:
             (folder / title).write_text(text)
@@ -50,7 +64,8 @@ def test_examples_run(page: Path, folder: Path) -> None:
                 done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", title], folder)
                 assert done.returncode == 0, done.stdout
         elif language == "python":
-            exec(compile(text, f"{page.name}: python", "exec"), scope)
+            with alone() as scope:
+                exec(compile(text, f"{page.name}: python", "exec"), scope)
         elif language == "console":
             console(text, folder)
 
@@ -84,10 +99,42 @@ def test_every_numbered_part_of_the_framework_has_a_page() -> None:
         assert (ROOT / "docs" / page).is_file(), page
 
 
-def test_the_reference_names_what_is_public() -> None:
+def test_the_reference_and_what_is_exported_are_the_same() -> None:
     text = (ROOT / "docs" / "reference.md").read_text()
-    missing = [n for n in onnxopt.__all__ if n != "__version__" and not re.search(rf"\b{n}\b", text)]
-    assert not missing
+    named = set(re.findall(r"^`(\w+)`$", text, re.MULTILINE))
+    for path, members in re.findall(
+        r"^::: (\S+)\n(?:    options:\n(?:      .*\n)*?      members: \[(.*)\]\n)?", text, re.M
+    ):
+        name = path.rpartition(".")[2]
+        is_class = name != name.lower()
+        named |= set(members.split(", ")) if members and not is_class else {name}
+    assert sorted(named) == sorted(set(onnxopt.__all__) - {"__version__"})
+    homes = [name for names in onnxopt._HOMES.values() for name in names]
+    assert sorted([*homes, "__version__"]) == sorted(onnxopt.__all__)
+    for name in named:
+        assert name == "op" or getattr(onnxopt, name).__doc__, f"{name} has no documentation"
+
+
+def test_pages_that_read_a_model_say_where_it_comes_from() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        if any('"model.onnx"' in block or "$ onnxopt" in block for _, _, block in FENCE.findall(text)):
+            assert "(index.md#the-model-of-the-examples)" in text or page.name == "index.md", page.name
+
+
+def test_what_other_tools_flags_are_here_exists() -> None:
+    text = (ROOT / "docs" / "from-tools.md").read_text()
+    ours = [row.rstrip("| ").rpartition("|")[2] for row in text.splitlines() if row.startswith("|")]
+    commands = [cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))]
+    known = {o for c in commands if c is not None for p in c.params for o in (*p.opts, *p.secondary_opts)}
+    named = {flag for cell in ours for flag in re.findall(r"--[a-z][a-z-]+", cell)}
+    assert named
+    assert not named - known
+    names = text.partition("Some names:")[2].partition("##")[0]
+    cells = [row.rstrip("| ").rpartition("|")[2] for row in names.splitlines() if row.startswith("|")]
+    passes = {name for cell in cells for name in re.findall(r"`([a-z-]+)`", cell)}
+    assert len(passes) > 8
+    assert not passes - set(registry.all_passes())
 
 
 def test_the_page_on_plugins_shows_the_example() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
+import pytest
 from hypothesis import HealthCheck, given, note, reject, settings
 from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -20,6 +21,7 @@ from onnxopt.graph import check_model, write_model
 from onnxopt.io import from_proto
 from onnxopt.pipeline.instruments import CheckEach
 
+pytestmark = pytest.mark.usefixtures("kept_worker")
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "150"))
 DEPTH = 4
 

@@ -82,7 +82,7 @@ class Mutators(RuleBasedStateMachine):
         if found:
             node, i, v = data.draw(st.sampled_from(found))
             assert node.graph is not None
-            node.set_input(i, node.graph.add_constant(v.array, v.name, node))
+            node.set_input(i, node.graph.constant(v.array, v.name, node))
 
     @rule(data=st.data())
     def replace_a_node_by_its_copy(self, data: st.DataObject) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from onnx import parser
@@ -29,13 +29,16 @@ def model() -> MakeModel:
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("_PASSES", "_ORIGINS", "_MODULES"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
     for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:
         del registry._PASSES[name]  # of a test elsewhere, whose module is forgotten
+    yield
+    for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
+        del sys.modules[name]  # its passes are forgotten now: whoever wants them imports it again
 
 
 @pytest.fixture

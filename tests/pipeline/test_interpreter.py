@@ -11,10 +11,10 @@ import onnx
 import onnxruntime as rt
 import pytest
 
-from onnxopt.errors import PassError
+from onnxopt.errors import NoFixpointError, PassError
 from onnxopt.graph import Model, check_model, read_model, write_model
 from onnxopt.graph.node import Node
-from onnxopt.pipeline import GraphInterpreter, PassInfo
+from onnxopt.pipeline import Fixpoint, GraphInterpreter, PassContext, PassInfo, get_pass
 from onnxopt.pipeline.interpreter import Args, Result
 
 
@@ -119,7 +119,7 @@ def test_metadata_names_and_types_are_kept(model: Any) -> None:
     after = write_model(m)
     made = [n for n in after.graph.node if n.op_type == "Abs"]
     assert [n.metadata_props[0].value for n in made] == ["7"]
-    assert [n.name for n in after.graph.node if n.name] == ["the_relu"], "one of the two that took its place"
+    assert [n.name for n in after.graph.node if n.name] == ["the_relu_Abs", "the_relu"]
     assert list(after.graph.value_info) == [info]
 
 
@@ -172,3 +172,24 @@ def test_several_outputs(model: Any) -> None:
 
     m = run(model(body), say, same=False)
     assert operators(m) == ["Split", "Neg", "Relu", "Concat"]
+
+
+def test_one_that_never_settles_is_named_with_what_it_did_last(model: Any) -> None:
+    @dataclass(frozen=True)
+    class Behind(GraphInterpreter):
+        """Puts an Identity behind every Relu, there may be one or not."""
+
+        info = PassInfo("behind")
+
+        def call_operator(self, node: Any, args: Any) -> Any:
+            again = super().call_operator(node, args)
+            return self.op.Identity(again) if node.op == "Relu" else again
+
+    with pytest.raises(NoFixpointError) as e:
+        Fixpoint([Behind(), get_pass("elim-identity")()], max_rounds=3)(model("a = Relu (x) y = Neg (a)"))
+    assert e.value.message.startswith("g: still changing after 3 rounds; in the last, pass behind: replaced 1 time")
+    assert ", the last at Relu -> a" in e.value.message
+    assert "; pass elim-identity: identity 1 time, the last at Identity -> a" in e.value.message
+    assert "undo each other's work" in e.value.hint
+    with PassContext(max_rewrites=0):
+        assert Behind()(model()).of("behind").hits == 0, "fuel reaches into interpreters"

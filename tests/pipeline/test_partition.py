@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,11 @@ from onnxopt.pipeline import convex
 from onnxopt.pipeline.convex import convex_groups
 from onnxopt.pipeline.fuse import fuse_partition
 from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
-from onnxopt.pipeline.pattern_partition import pattern_partitions
+from onnxopt.pipeline.pattern_partition import (
+    create_pattern_support,
+    generate_pattern_op_partitions,
+    pattern_partitions,
+)
 from onnxopt.pipeline.split import Part, outline, split
 from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
 from onnxopt.rewriting import Match, op, rewrite, var
@@ -308,7 +311,7 @@ def test_patterns_make_partitions_that_do_not_overlap() -> None:
     partitions = pattern_partitions(m.graph, [relu_of_neg, op.Add(var("x"), op.Exp(var("z")))])
     assert operators(partitions) == [["Neg", "Relu"], ["Neg", "Relu"], ["Exp", "Add"]]
     assert_both_compute_the_same(m, partitions, {"x": X})
-    with pytest.raises(TypeError, match="starts with an operator"):
+    with pytest.raises(UsageError, match="results in operators"):
         pattern_partitions(m.graph, [var("x")])
 
 
@@ -441,12 +444,6 @@ def test_functions_get_names_of_their_own() -> None:
     np.testing.assert_allclose(run(write_model(m), {"x": X})["y"], np.exp(np.maximum(X, 0)), rtol=1e-6)
 
 
-def test_the_example_of_the_guide_runs() -> None:
-    guide = Path(__file__).parents[2] / "docs" / "partitioning.md"
-    (example,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
-    exec(compile(example, str(guide), "exec"), {})
-
-
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"
 
 
@@ -469,3 +466,29 @@ def test_real_models(name: str) -> None:
         feeds = InputMaker(plan, {}, 0).fill(Recipe("case"), dict.fromkeys(plan.symbols, 32)).feeds
     ops = sorted({n.op for n in m.graph})
     assert_both_compute_the_same(m, propose(m, *ops[::2]), feeds)
+
+
+def test_some_operators_may_be_a_part_alone() -> None:
+    m = model("a = Relu (x) b = Sigmoid (a) c = Mul (b, b) d = Sigmoid (c) y = Relu (d)")
+    alone = {"allow_single_node": False, "allowed_single_node_partition_ops": ["Mul"]}
+    assert operators(propose(m, "Relu", "Mul")) == [["Relu"], ["Mul"], ["Relu"]]
+    assert operators(propose(m, "Relu", "Mul", allow_single_node=False)) == []
+    assert operators(propose(m, "Relu", "Mul", **alone)) == [["Mul"]]
+
+
+def test_patterns_are_a_support() -> None:
+    graph = model("a = Neg (x) b = Relu (a) c = Mul (b, b) d = Relu (c) y = Mul (d, d)").graph
+    pattern, mul = "Relu(Neg(x))", OperatorSupport(["Mul"])
+    assert operators(CapabilityPartitioner(graph, create_pattern_support([pattern])).propose()) == [["Neg", "Relu"]]
+    both = generate_pattern_op_partitions(graph, [pattern], mul)
+    assert operators(both) == [["Neg", "Relu", "Mul"], ["Mul"]]
+    assert CapabilityPartitioner(graph, any_chain(create_pattern_support([pattern]), mul)).propose() == both
+    assert generate_pattern_op_partitions(graph, [pattern], mul, allow_single_node=False) == both[:1]
+
+
+def test_a_pattern_s_support_follows_the_graph() -> None:
+    neg, relu, _ = model("a = Neg (x) b = Relu (a) y = Abs (b)").graph
+    support = create_pattern_support(["Relu(Neg(x))"])
+    assert support.is_node_supported(relu)
+    neg.op = "Exp"
+    assert not support.is_node_supported(relu)

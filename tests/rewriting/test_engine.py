@@ -124,7 +124,7 @@ def test_new_nodes_have_names_of_their_own() -> None:
     )
     run(m, spread)
     names = [n.name for n in m.graph if n.name]
-    assert sorted(names) == ["e", "s"], "two nodes of one name: a runtime refuses the model"
+    assert sorted(names) == ["e", "e_Exp", "s", "s_Neg", "s_Sub"], "of two of one name a runtime refuses the model"
     assert next(n for n in m.graph if n.name == "s").output.name == "y"
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper, parser
 
-from onnxopt.verification import EQUAL, verify
+from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
+from onnxopt.verification.cases import OWN
+from onnxopt.verification.compare import is_dull
+from onnxopt.verification.inputs import InputMaker
+from onnxopt.verification.plan import make_plan
 from tests.samples import build_text
 
 # The mask is as long as what is there already and what is new; no dim of an input says so.
@@ -50,7 +56,7 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
     [
         (PAST, [{"s0": 2, "s1": 2, "s27": 2, "s10": 2, "s64": 4}, {"s0": 3, "s1": 3, "s27": 3, "s10": 3, "s64": 6}]),
         (BAKED, [{"b": 3, "t": 7}]),
-        (LONG, [{"b": 3, "t": 512}, {"b": 3, "t": 1600}]),
+        (LONG, [{"b": 2, "t": 960}, {"b": 3, "t": 1280}]),
     ],
     ids=["past", "baked", "long"],
 )
@@ -68,3 +74,166 @@ def test_far_larger_sizes_are_not_tried_for_another_case(tmp_path: Path) -> None
     """What is traced with seven tokens takes no others: those that it would fail on at length are left out."""
     path = save(build_text(BAKED), tmp_path)
     assert verify(path, path).seconds < 5
+
+
+# A detector: attention from one query over what a picture is reduced to, eight times in each direction.
+DETECTOR = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, 3, h, w] x, float[16, 3, 8, 8] w1, float[16, 16] wk, float[16, 16] wv, float[1, 1, 16] query)
+  => (float[b, 1, 16] y)
+<int64[3] rows = {0, 16, -1}, float scale = {SCALE}>
+{
+  c = Conv <strides = [4, 4], pads = [2, 2, 2, 2]> (x, w1)
+  r = Relu (c)
+  s = MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 1, 1]> (r)
+  flat = Reshape (s, rows)
+  tokens = Transpose <perm = [0, 2, 1]> (flat)
+  k_proj = MatMul (tokens, wk)
+  k = Mul (k_proj, scale)
+  v = MatMul (tokens, wv)
+  kt = Transpose <perm = [0, 2, 1]> (k)
+  scores = MatMul (query, kt)
+  weights = Softmax <axis = -1> (scores)
+  y = MatMul (weights, v)
+}
+"""
+
+
+def test_attention_is_over_several_tokens(tmp_path: Path) -> None:
+    """Over a single one it gives its value, whatever the keys are."""
+    for name, scale in (("a", "1.0"), ("b", "8.0")):
+        onnx.save(_weighted(DETECTOR.replace("SCALE", scale)), tmp_path / name)
+    verdict = verify(tmp_path / "a", tmp_path / "b")
+    assert verdict.status == DIFFERENT, verdict.message
+    first, second = (c.dims for c in verdict.cases)
+    assert first == {"b": 2, "h": 16, "w": 24}
+    assert second == {"b": 3, "h": 32, "w": 16}, "other sizes, another batch, and a picture is no square"
+
+
+def _weighted(text: str) -> onnx.ModelProto:
+    """Inputs with fixed sizes become weights."""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for info in list(model.graph.input):
+        shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
+        if all(shape):
+            value = rng.standard_normal(shape).astype(np.float32) / 4
+            model.graph.initializer.append(numpy_helper.from_array(value, info.name))
+            model.graph.input.remove(info)
+    return model
+
+
+def test_given_inputs_fix_sizes_and_the_others_fit(tmp_path: Path) -> None:
+    model = build_text(PAST)
+    path = save(model, tmp_path)
+    np.save(tmp_path / "new.npy", np.ones((1, 5), np.float32))
+    np.save(tmp_path / "past.npy", np.ones((1, 3), np.float32))
+    inputs = {name: str(tmp_path / f"{name}.npy") for name in ("new", "past")}
+    verdict = verify(path, path, VerifyOptions(inputs=inputs))
+    assert verdict.status == EQUAL, verdict.message
+    assert [c.dims for c in verdict.cases] == [{"s0": 1, "s27": 5, "s10": 3, "s1": 1, "s64": 8}] * 2, (
+        "past and new together"
+    )
+
+
+def test_of_given_inputs_there_is_one_case(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, k] x, float[m] f) => (float[n, k] y) { y = Relu (x) }'
+    path = save(parser.parse_model(text), tmp_path)
+    np.save(tmp_path / "x.npy", np.ones((1, 5), np.float32))
+    np.save(tmp_path / "f.npy", np.ones(1, np.float32))
+    inputs = {name: str(tmp_path / f"{name}.npy") for name in "xf"}
+    verdict = verify(path, path, VerifyOptions(inputs=inputs))
+    assert verdict.message == "bit for bit the same, 1 case (n=1 k=5 m=1)"
+
+
+RATE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64 sr, float[4] x) => (float[4] y)
+<int64 rate = {16000}>
+{
+  fast = Equal (sr, rate)
+  y = If (fast) <
+    then_branch = t () => (float[4] a) { a = Relu (x) },
+    else_branch = e () => (float[4] b) { b = Neg (x) }
+  >
+}
+"""
+
+
+def test_both_sides_of_a_number_that_an_input_is_compared_with(tmp_path: Path) -> None:
+    a = save(parser.parse_model(RATE), tmp_path)
+    assert verify(a, a).status == EQUAL, "both branches were taken, no piece had to be looked at"
+    for name in ("Relu", "Neg"):
+        other = tmp_path / name
+        onnx.save(parser.parse_model(RATE.replace(name, "Exp")), other)
+        assert verify(a, other).status == DIFFERENT
+
+
+def test_tokens_that_mean_something_are_among_the_others() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (int64[n, t] ids) => (bool[n, t] y, bool[n, t] z)
+    <int64 pad = {50256}, float far = {9.0}>
+    { y = Equal (pad, ids) f = Cast <to = 1> (ids) z = Less (far, f) }
+    """
+    plan = make_plan(parser.parse_model(text))
+    assert plan.inputs[0].compared == (50256, 9, 10, 50255, 8)
+    case = InputMaker(plan, {}, 0).fill(OWN[0], {"n": 16, "t": 16})
+    assert {0, 1, 50256, 9, 10} <= {*case.feeds["ids"].flat}
+
+
+# What is detected: nothing, unless a logit is larger than seven.
+SCORES = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 1, 6] x) => (float[k, 1] y)
+<float[1, 6, 4] boxes = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11},
+ int64 most = {9}, float overlap = {0.5}, float threshold = {0.999}, int64[1] last = {2}, int64[1] flat = {-1}>
+{
+  scores = Sigmoid (x)
+  found = NonMaxSuppression (boxes, scores, most, overlap, threshold)
+  index = Gather <axis = 1> (found, last)
+  row = Reshape (x, flat)
+  y = Gather (row, index)
+}
+"""
+CUT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[5] x) => (float[5] y, float[5] z) <float low = {-20.0}> { s = Add (x, low) y = Relu (s) z = Sigmoid (x) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [(SCORES, ("(row,", "(flipped,")), (CUT, ("y = Relu (s)", "t = Add (s, s) y = Relu (t)"))],
+    ids=["nothing found", "all zero"],
+)
+def test_inputs_on_another_scale(text: str, wrong: tuple[str, str], tmp_path: Path) -> None:
+    a = save(parser.parse_model(text), tmp_path)
+    assert verify(a, a).status == EQUAL
+    text = text.replace(*wrong).replace("  y = Gather (fl", "  flipped = Neg (row)\n  y = Gather (fl")
+    onnx.save(parser.parse_model(text), tmp_path / "b.onnx")
+    assert verify(a, tmp_path / "b.onnx").status == DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("values", "dull"),
+    [
+        ([0.0], True), ([1.0], False), ([1.0, 1.0], True), ([0.0, 1.0], False), ([0.0, 6.0] * 40, True), ([], True),
+        ([np.nan, np.nan], True), ([np.nan, 0.0], False), ([0.0] * 99 + [1.0, 2.0], False),
+    ],
+)  # fmt: skip
+def test_what_says_little(values: list[float], dull: bool) -> None:
+    assert is_dull(np.array(values, np.float32)) == dull
+
+
+def test_outputs_that_are_always_empty_are_no_evidence(tmp_path: Path) -> None:
+    a = save(parser.parse_model(SCORES.replace("0.999", "2.0")), tmp_path)
+    onnx.save(
+        parser.parse_model(
+            SCORES.replace("0.999", "3.0").replace("(row,", "(x2,").replace("  y =", "  x2 = Abs (row)\n  y =")
+        ),
+        tmp_path / "b.onnx",
+    )
+    verdict = verify(a, tmp_path / "b.onnx")
+    assert verdict.status in (DIFFERENT, "inconclusive", "verified in pieces")
+    assert verdict.status != EQUAL, verdict.message

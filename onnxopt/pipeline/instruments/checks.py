@@ -84,7 +84,7 @@ class VerifyEach(Instrument):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             save(model, path)
-            self._verifier.submit(path)
+            self._verifier.submit(path, model.tolerances)
             verdict = self._verifier.finish()
         if verdict.status == DIFFERENT:
             raise VerificationError(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from onnxopt.report.html.markup import Markup, link, tag
-from onnxopt.report.plain import change, pass_hits
+from onnxopt.report.plain import change, pass_hits, statistics
 
 
 def passes(data: dict[str, Any]) -> Markup:
     """One row for each pass that did something, with its rules; the others by name."""
     pipeline, times = data["history"]["report"]["pipeline"], data["times"]
-    did = [p for p in pipeline["passes"] if pass_hits(p) or p["nodes"]]
-    idle = [p["name"] for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"])]
+    did = [p for p in pipeline["passes"] if pass_hits(p) or p["nodes"] or statistics(p)]
+    idle = [p["name"] for p in pipeline["passes"] if p not in did]
     longest = max([p["seconds"] for p in did], default=0) or 1.0
     head = ["pass", "runs", "rewrites", "nodes", "bytes of constants", *(["time"] if times else [])]
     cells = [tag("th", text, scope="col", class_="num" if i else None) for i, text in enumerate(head)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.inputs import Case
+from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import bodies, walk_bodies
 from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.runner import Runner
@@ -27,9 +28,19 @@ _SEEDS: Final = 2  # sets of weights whose last bits are changed, and as many se
 _SHOWN: Final = 50  # nodes of a place that are listed
 
 
-def open_runner(path: str, label: str, provider: str = CPU, tell: Tell = lambda state: None, **options: bool) -> Runner:
-    """What runs parts of the model at `path`. Raises OSError, ValueError and protobuf's DecodeError."""
-    return Runner(Program(Skeleton(path)), provider=provider, label=label, tell=tell, **options)
+def open_runner(
+    path: str,
+    label: str,
+    provider: str = CPU,
+    tell: Tell = lambda state: None,
+    foreign: Foreign = NOTHING,
+    **options: bool,
+) -> Runner:
+    """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError and protobuf's
+    DecodeError."""
+    skeleton = Skeleton(path)
+    skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
+    return Runner(Program(skeleton), provider=provider, label=label, tell=tell, **options)
 
 
 class Look:
@@ -44,11 +55,12 @@ class Look:
         provider: str,
         engine: Any,
         tell: Tell,
+        foreign: Foreign = NOTHING,
     ) -> None:
         self.options = options
         self.plan = plan
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
-        self.a, self.b = (open_runner(p, label, provider, tell, **how) for p, label in zip(paths, labels))
+        self.a, self.b = (open_runner(p, label, provider, tell, foreign, **how) for p, label in zip(paths, labels))
 
     def pieces(self, cases: Sequence[Case], untaken: Sequence[str] = ()) -> tuple[Pieces, list[Place]]:
         """Hold the second file against the first on the inputs of these cases.

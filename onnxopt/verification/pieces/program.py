@@ -51,7 +51,7 @@ class Program:
             self.given = {name for name in self.given if name not in self.constants or name in fed}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
         nodes = list(self.graph.node)
-        reads = [list(dict.fromkeys(_reads(n))) for n in nodes]
+        reads = [list(dict.fromkeys(reads_of(n))) for n in nodes]
         order = _sorted(nodes, reads)
         self.nodes = [nodes[i] for i in order]
         self.reads = [reads[i] for i in order]
@@ -189,7 +189,22 @@ def type_of(value: Any) -> str:
     if value.dtype.kind in "OUS":
         return "tensor(string)"
     name = {"float64": "double", "float32": "float"}.get(value.dtype.name, value.dtype.name)
-    return f"tensor({name})"
+    return f"tensor({name.replace('float8_', 'float8')})"
+
+
+def widened(value: Any) -> Any:
+    """As the type that carries it."""
+    wide = carrier(type_of(value))
+    return value.astype({"float": np.float32}.get(wide, wide)) if wide else value
+
+
+def narrowed(value: Any, kind: str) -> Any:
+    """What was carried, as this type."""
+    if not carrier(kind):
+        return value
+    import ml_dtypes
+
+    return value.astype(np.dtype(getattr(ml_dtypes, _element(kind).replace("float8", "float8_"))))
 
 
 def _element(kind: str) -> str:
@@ -218,7 +233,7 @@ def _cast(graph: GraphProto, source: str, target: str, kind: str) -> None:
     attribute.type = attribute.INT
 
 
-def _reads(node: NodeProto) -> Iterator[str]:
+def reads_of(node: NodeProto) -> Iterator[str]:
     """What a node reads of its graph: its inputs, and what its bodies take from outside."""
     yield from (name for name in node.input if name)
     for a in node.attribute:
@@ -231,7 +246,7 @@ def captured(body: GraphProto) -> Iterator[str]:
     made = {i.name for i in body.input} | {t.name for t in body.initializer}
     made |= {t.values.name for t in body.sparse_initializer}
     for node in body.node:
-        yield from (name for name in _reads(node) if name not in made)
+        yield from (name for name in reads_of(node) if name not in made)
         made.update(node.output)
     yield from (o.name for o in body.output if o.name not in made)
 

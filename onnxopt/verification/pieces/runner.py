@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program, carried, carrier, seen, type_of
+from onnxopt.verification.pieces.program import Program, carried, carrier, seen, type_of, widened
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
 
 Values = dict[str, Any]
@@ -112,7 +112,7 @@ class Opened:
         if not self._names:
             return {}
         self._runner.tell(f"running a piece of {self._runner.label} as far as `{next(reversed(self._names))}`")
-        feeds = {given: values[name] for given, name in self._inputs.items()}
+        feeds = {given: widened(values[name]) for given, name in self._inputs.items()}
         try:
             found = dict(zip(self._engine.outputs, self._engine.run(feeds), strict=True))
         except Exception as e:  # whatever a runtime raises

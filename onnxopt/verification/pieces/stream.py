@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.program import Program, narrowed, type_of
 from onnxopt.verification.pieces.runner import Opened, Runner, Values
 
 NODES: Final = 1500  # in a segment: runtimes take more than linear time for models with more inputs and outputs
@@ -69,6 +69,7 @@ class Streamed:
     def __init__(self, runner: Runner, memory: int, *, keep: bool) -> None:
         """`memory`: bytes for weights and values. `keep`: the segments stay open between runs."""
         self._runner = runner
+        self.program = runner.program
         self._memory = memory
         self._keep = keep
         self._open: dict[int, Opened] = {}
@@ -76,6 +77,18 @@ class Streamed:
     @property
     def outputs(self) -> list[str]:
         return self._runner.program.outputs
+
+    def value(self, name: str, feeds: Values) -> Any:
+        """One value inside; None where more would have to be fed. Raises Failed."""
+        program = self._runner.program
+        if name in feeds or program.is_constant(name):
+            return feeds[name] if name in feeds else program.constant(name)
+        nodes = program.cone([name], feeds)
+        entries = program.entries(nodes, feeds)
+        if name not in program.maker or not feeds.keys() >= set(entries):
+            return None
+        opened = self._runner.open(nodes, {e: type_of(feeds[e]) for e in entries}, [name])
+        return narrowed(opened.run(feeds)[name], opened.types[name])
 
     def run(self, feeds: Values) -> list[Any]:
         """The outputs. Raises Failed."""
@@ -93,7 +106,8 @@ class Streamed:
                     self._open[end] = opened
             stream.run(opened)
             stream.keep({name for name in stream.values[0] if last.get(name, -1) > end})
-        return [stream.values[0][o] if o not in program.constants else program.constant(o) for o in program.outputs]
+        found = stream.values[0]
+        return [narrowed(found[o], stream.types[o]) if o in found else program.constant(o) for o in program.outputs]
 
 
 def size_of(value: Any) -> int:

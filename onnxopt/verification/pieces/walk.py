@@ -330,9 +330,12 @@ class Walk:
         """Those that no node of B makes, or none of A: constants."""
         a, b = self.a, self.b
         for x, y in zip(a.outputs, b.outputs):
-            if y in self.cuts:
-                continue
-            if y not in b.maker and y in b.constants and all(x in known for known in self.original.values):
+            mine = self.pairs.of.get(y, y)
+            if (y in self.cuts and mine == x) or not (x in a.maker or x in a.constants or x in a.given):
+                continue  # or nothing that can be run makes it
+            if y in self.cuts and all(x in known and mine in known for known in self.original.values):
+                found = worst([difference(known[x], known[mine]) for known in self.original.values])
+            elif y not in b.maker and y in b.constants and all(x in known for known in self.original.values):
                 found = worst([difference(known[x], b.constant(y)) for known in self.original.values])
             elif x not in a.maker and x in a.constants and y in b.constants:
                 found = difference(a.constant(x), b.constant(y))

@@ -1,0 +1,71 @@
+"""Types of what a pass has just made, from what is known of its inputs: one operator at a time, when somebody asks.
+
+Inference over the model comes later, and sees only what is in it. A rule asks before.
+"""
+
+from __future__ import annotations
+
+from onnx import NodeProto, TensorProto, TypeProto, helper, shape_inference
+
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import find_schema
+from onnxopt.graph.value import Shape, Value
+from onnxopt.protos import array_to_tensor, tensor_bytes, tensor_type
+
+_DATA_UP_TO = 4096  # bytes; larger constants are no shapes, axes or indices
+
+
+def infer_made(value: Value) -> None:
+    """Find out the type of a value that a pass made, and of those it is made of. Asks once for each."""
+    stack = [value]
+    while stack:
+        asked = stack[-1]
+        node = asked.producer
+        waiting = [v for v in node.inputs if v is not None and v.unasked and v is not asked] if node is not None else []
+        if waiting and asked.unasked:
+            asked.unasked = False
+            stack += waiting
+            continue
+        stack.pop()
+        asked.unasked = False
+        if node is not None and not asked.dtype:
+            _infer(node)
+
+
+def _infer(node: Node) -> None:
+    from onnxopt.analysis import types  # which asks this module
+
+    graph = next((v.graph for v in node.outputs if v is not None), None)
+    schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
+    if graph is None or schema is None or node.bodies or node.op == "Constant" or node.has_references:
+        return
+    names = ["" if v is None else f"i{i}" for i, v in enumerate(node.inputs)]
+    given: dict[str, TypeProto] = {}
+    data: dict[str, TensorProto] = {}
+    for name, v in zip(names, node.inputs):
+        if v is None:
+            continue
+        kind = types.dtype(v)
+        if not kind:
+            return
+        given[name] = helper.make_tensor_type_proto(kind, _plain(types.shape(v)))
+        if v.constant and tensor_bytes(*v.constant_type()) <= _DATA_UP_TO:
+            data[name] = array_to_tensor(v.array, name)
+    proto = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, attribute=node.proto.attribute)
+    proto.input.extend(names)
+    proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
+    imported = [helper.make_opsetid(node.proto.domain, graph.opset(node.domain))]
+    try:
+        found = shape_inference.infer_node_outputs(schema, proto, given, data, opset_imports=imported)
+    except Exception:  # an optional source of facts, as all inference: what it cannot read has none
+        return
+    for i, v in enumerate(node.outputs):
+        if v is not None and f"o{i}" in found:
+            kind, dims = tensor_type(found[f"o{i}"])
+            v.dtype = v.dtype or kind
+            v.shape = v.shape if v.shape is not None else dims
+            graph.model.is_vague = graph.model.is_vague or dims is None or None in dims  # inference may know more
+
+
+def _plain(dims: Shape | None) -> list[int | str | None] | None:
+    return None if dims is None else list(dims)

@@ -1,0 +1,40 @@
+"""Options that say what models are fed: values of inputs, sizes of dims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from onnxopt.cli.options import parse_dims
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    feeds = {}
+    for text in value:
+        name, found, file = text.partition("=")
+        if not found or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=FILE.npy")
+        if not Path(file).is_file():
+            raise click.BadParameter(f"{file}: no such file")
+        feeds[name] = file
+    return feeds
+
+
+def input_option(purpose: str) -> Callable[[F], F]:
+    """`--input NAME=FILE.npy`, given as `inputs`: files by name."""
+    return click.option("--input", "inputs", callback=_feeds, multiple=True, metavar="NAME=FILE.npy", help=purpose)
+
+
+verify_dim_option = click.option(
+    "--verify-dim",
+    "verify_dims",
+    callback=parse_dims,
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Verify with this size of a dynamic dim, which stays dynamic. [default: found by trying]",
+)

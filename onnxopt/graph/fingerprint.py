@@ -1,0 +1,34 @@
+"""What a model says, as a hash: it sees the edits of protos that no counter does."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+from onnxopt.graph.model import Model
+from onnxopt.graph.writer import write_deferred
+from onnxopt.protos import tensor_bytes
+
+_SMALL: Final = 4096  # bytes of scales and targets of reshapes, which are looked at; weights are not
+
+
+def fingerprint(model: Model) -> bytes:
+    """A hash of all but the data of weights, which is read-only anyway. Brings the model's proto up to date."""
+    found = hashlib.sha256()
+
+    def add(*messages: Any) -> None:
+        for m in messages:
+            found.update(m.SerializeToString(deterministic=True))
+
+    proto, _ = write_deferred(model, _SMALL)
+    graph = proto.graph
+    add(*proto.opset_import, *proto.metadata_props, *proto.functions)
+    add(*graph.input, *graph.output, *graph.value_info, *graph.metadata_props, *graph.node)
+    for tensor in graph.initializer:
+        found.update(f"{tensor.name}: {tensor.data_type}{list(tensor.dims)}".encode(errors="replace"))
+        if tensor_bytes(tensor.data_type, tensor.dims) < _SMALL:
+            add(tensor)
+    for node in model.nodes():
+        named = (v.name if v is not None else "" for v in (*node.inputs, None, *node.outputs))
+        found.update(f"{node.op}({','.join(named)})".encode(errors="replace"))
+    return found.digest()

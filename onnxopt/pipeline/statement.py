@@ -1,0 +1,56 @@
+"""Passes that change what nodes say, and not what reads what (Paddle Lite's StmtPass)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from onnxopt.errors import PassError
+from onnxopt.graph import Graph, Model
+from onnxopt.graph.node import Node
+from onnxopt.pipeline.base import GraphPass
+from onnxopt.pipeline.context import PassContext
+
+Links = tuple[Node | None, tuple[object, ...], tuple[object, ...]]
+
+
+class StmtPass(GraphPass):
+    """Changes the state of nodes: attributes, operators, names, metadata. Override `run_node`, or `run_graph`.
+
+    Which nodes there are, in which order, and what they read and make has to be as it was: PassError if it is not.
+    """
+
+    kind: ClassVar[str] = "stmt"
+
+    def run(self, model: Model, ctx: PassContext) -> None:
+        before = {scope: list(_links(scope)) for scope in model.scopes()}
+        super().run(model, ctx)
+        for scope in {**before, **dict.fromkeys(model.scopes())}:
+            was, now = before.get(scope, []), list(_links(scope))
+            for old, new in zip([*was, None], [*now, None]):
+                if old != new:
+                    raise PassError(
+                        f"{model.name}: {scope.path}: the StmtPass {self.name} changed what reads what: "
+                        f"{_shown(old)} became {_shown(new)}",
+                        "make it a GraphPass if it is meant to",
+                    )
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in graph:
+            self.run_node(node, ctx)
+
+    def run_node(self, node: Node, ctx: PassContext) -> None:
+        raise NotImplementedError
+
+
+def _links(scope: Graph) -> Iterator[Links]:
+    yield from ((node, tuple(node.inputs), tuple(node.outputs)) for node in scope)
+    yield None, tuple(scope.inputs), tuple(scope.outputs)
+
+
+def _shown(links: Links | None) -> str:
+    if links is None or links[0] is None:
+        return "the end"
+    node, inputs, _ = links
+    names = ", ".join(str(v) if v is not None else "_" for v in inputs)
+    return f"{node!r} ({names})"

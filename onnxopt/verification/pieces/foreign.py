@@ -1,0 +1,201 @@
+"""A model with operators that no runtime here knows: what is before and behind their nodes is run.
+
+These nodes are cut out: what they read is given out and compared, and where they make something, both models are fed
+the same numbers in its place. A node that is the same in both, and reads the same, makes the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.errors import few
+from onnxopt.ort import onnxruntime
+from onnxopt.verification.pieces.program import reads_of
+from onnxopt.verification.pieces.runner import Failed
+from onnxopt.verification.pieces.stream import Streamed
+from onnxopt.verification.rounding import is_float
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+Operators = frozenset[tuple[str, str]]  # domain and name
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What cannot be run: `operators`, and what is made of values that are `unseen`, whose shapes nobody knows."""
+
+    operators: Operators = frozenset()
+    unseen: frozenset[str] = frozenset()
+
+
+_DTYPES: Final[dict[int, Any]] = {1: np.float32, 10: np.float16, 11: np.float64, 6: np.int32, 7: np.int64, 9: np.bool_}
+
+
+NOTHING: Final = Foreign()
+
+
+def unknown_operators(model: ModelProto) -> Operators:
+    """Those that neither onnxruntime nor the model itself defines, and functions that call them."""
+    onnxruntime()
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    known = {(_domain(s.domain), s.name) for s in state.get_all_operator_schema()}
+    bodies = {(_domain(f.domain), f.name): set(_called(f.node)) for f in model.functions}
+    found = {op for ops in (set(_called(model.graph.node)), *bodies.values()) for op in ops} - known - bodies.keys()
+    while callers := {op for op, called in bodies.items() if op not in found and called & found}:
+        found |= callers
+    return frozenset(found)
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _called(nodes: Iterable[NodeProto]) -> Iterable[tuple[str, str]]:
+    for node in nodes:
+        yield _domain(node.domain), node.op_type
+        for a in node.attribute:
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                yield from _called(body.node)
+
+
+def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
+    """Take the nodes that are or hold such operators out of the graph: what they make becomes inputs, what they read
+    outputs. Returns them, in the order of their names; those that make nothing for an output are just gone."""
+    unknown, unseen = foreign.operators, set(foreign.unseen)
+    if not unknown:
+        return []
+    alive = _alive(graph)
+    declared = {i.name: i.type for i in (*graph.value_info, *graph.output)}
+    kept, found = [], []
+    for node in graph.node:
+        copy = type(node)()
+        copy.CopyFrom(node)
+        if unknown.isdisjoint(_called([node])):
+            if unseen.isdisjoint(reads_of(node)):
+                kept.append(copy)
+            else:
+                unseen.update(node.output)
+        elif not alive.isdisjoint(node.output):
+            found.append(copy)
+    found.sort(key=lambda n: list(n.output))
+    for node in found:
+        for output in (o for o in node.output if o and o not in unseen):
+            given = graph.input.add(name=output)
+            if output in declared:
+                given.type.CopyFrom(declared[output])
+        for name in reads_of(node):
+            graph.output.add(name=name)
+    del graph.node[:]
+    graph.node.extend(kept)
+    return found
+
+
+def _alive(graph: GraphProto) -> set[str]:
+    """Values that outputs are made of."""
+    found = {o.name for o in graph.output}
+    for node in reversed(graph.node):
+        if not found.isdisjoint(node.output):
+            found.update(reads_of(node))
+    return found
+
+
+def _text(attribute: Any) -> bytes:
+    return bytes(attribute.SerializeToString(deterministic=True))
+
+
+class Around:
+    """A model without these nodes. A run puts what stands in for what they make among its feeds.
+
+    `unseen`: of which that would be a guess at a shape, and a wrong one: what is made of them is None.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, streamed: Streamed, unseen: frozenset[str] = frozenset()) -> None:
+        self.unseen = unseen
+        self._guesses: set[str] = set()
+        self._streamed = streamed
+        self._program = streamed.program
+        self.nodes = self._program.skeleton.foreign
+        self.nodes_left = len(self._program.cone(self._program.outputs, ()))
+        self.outputs = streamed.outputs
+
+    @property
+    def own(self) -> list[str]:
+        """The outputs that the model has anyway."""
+        return self.outputs[: len(self.outputs) - sum(1 for n in self.nodes for _ in reads_of(n))]
+
+    def unlike(self, other: Around) -> str:
+        """Why nodes that nothing here can run are not the same in the result; empty where they are."""
+        if len(self.nodes) != len(other.nodes):
+            return f"{len(self.nodes)} nodes that cannot be run became {len(other.nodes)}"
+        for x, y in zip(self.nodes, other.nodes):
+            same = (x.op_type, x.domain, x.output, len(x.input)) == (y.op_type, y.domain, y.output, len(y.input))
+            if not same or sorted(map(_text, x.attribute)) != sorted(map(_text, y.attribute)):
+                return f"{x.op_type} `{x.output[0]}`, which cannot be run, is not the same in both"
+        return ""
+
+    @property
+    def says(self) -> str:
+        """What was left out, in words."""
+        names = sorted({f"{n.domain}.{n.op_type}".removeprefix(".") for n in self.nodes})
+        count = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
+        return f"{'before' if self.unseen else 'before and behind'} {count} that nothing here can run ({few(names)})"
+
+    def run(self, feeds: dict[str, Any]) -> list[Any]:
+        declared = {i.name: i for i in self._program.graph.input}
+        waiting = [n for n in self.nodes if not feeds.keys() | self.unseen >= {*filter(None, n.output)}]
+        while waiting:
+            ready = [n for n in waiting if self._stand_in(n, declared, feeds)]
+            if not ready:
+                raise ValueError(f"the shape of `{waiting[0].output[0]}`, which {waiting[0].op_type} makes, is unknown")
+            waiting = [n for n in waiting if not feeds.keys() >= {*filter(None, n.output)}]
+        if not self.unseen:
+            try:
+                return self._streamed.run(feeds)
+            except Failed:
+                if not self._guesses:
+                    raise
+        for name in self._guesses:
+            feeds.pop(name, None)
+        found = [self._streamed.value(o, feeds) for o in self.outputs]
+        self.unseen |= self._guesses
+        return found
+
+    def _stand_in(self, node: NodeProto, declared: Mapping[str, ValueInfoProto], feeds: dict[str, Any]) -> bool:
+        """Make up what the node makes: as it is declared, or else like the first that it reads."""
+        sizes = {
+            d.dim_param: size
+            for i in declared.values()
+            if i.name in feeds and len(i.type.tensor_type.shape.dim) == np.ndim(feeds[i.name])
+            for d, size in zip(i.type.tensor_type.shape.dim, np.shape(feeds[i.name]))
+        }
+        made: dict[str, Any] = {}
+        for output in filter(None, node.output):
+            tensor = declared[output].type.tensor_type
+            sizes_known = [d.dim_value or sizes.get(d.dim_param, 0) for d in tensor.shape.dim]
+            shape = tuple(sizes_known) if tensor.HasField("shape") and all(sizes_known) else None
+            dtype = _DTYPES.get(tensor.elem_type)
+            if dtype is None or shape is None:
+                like = self._first(node, feeds)
+                if like is None:
+                    return False
+                self._guesses.add(output)
+                shape, dtype = like.shape if shape is None else shape, dtype or like.dtype
+            rng = np.random.default_rng(zlib.crc32(output.encode()))
+            numbers = rng.standard_normal(shape) if np.dtype(dtype).kind == "f" else rng.integers(0, 2, shape)
+            made[output] = np.asarray(numbers).astype(dtype)
+        feeds.update(made)
+        return True
+
+    def _first(self, node: NodeProto, feeds: dict[str, Any]) -> Any:
+        """What results are taken to be like: the first that the node reads, if there is one the first of floats."""
+        read = [v for name in reads_of(node) if isinstance(v := self._streamed.value(name, feeds), np.ndarray)]
+        return next(iter(sorted(read, key=lambda v: not is_float(v))), None)

@@ -1,0 +1,216 @@
+"""How long an input must be for a few positions to be left behind the strides and windows over it.
+
+Attention over one position gives its value whatever the weights say, and of a kernel over one pixel only the middle is
+read: sizes that are too small hide what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto
+
+_LEFT: Final = (2, 3, 4, 6)  # positions behind the last window: 2 x 3 and 4 x 2 of a picture, 4 and 6 of a sequence
+_PICTURE: Final = ((0, 1), (2, 0))  # which of them: its height and width differ, so that nobody takes one for the other
+_SEQUENCE: Final = ((2,), (3,))
+_MOST: Final = {1: 1 << 14, 2: 1 << 10}  # longer ones take too long, by the number of axes
+_NEVER: Final = 1 << 20
+_REACH: Final = {1: 64, 2: 16}  # so far a padded window is given what all its taps read, by the number of axes
+_POOLS: Final = ("MaxPool", "AveragePool", "LpPool")
+_WEIGHT: Final = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "FusedConv": 1, "ConvTranspose": 1}
+_FIRST_ONLY: Final = (*_WEIGHT, "LSTM", "GRU", "RNN")  # of their other inputs, the lengths are other ones
+_BODIES: Final = ("If", "Loop", "Scan")
+_GLOBAL: Final = ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+WINDOWS: Final = frozenset((*_WEIGHT, *_POOLS, *_GLOBAL, "SpaceToDepth", "STFT"))
+_CHANGING: Final = WINDOWS | {"Resize", "Upsample", "DepthToSpace", "Slice", "Pad"}  # lengths
+_NO_LENGTH: Final = ("Shape", "Size")
+
+
+@dataclass(frozen=True)
+class _Need:
+    """How long a value must be for each of `_LEFT`, of what that should be a multiple, and how long for every tap of
+    the windows over it to read something that is not padding."""
+
+    sizes: tuple[int, ...] = _LEFT
+    stride: int = 1
+    reach: int = 1
+    windows: bool = False  # is there any?
+
+    def either(self, other: _Need) -> _Need:
+        sizes = tuple(map(max, self.sizes, other.sizes))
+        stride, reach = max(self.stride, other.stride), max(self.reach, other.reach)
+        return _Need(sizes, stride, reach, self.windows or other.windows)
+
+    def behind(self, stride: int, more: int, reach: int = 1) -> _Need:
+        """What this asks of a value, of which a window makes a position each `stride`; it reads `more` than that one,
+        and padding beyond `reach`."""
+        found = (min((n - 1) * stride + 1 + more, _NEVER) for n in (*self.sizes, self.reach))
+        *sizes, last = found
+        return _Need(tuple(sizes), min(self.stride * stride, _NEVER), max(last, min(reach, _NEVER)), True)
+
+    def widened(self, times: int) -> _Need:
+        *sizes, reach = (-(-n // times) for n in (*self.sizes, self.reach))
+        return _Need(tuple(sizes), max(self.stride // times, 1), reach, self.windows)
+
+
+_NONE: Final = _Need()
+
+
+def windowed(
+    graph: GraphProto, shapes: Mapping[str, Sequence[int | str]], batches: Collection[str]
+) -> list[dict[str, int]]:
+    """Sizes for the dynamic dims of inputs that windows go over, two sets of them; `shapes` of the inputs."""
+    needs: dict[str, _Need] = {}
+    _sweep(graph, needs, _constants(graph))
+    found: list[dict[str, int]] = [{}, {}]
+    for name, shape in shapes.items():
+        need = needs.get(name)
+        symbols = list(dict.fromkeys(d for d in (shape[1:] if len(shape) > 1 else shape) if isinstance(d, str)))
+        symbols = [s for s in symbols if s not in batches]
+        if need is None or not need.windows or not symbols:
+            continue
+        axes = min(len(symbols), 2)
+        reach = min(need.reach, _REACH[axes])
+        for i, left in enumerate(_SEQUENCE if axes == 1 else _PICTURE):
+            taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
+            for k, symbol in enumerate(symbols):
+                size = need.stride * -(-max(need.sizes[left[k % axes]], reach) // need.stride)
+                while size in taken:
+                    size += need.stride
+                taken = {size}
+                if size <= _MOST[axes]:
+                    found[i][symbol] = max(size, found[i].get(symbol, 0))
+    return found if all(found) else []
+
+
+def _sweep(graph: GraphProto, needs: dict[str, _Need], constants: MutableMapping[str, TensorProto]) -> None:
+    """From outputs to inputs; what nobody reads any further needs no more than is to be left."""
+    for node in reversed(graph.node):
+        kind = node.op_type
+        if kind in _NO_LENGTH:
+            continue
+        need = _NONE
+        for output in node.output:
+            if output in needs:
+                need = needs[output] if need is _NONE else need.either(needs[output])
+        if kind in _BODIES:
+            for body in (a.g for a in node.attribute if a.HasField("g")):
+                needs.update((o.name, need) for o in body.output)
+                _sweep(body, needs, ChainMap(_constants(body), constants))
+        before = _before(node, need, constants) if kind in _CHANGING else need
+        for name in node.input[:1] if kind in _FIRST_ONLY else node.input:
+            if name and name not in constants:
+                known = needs.get(name, before)
+                needs[name] = before if known is before else known.either(before)
+
+
+def _before(node: NodeProto, need: _Need, constants: Mapping[str, TensorProto]) -> _Need:
+    """What a node asks of its first input."""
+    given = {a.name: a for a in node.attribute}
+    kind = node.op_type
+    if kind == "ConvTranspose":
+        return need.widened(max(given["strides"].ints, default=1) if "strides" in given else 1)
+    if kind in _POOLS or kind in _WEIGHT:
+        return _window(node, need, given, constants)
+    if kind in _GLOBAL:
+        return _Need(windows=True)
+    if kind in ("Resize", "Upsample"):
+        return _resized(node, need, given, constants)
+    if kind in ("DepthToSpace", "SpaceToDepth") and "blocksize" in given:
+        size = max(given["blocksize"].i, 1)
+        return need.widened(size) if kind == "DepthToSpace" else need.behind(size, size - 1)
+    if kind == "Slice" and len(node.input) > 4:
+        step = max(map(abs, _numbers(constants.get(node.input[4]))), default=1)
+        return need.behind(int(step), int(step) - 1) if step > 1 else need
+    if kind == "Pad":
+        return _padded(node, need, given, constants)
+    if kind == "STFT" and len(node.input) > 1:
+        step = next(iter(_numbers(constants.get(node.input[1]))), 0)
+        length = next(iter(_numbers(constants.get(node.input[3]))), 0) if len(node.input) > 3 else 0
+        if not length and len(node.input) > 2 and node.input[2] in constants:
+            length = math.prod(constants[node.input[2]].dims)
+        return need.behind(int(step), max(int(length), int(step)) - 1) if step > 0 else need
+    return need
+
+
+def _window(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: Mapping[str, TensorProto]) -> _Need:
+    kernel = list(given["kernel_shape"].ints) if "kernel_shape" in given else []
+    at = _WEIGHT.get(node.op_type, len(node.input))
+    if not kernel and len(node.input) > at and node.input[at] in constants:
+        kernel = list(constants[node.input[at]].dims[2:])
+    axes = len(kernel)
+    if not axes:
+        return need
+    strides, dilations, pads = (
+        list(given[name].ints) if name in given and len(given[name].ints) == count else [default] * count
+        for name, count, default in (("strides", axes, 1), ("dilations", axes, 1), ("pads", 2 * axes, 0))
+    )
+    wide = [(k - 1) * d for k, d in zip(kernel, dilations)]
+    if "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME"):
+        pads = [-(-w // 2) for w in wide] * 2
+    total = [pads[i] + pads[i + axes] for i in range(axes)]
+    reach = min(max(pads), max(wide)) + 1
+    more = max(0, *(w - p for w, p in zip(wide, total)))
+    return need.behind(max(1, *strides), more, reach)
+
+
+def _resized(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: Mapping[str, TensorProto]) -> _Need:
+    scales = list(given["scales"].floats) if "scales" in given else []
+    for name in node.input[1:3]:
+        scales = scales or _numbers(constants.get(name))
+    factors = [s for s in scales if 0 < s < _NEVER and s != 1]
+    if not scales:
+        return need.widened(2)  # most do, where only sizes are given
+    if not factors:
+        return need
+    largest = max(factors)
+    return need.widened(max(round(largest), 1)) if largest > 1 else need.behind(max(round(1 / largest), 1), 0)
+
+
+def _padded(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: Mapping[str, TensorProto]) -> _Need:
+    pads = list(given["pads"].ints) if "pads" in given else []
+    if len(node.input) > 1:
+        pads = [int(n) for n in _numbers(constants.get(node.input[1]))]
+    axes = len(pads) // 2
+    total = max((pads[i] + pads[i + axes] for i in range(axes)), default=0)
+    if total <= 0:
+        return need
+    least = max(pads) + 1 if "mode" in given and given["mode"].s != b"constant" else 1  # others read what they add
+    return _Need(
+        tuple(max(n - total, least) for n in need.sizes), need.stride, max(need.reach, max(pads) + 1), need.windows
+    )
+
+
+def _constants(graph: GraphProto) -> dict[str, TensorProto]:
+    """Those that stand in the graph, and inputs of fixed sizes, which may be weights, without their numbers."""
+    from onnx import TensorProto
+
+    found = {}
+    for info in graph.input:
+        dims = [d.dim_value for d in info.type.tensor_type.shape.dim]
+        if all(dims):
+            found[info.name] = TensorProto(dims=dims)
+    found.update((t.name, t) for t in graph.initializer)
+    for node in graph.node:
+        if node.op_type == "Constant":
+            found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    return found
+
+
+def _numbers(tensor: TensorProto | None) -> list[float]:
+    """Of a small constant; none of what is no such."""
+    from onnx import numpy_helper
+
+    if tensor is None or tensor.data_location != tensor.DEFAULT or math.prod(tensor.dims) > 16:
+        return []
+    if tensor.data_type not in (tensor.INT64, tensor.INT32, tensor.FLOAT):
+        return []
+    try:
+        return list(numpy_helper.to_array(tensor).reshape(-1).tolist())
+    except ValueError:  # it has not the elements that it should have
+        return []

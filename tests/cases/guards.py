@@ -1,0 +1,153 @@
+"""What the cases of a pass do without one of its guards: `python -m tests.cases.guards [PASS…]` lists them all.
+
+A guard is a line of a pass, `m.require(…)` or `m.skip()`, or of `rewriting/guards.py` for the passes that use it. It is
+removed by letting that one call return, whatever its condition. Where a pass without rules says `ctx.decline(…)`, the
+reason goes. Only cases in which a guard declined something can tell, so that only these run again.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+
+import onnxopt.passes
+from onnxopt.errors import OnnxOptError
+from onnxopt.graph import write_model
+from onnxopt.pipeline import PassContext
+from onnxopt.rewriting import Match, guards
+from onnxopt.rewriting.rule import Declined
+from tests.cases.test_cases import CASES, Case, assert_same_results, check_what_happened, run
+
+PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.glob("*.py"))
+SHARED: Final = Path(guards.__file__)
+GUARDS: Final = ("ctx.decline", "m.require", "m.skip", "self.ctx.decline")
+
+
+@dataclass(frozen=True, order=True)
+class Guard:
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        source = self.file.read_text(encoding="utf-8").splitlines()
+        return f"{self.file.name}:{self.line}: {source[self.line - 1].strip()}"
+
+
+def guards_of(file: Path) -> list[Guard]:
+    """Those of a pass, and the shared ones that it calls."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    called = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    shared = [f for f in ast.parse(SHARED.read_text(encoding="utf-8")).body if getattr(f, "name", "") in called]
+    places = [(file, n) for n in ast.walk(tree)] + [(SHARED, n) for f in shared for n in ast.walk(f)]
+    return sorted(
+        Guard(path, n.lineno) for path, n in places if isinstance(n, ast.Call) and ast.unparse(n.func) in GUARDS
+    )
+
+
+def cases_of(file: Path) -> list[Case]:
+    return [c for c in CASES if c.name.startswith(f"{file.stem}:")]
+
+
+@contextmanager
+def without(removed: Guard | None) -> Iterator[set[Guard]]:
+    """Match without a guard; the others say where they declined."""
+    declined: set[Guard] = set()
+    say = PassContext.decline
+
+    def is_there() -> bool:
+        caller = sys._getframe(2)
+        guard = Guard(Path(caller.f_code.co_filename), caller.f_lineno)
+        declined.add(guard)
+        return guard != removed
+
+    def require(self: Match, condition: object, reason: str) -> None:
+        if not condition and is_there():
+            raise Declined(reason)
+
+    def skip(self: Match) -> None:
+        if is_there():
+            raise Declined("")
+
+    def decline(self: PassContext, what: str, reason: str, example: str) -> None:
+        if is_there():
+            say(self, what, reason, example)
+
+    with (
+        patch.multiple(Match, require=require, skip=skip),
+        patch.object(PassContext, "decline", decline),
+        np.errstate(all="ignore"),
+    ):
+        yield declined
+
+
+def reached(cases: Sequence[Case]) -> dict[Guard, list[Case]]:
+    """The cases in which each guard declines something."""
+    found: dict[Guard, list[Case]] = defaultdict(list)
+    for case in cases:
+        with without(None) as declined:
+            run(case.build(), case.pipeline())
+        for guard in declined:
+            found[guard].append(case)
+    return found
+
+
+def effect(guard: Guard, case: Case) -> str:
+    """What the case shows without the guard, the worst first; empty if nothing is different."""
+    before, after = case.build(), onnx.ModelProto()
+    with without(guard):
+        try:
+            model, report = run(before, case.pipeline())
+            after.CopyFrom(write_model(model))
+            again, _ = run(after, case.pipeline())
+        except OnnxOptError as e:
+            return f"fails: {e}"
+
+    def check(test: Callable[[], None]) -> str:
+        try:
+            test()
+        except Exception as e:  # whatever a checker or a runtime raises
+            return str(e).strip() or type(e).__name__
+        return ""
+
+    exact = all(p.info.opt_level <= 1 for p in case.pipeline())
+    if case.runs and (wrong := check(lambda: onnx.checker.check_model(after, full_check=True))):
+        return f"no model: {wrong}"
+    if case.runs and (wrong := check(lambda: assert_same_results(case, before, after, exact))):
+        return f"wrong: {wrong}"
+    if again.version:
+        return "a second run changes something"
+    if check(lambda: check_what_happened(case, model, report)):
+        hits = sum(r.hits for p in report.passes for r in p.rules.values())
+        return f"fires: {hits} for {sum(case.hits.values())}" if hits != sum(case.hits.values()) else "another reason"
+    return ""
+
+
+def untried(file: Path) -> list[Guard]:
+    """Guards of a pass without which all its cases are as they are."""
+    cases = reached(cases_of(file))
+    return [g for g in guards_of(file) if not any(effect(g, c) for c in cases[g])]
+
+
+def main(names: Sequence[str]) -> None:
+    for file in PASSES:
+        if names and file.stem.replace("_", "-") not in names:
+            continue
+        cases = reached(cases_of(file))
+        for guard in guards_of(file):
+            print(f"{file.stem}: {guard}")
+            seen = dict.fromkeys(effect(guard, c)[:150].partition("\n")[0] or "nothing" for c in cases[guard])
+            print("".join(f"    {text}\n" for text in seen or ["NO CASE"]), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

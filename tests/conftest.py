@@ -1,0 +1,27 @@
+"""For tests that optimize hundreds of small models: the process that folds what is risky is kept for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from onnxopt.worker import room
+from onnxopt.worker.service import Spare
+
+
+@pytest.fixture(scope="module")
+def kept_worker() -> Iterator[None]:
+    """Its start is most of what a fold there costs; that it starts and ends is tested elsewhere."""
+    spare = Spare()
+
+    def close(self: room.Room) -> None:
+        if self._service is not None:
+            spare.keep(self._service)
+            self._service = None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "Service", spare.take)
+        patch.setattr(room.Room, "close", close)
+        yield
+    spare.close()

@@ -1,0 +1,89 @@
+"""Operators that nothing here can run: what is before and behind their nodes is verified, and it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNVERIFIED, Verification, VerifyOptions, verify
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
+g (float[n, 4] x) => (float[n, 4] y, float[n, 2] z)
+<float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2}, float half = {0.5}>
+{
+  before = MatMul (x, w)
+  read = Mul (before, half)
+  found = com.acme.Find <threshold = 0.5> (read)
+  behind = Add (found, half)
+  y = Relu (behind)
+  z = com.acme.Last (found, x)
+}
+"""
+
+
+def judge(tmp_path: Path, b: str, a: str = MODEL) -> Verification:
+    for name, text in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(text), tmp_path / name)
+    return verify(tmp_path / "a", tmp_path / "b")
+
+
+def test_what_is_before_and_behind_agrees(tmp_path: Path) -> None:
+    other = MODEL.replace(
+        "read = Mul (before, half)", "two = Add (half, half) r = Mul (half, before) read = Mul (r, two)"
+    )
+    found = judge(tmp_path, other.replace("z = com", "behind2 = Identity (behind) z = com"))
+    assert found.status == IN_PIECES
+    assert found.message.endswith(
+        "2 cases (n=2; n=3), before and behind 2 nodes that nothing here can run (com.acme.Find, com.acme.Last)"
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", [("(before, half)", "(before, before)"), ("y = Relu", "y = Neg"), ("(x, w)", "(x, v)")]
+)
+def test_what_is_wrong_there_is_found(wrong: tuple[str, str], tmp_path: Path) -> None:
+    other = MODEL.replace(*wrong).replace("before = ", "v = Transpose (w) before = ")
+    assert judge(tmp_path, other).status == DIFFERENT
+
+
+def test_these_nodes_must_be_the_same(tmp_path: Path) -> None:
+    assert judge(tmp_path, MODEL.replace("0.5>", "0.6>")).status == UNVERIFIED
+    assert judge(tmp_path, MODEL.replace("(found, x)", "(found, half)")).status == DIFFERENT
+    assert judge(tmp_path, MODEL.replace("(read)", "(before)")).status == DIFFERENT
+
+
+def test_in_bodies_and_functions_too(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1, "own" : 1]>
+    g (bool c, float[3] x) => (float[3] y)
+    {
+      e = Exp (x)
+      f = If (c) <then_branch = t () => (float[3] a) { a = com.acme.Find (e) },
+                  else_branch = u () => (float[3] b) { b = Neg (e) }>
+      h = own.Twice (f)
+      y = Sigmoid (h)
+    }
+    <domain: "own", opset_import: ["" : 17, "com.acme" : 1]> Twice (p) => (q) { s = com.acme.Find (p) q = Add (s, s) }
+    """
+    found = judge(tmp_path, text, text)
+    assert found.status == IN_PIECES, found.message
+    assert "2 nodes that nothing here can run (If, own.Twice)" in found.message
+    assert judge(tmp_path, text.replace("e = Exp", "e = Sin"), text).status == DIFFERENT
+
+
+def test_behind_what_has_an_unknown_shape_nothing_is_run(tmp_path: Path) -> None:
+    """Taken to be like what they read, their results do not fit."""
+    text = MODEL.replace("behind = Add (found, half)", "v = Expand (half, seven) behind = Add (found, v)")
+    text = text.replace("float half", "int64[1] seven = {7}, float half")
+    found = judge(tmp_path, text, text)
+    assert found.status == INCONCLUSIVE
+    assert "before 2 nodes that nothing here can run" in found.message
+    assert "what is behind could not be run" in found.message
+    assert judge(tmp_path, text.replace("(before, half)", "(before, before)"), text).status == DIFFERENT
+    looked = verify(tmp_path / "a", tmp_path / "a", VerifyOptions(pieces=True))
+    assert looked.pieces is not None
+    assert (looked.status, looked.pieces.cuts, looked.pieces.note) == (INCONCLUSIVE, 3, "")
