@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.cli.extract import say_cut
 from onnxopt.cli.files import json_text, write_text
 from onnxopt.cli.options import make_options
 from onnxopt.cli.say import say
@@ -56,6 +55,7 @@ class Single:
         cut: tuple[Path, Extraction] | None = None
         with ExitStack() as stack:
             if self.inputs or self.outputs:
+                from onnxopt.cli.extract import say_cut
                 from onnxopt.extraction import cut_off
 
                 called = called or (str(source), str(destination))

@@ -26,7 +26,7 @@ from onnxopt.verification.records import (
 )
 
 if TYPE_CHECKING:
-    from onnxopt.verification.comparison import verify
+    from onnxopt.verification.files import verify
     from onnxopt.verification.verifier import Verifier
 
 __all__ = [
@@ -51,4 +51,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = lazy(__name__, {"verifier": ("Verifier",), "comparison": ("verify",)})  # not for the worker
+__getattr__ = lazy(__name__, {"verifier": ("Verifier",), "files": ("verify",)})  # not for the worker

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
-    """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output.
-
-    On the two sets of inputs that the optimizer checks its results with; where `options` name cases, data, a provider
-    or dims, as `onnxopt verify` does: a `Comparison`. Raises what `compare_files` raises then.
-    """
-    if options is not None and options.thorough:
-        return compare_files(original, result, options)
-    with Verifier(original, options) as verifier:
-        verifier.submit(result)
-        return verifier.finish()
-
-
 def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Comparison:
     """Compare two models on the cases and data that `options` ask for, with graph optimizations off.
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
 _FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
+_RUNTIME: Final = 1 << 28  # bytes that a runtime takes for itself, and small values with it
 _NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
@@ -200,7 +201,7 @@ class Judge:
         self.tell(f"running {self.labels[0]}")
         if not self.is_large:
             try:
-                with spare(self.options.memory):
+                with spare(max(self.options.memory, _RUNTIME)):
                     return list(self.engine.run(feeds))
             except Exception as e:
                 if self.streamed or not is_starved(e):

@@ -42,10 +42,8 @@ NOTHING: Final = Foreign()
 
 def unknown_operators(model: ModelProto) -> Operators:
     """Those that neither onnxruntime nor the model itself defines, and functions that call them."""
-    onnxruntime()
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    known = {(_domain(s.domain), s.name) for s in state.get_all_operator_schema()}
+    schemas = onnxruntime().capi.onnxruntime_pybind11_state.get_all_operator_schema()
+    known = {(_domain(s.domain), s.name) for s in schemas}
     bodies = {(_domain(f.domain), f.name): set(_called(f.node)) for f in model.functions}
     found = {op for ops in (set(_called(model.graph.node)), *bodies.values()) for op in ops} - known - bodies.keys()
     while callers := {op for op, called in bodies.items() if op not in found and called & found}:

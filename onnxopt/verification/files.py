@@ -1,0 +1,23 @@
+"""Two files compared, as the optimizer compares its results, or as far as the options go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnxopt.verification.records import Verification, VerifyOptions
+from onnxopt.verification.verifier import Verifier
+
+
+def verify(original: str | Path, result: str | Path, options: VerifyOptions | None = None) -> Verification:
+    """Compare two model files: same inputs, onnxruntime with graph optimizations off, every output.
+
+    On the two sets of inputs that the optimizer checks its results with; where `options` name cases, data, a provider
+    or dims, as `onnxopt verify` does: a `Comparison`. Raises what `compare_files` raises then.
+    """
+    if options is not None and options.thorough:
+        from onnxopt.verification.comparison import compare_files
+
+        return compare_files(original, result, options)
+    with Verifier(original, options) as verifier:
+        verifier.submit(result)
+        return verifier.finish()
