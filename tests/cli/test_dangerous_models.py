@@ -19,7 +19,7 @@ import psutil
 import pytest
 from onnx import parser
 
-from onnxopt.analysis import types
+from onnxopt.analysis import inference, types
 from onnxopt.io import from_proto
 from tests.cli.conftest import SCRIPT
 
@@ -119,7 +119,7 @@ def test_inference_and_folding_keep_within_memory(name: str, run: Run, save: Sav
 
 def test_inference_without_a_limit_of_the_system(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors that are seen to be long are not followed."""
-    monkeypatch.setattr(types, "IS_LIMITED", False)
+    monkeypatch.setattr(inference, "IS_LIMITED", False)
     monkeypatch.setattr("onnxopt.worker.limits.IS_LIMITED", False)
     model = from_proto(onnx.load(save(GROWING["range"])))
     types.infer(model)
