@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load lint types format bench bench-judge bench-macs bench-onnxsim bench-peers bench-scale clean
+.PHONY: help venv browser demo models test docs fuzz fuzz-hostile fuzz-load lint types format bench bench-all bench-judge bench-macs bench-onnxsim bench-peers bench-scale clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ bench: $(READY) ## time long chains, and start-up against load and save (MODEL=i
 	@$(BIN)/python benchmarks/chain.py --verify --nodes 2000 20000 --runs 2
 	@$(BIN)/python benchmarks/partition.py
 	@$(BIN)/python benchmarks/startup.py $(if $(MODEL),"$(MODEL)")
+
+bench-all: $(READY) $(PEERS)/.installed ## run all tables, for hours, and write docs/benchmarks.md (MODEL=folder OPTIONS=--sparse)
+	@$(BIN)/python benchmarks/page.py $(if $(MODEL),--models $(MODEL)) $(OPTIONS)
 
 bench-judge: $(READY) ## break results on purpose, and count what verification finds (MODEL=folder)
 	@$(BIN)/python benchmarks/judge.py --jobs $(JOBS) $(if $(MODEL),--models $(MODEL))

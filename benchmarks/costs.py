@@ -28,16 +28,17 @@ class Cost:
 # Of a process of its own, small: what a child had of its parent's memory before it became another counts as its peak.
 _WATCH = """
 import os, signal, sys, time
-limit, start, late = float(sys.argv[1]), time.monotonic(), False
-out = os.open(os.devnull, os.O_WRONLY)
+late = []
+def end(*_):
+    late.append(1)
+    os.kill(child, signal.SIGKILL)
+signal.signal(signal.SIGALRM, end)
+out, start = os.open(os.devnull, os.O_WRONLY), time.monotonic()
 child = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out, 1)])
-while not (found := os.wait4(child, os.WNOHANG))[0]:
-    if not late and time.monotonic() - start > limit:
-        late = True
-        os.kill(child, signal.SIGKILL)
-    time.sleep(0.005)
-_, status, used = found
-print(time.monotonic() - start, used.ru_utime + used.ru_stime, used.ru_maxrss, os.waitstatus_to_exitcode(status), +late)
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
+_, status, used = os.wait4(child, 0)
+seconds, code = time.monotonic() - start, os.waitstatus_to_exitcode(status)
+print(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss, code, len(late))
 """
 
 

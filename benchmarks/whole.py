@@ -1,6 +1,6 @@
 """Whole processes over many models, as ratios to loading and saving each with onnx: time and memory.
 
-    python benchmarks/whole.py [FOLDER or MODEL ...] [--runs 5] [--peers]
+    python benchmarks/whole.py [FOLDER or MODEL ...] [--runs 5] [--peers]      (Linux and macOS)
 
 The commands run in turn, so that all see the same machine; a figure is the median of a command's runs over that of
 `load + save`, peak memory that of the largest process. Prints a Markdown table: the geometric mean over the models, the
@@ -12,18 +12,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
+from costs import Cost, cost, middle
 from tools import FLOOR, ONNXOPT, PEER, PEERS, ROOT
 
 OURS = {
@@ -34,40 +29,14 @@ OURS = {
 NAME = "load + save"
 
 
-@dataclass
-class Runs:
-    """Of one command on one model: seconds, and the bytes of its largest process."""
-
-    seconds: list[float] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-
-
-def run(command: Sequence[str | Path], limit: float) -> tuple[float, int] | None:
-    """(seconds, peak bytes); None if it fails, or does not end in time."""
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    timer = threading.Timer(limit, process.send_signal, (signal.SIGKILL,))
-    timer.start()
-    _, status, usage = os.wait4(process.pid, 0)
-    timer.cancel()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - start
-    return None if process.returncode else (seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
-
-
-def measure(model: Path, tools: dict[str, list[str]], runs: int, limit: float, folder: Path) -> dict[str, Runs]:
-    """Of each tool that can; after one run of each that fills the caches."""
-    commands = {name: [*tool, model, folder / f"{i}.onnx"] for i, (name, tool) in enumerate(tools.items())}
-    found = {name: Runs() for name, command in commands.items() if run(command, limit) is not None}
+def measure(model: Path, tools: dict[str, list[str]], runs: int, limit: float, folder: Path) -> dict[str, Cost]:
+    """The medians of each tool that can; after one run of each that fills the caches."""
+    commands = {name: [*tool, str(model), str(folder / f"{i}.onnx")] for i, (name, tool) in enumerate(tools.items())}
+    found: dict[str, list[Cost]] = {name: [] for name, command in commands.items() if not cost(command, limit).failed}
     for _ in range(runs):
-        for name in list(found):
-            one = run(commands[name], limit)
-            if one is None:
-                del found[name]
-            else:
-                found[name].seconds.append(one[0])
-                found[name].bytes.append(one[1])
-    return found
+        for name, costs in found.items():
+            costs.append(cost(commands[name], limit))
+    return {name: middle(costs) for name, costs in found.items() if not any(c.failed for c in costs)}
 
 
 def mean(values: Sequence[float]) -> float:
@@ -81,9 +50,6 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120, help="seconds for one run (default: %(default)s)")
     parser.add_argument("--peers", action="store_true", help="the other optimizers too, from .venv-peers")
     options = parser.parse_args()
-    if not hasattr(os, "wait4"):
-        print("memory of a process is only to be had on Linux and macOS", file=sys.stderr)
-        return 2
     tools = {NAME: FLOOR, **OURS, **(PEERS if options.peers and PEER.exists() else {})}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -100,7 +66,7 @@ def main() -> int:
     return 0
 
 
-def print_table(tools: dict[str, list[str]], results: list[dict[str, Runs]]) -> None:
+def print_table(tools: dict[str, list[str]], results: list[dict[str, Cost]]) -> None:
     print(f"{len(results)} models; ratios to {NAME}: geometric mean (lowest to highest).\n")
     print("| | time | memory | models | slower than onnxopt, verified | unverified |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -108,16 +74,16 @@ def print_table(tools: dict[str, list[str]], results: list[dict[str, Runs]]) -> 
         able = [r for r in results if name in r]
         if not able:
             continue
-        times = [median(r[name].seconds) / median(r[NAME].seconds) for r in able]
-        sizes = [median(r[name].bytes) / median(r[NAME].bytes) for r in able]
+        times = [r[name].seconds / r[NAME].seconds for r in able]
+        sizes = [r[name].megabytes / r[NAME].megabytes for r in able]
         beside = [f"{slower(able, name, ours)} of {len(able)}" for ours in reversed(list(OURS)[1:])]
         if name in OURS:
             beside = ["", ""]
         print(f"| {name} | {spread(times)} | {spread(sizes)} | {len(able)} | {' | '.join(beside)} |")
 
 
-def slower(results: list[dict[str, Runs]], name: str, ours: str) -> int:
-    return sum(ours in r and median(r[name].seconds) > median(r[ours].seconds) for r in results)
+def slower(results: list[dict[str, Cost]], name: str, ours: str) -> int:
+    return sum(ours in r and r[name].seconds > r[ours].seconds for r in results)
 
 
 def spread(ratios: Sequence[float]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, helper, numpy_helper, version_converter
+from onnx import AttributeProto, GraphProto, ModelProto, defs, helper, numpy_helper, version_converter
 
 Array = np.ndarray[Any, Any]
 
@@ -24,9 +24,10 @@ _SINCE: Final = {"LayerNormalization": 17, "Range": 11}
 
 
 def at_opset(model: ModelProto, opset: int) -> ModelProto | None:
-    """The same nodes at `opset`, 9 or later; None where that has no such operator or operand."""
+    """The same nodes at `opset`, 7 or later; None where that has no such operator or operand."""
     if opset > 17:
-        return version_converter.convert_version(model, opset)
+        own = len(model.opset_import) == 1  # others are not converted
+        return version_converter.convert_version(model, opset) if own else None
     lowered = ModelProto()
     lowered.CopyFrom(model)
     lowered.opset_import[0].version = opset
@@ -48,6 +49,8 @@ def _lower(graph: GraphProto, opset: int, known: dict[str, Array]) -> bool:
                     value = known[node.input[i]]
                     node.attribute.append(helper.make_attribute(name, value.tolist() if value.ndim else value.item()))
             del node.input[1:]
+        if not node.domain and not defs.has(node.op_type, opset):
+            return False
         if opset < _SINCE.get(node.op_type, 0) or (node.op_type == "Gemm" and opset < 11 and len(node.input) < 3):
             return False
         for a in node.attribute:

@@ -1,0 +1,87 @@
+"""Runs every table, and writes docs/benchmarks.md with them and what they were measured on.
+
+    make bench-all [MODEL=folder] [OPTIONS=--sparse]
+
+Takes hours, on a machine that does nothing else. A table alone: see the scripts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from tools import PEER, ROOT
+
+HERE = Path(__file__).parent
+
+
+def table(script: str, *arguments: str) -> str:
+    command = [sys.executable, str(HERE / script), *arguments]
+    print(" ".join([script, *arguments]), file=sys.stderr, flush=True)
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def machine() -> str:
+    """Processor, memory, system and versions."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    names = ("onnx", "onnxruntime", "numpy", "protobuf")
+    ours = ", ".join(f"{name} {version(name)}" for name in names)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{found[1] if found else platform.processor() or platform.machine()}, {os.cpu_count()} processors, "
+        f"{memory:.0f} GiB; {platform.system()} {platform.release()}, Python {platform.python_version()}, {ours}"
+    )
+
+
+def peers() -> str:
+    if not PEER.exists():
+        return "none installed"
+    ask = "from importlib.metadata import version as v; print(', '.join(f'{n} {v(n)}' for n in %r))"
+    names = ("onnxruntime", "onnxsim", "onnxslim", "onnxscript", "onnxoptimizer")
+    return subprocess.run([PEER, "-c", ask % (names,)], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def page(models: list[str], rest: list[str]) -> str:
+    return f"""# Measured
+
+`make bench-all` has made this page, on {machine()}. The others: {peers()}.
+
+## Whole processes
+
+From the start of the process to its end, as users wait for it, of models as exporters write them. One means as long, or
+as much memory, as `onnx.save(onnx.load(IN), OUT)` takes. `verified`: the result was held against the original, which no
+other does.
+
+{table("whole.py", *models, "--peers")}
+
+## Many models in one call
+
+The operator tests of the standard, two at once, each read, optimized and written by a process that is kept:
+
+{table("batch.py")}
+
+## Large models
+
+{table("scale.py", *rest)}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--models", nargs="*", default=[], help="files, or folders of them (default: the sample models)"
+    )
+    options, rest = parser.parse_known_args()
+    (ROOT / "docs" / "benchmarks.md").write_text(page(options.models, rest))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

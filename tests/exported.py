@@ -1,0 +1,78 @@
+"""What exporters and optimizers write, among the nodes of random graphs: decoders, operators of a runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.grammar import Grammar
+
+CONTRIB = "com.microsoft"
+
+
+class Exported(Grammar):
+    """The same grammar with longer steps."""
+
+    def step(self) -> None:
+        getattr(self, self.draw(st.sampled_from(STEPS)))()
+
+    @property
+    def last(self) -> str:
+        return f"v{len(self.nodes) - 1}"
+
+    def decoder(self) -> None:
+        """Attention of one token over those before: axes of one element change places, and back."""
+        x = self.pick(lambda s: len(s) == 3 and s[1] == 1 and s[2] % 2 == 0)
+        if x is None:
+            return
+        b, _, width = self.shapes[x]
+        heads, past = 2, self.draw(st.integers(1, 3))
+        d = width // heads
+        lead = self.draw(st.sampled_from([0, b, -1]))
+        self.add("Reshape", [x, self.ints(lead, 1, heads, d)], (b, 1, heads, d))
+        token = self.add("Transpose", [self.last], (b, heads, 1, d), perm=[0, 2, 1, 3])
+        before = self.floats(self.rng.standard_normal((b, heads, past, d)))
+        keys = self.add("Concat", [before, token], (b, heads, past + 1, d), axis=self.draw(st.sampled_from([2, -2])))
+        turned = self.add("Transpose", [keys], (b, heads, d, past + 1), perm=[0, 1, 3, 2])
+        self.add("MatMul", [token, turned], (b, heads, 1, past + 1))
+        if self.draw(st.booleans()):
+            self.add(self.draw(st.sampled_from(["Mul", "Div"])), [self.last, self.floats(2)], (b, heads, 1, past + 1))
+        self.add("Softmax", [self.last], (b, heads, 1, past + 1), axis=-1)
+        self.add("MatMul", [self.last, keys], (b, heads, 1, d))
+        self.add("Transpose", [self.last], (b, 1, heads, d), perm=[0, 2, 1, 3])
+        self.add("Reshape", [self.last, self.ints(b, 1, width)], (b, 1, width))
+
+    def contrib(self) -> None:
+        """Operators that only onnxruntime knows."""
+        x = self.pick(lambda s: len(s) >= 2)
+        if x is None or self.float is not np.float32:
+            return
+        shape = self.shapes[x]
+        n = shape[-1]
+        op = self.draw(
+            st.sampled_from(["Gelu", "QuickGelu", "FastGelu", "BiasGelu", "FusedMatMul", "SkipLayerNormalization"])
+        )
+        weights = [self.floats(self.rng.uniform(0.5, 1.5, (n,))) for _ in range(2)]
+        if op == "FusedMatMul":
+            weight = self.floats(self.rng.standard_normal((3, n)))
+            self.add(op, [x, weight], (*shape[:-1], 3), domain=CONTRIB, transB=1, alpha=0.5)
+        elif op == "SkipLayerNormalization":
+            skip = self.pick(lambda s: s == shape)
+            if len(shape) == 3 and skip is not None:
+                self.add(op, [x, skip, *weights], shape, domain=CONTRIB, epsilon=1e-5)
+        else:
+            self.add(op, [x, weights[0]] if op == "BiasGelu" else [x], shape, domain=CONTRIB)
+
+    @property
+    def domains(self) -> list[str]:
+        """Those that the nodes are from."""
+        return sorted({n.domain for n in self.nodes} | {""})
+
+
+STEPS = [
+    *["unary", "cast", "neutral", "binary", "reshape", "transpose", "slice", "concat", "expand", "branch"],
+    *["conv", "conv", "batch_norm", "batch_norm", "per_channel", "per_channel"],
+    *["linear", "linear", "rows", "rows", "computed", "computed", "halves", "axes"],
+    *["decoder", "decoder", "contrib"],
+    *["integers", "integers", "choices", "window", "channels_last", "channels_last", "loop"],
+]
