@@ -294,4 +294,5 @@ def _line(name: str, *figures: str, escape: bool = True) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join("\\" + c if c in "\\|*_`[" else c for c in text).replace("<", "&lt;")
+    text = "".join("\\" + c if c in "\\|*_`[" else c for c in text)
+    return text.replace("<", "&lt;").replace("](", "]\\(")

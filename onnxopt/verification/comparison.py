@@ -13,7 +13,7 @@ from onnxopt.verification.cases import Recipe, choose, missing
 from onnxopt.verification.datasets import Data, DataSet, find_data_sets, read_array
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
-from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, Verification, VerifyOptions
+from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
 from onnxopt.verification.verifier import Read, Verifier
 
 if TYPE_CHECKING:
