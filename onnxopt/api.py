@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from onnxopt.pipeline import (
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.site import Site
 from onnxopt.protos import is_external
+from onnxopt.record import record
 from onnxopt.verification import (
     DIFFERENT,
     INCONCLUSIVE,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OptimizeOptions:
     """What to run, and how.
 
@@ -144,7 +145,7 @@ def _names(p: Pass) -> Iterator[str]:
         yield from _names(child)
 
 
-@dataclass
+@record
 class RolledBack:
     """What a rule (or a pass without rules, `rule` empty) did to `value`, made the result wrong, and was left out; the
     whole rule or pass where `value` is empty."""
@@ -167,7 +168,7 @@ class RolledBack:
         return Site(self.name, self.value, self.scope) if self.value else None
 
 
-@dataclass
+@record
 class Report:
     """What one optimization did; bytes are those of the model and its data files. `verification` is None when it was
     not asked for, or nothing was `changed`."""
@@ -189,7 +190,7 @@ class Report:
         return asdict(self)
 
 
-@dataclass
+@record
 class Result:
     """The optimized ModelProto and the report."""
 

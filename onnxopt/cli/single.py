@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from onnxopt.cli.options import make_options
 from onnxopt.cli.say import say
 from onnxopt.cli.telling import Telling
 from onnxopt.cli.watching import Recorder, Watch
+from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnxopt.api import OptimizeOptions, Report
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _SHOWN: Final = 3  # sites in a hint
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Single:
     """What is asked for besides the pipeline. `inputs`, `outputs`: values at which IN is cut; `stats`: show what
     changed, operator by operator."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnxopt.batch.budget import Budget
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Telling:
     """`format` text or json; `junit`: a file for JUnit's XML; `report`: one for the JSON; `budgets` to keep;
     `quiet`: errors only; `data_on_stdout`: stdout is the model's; `verbose`: rules, and reasons for declining;

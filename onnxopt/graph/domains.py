@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx
 
 from onnxopt.errors import DomainError, UsageError
+from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Domain:
     """Operators that somebody else defines. `operators` is empty where nobody listed them."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
 from onnxopt.graph.structure import Interface, interface_of
 from onnxopt.protos import Array, is_external, tensor_to_array
+from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, TensorProto
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Decoder = Callable[["TensorProto"], Array]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Left:
     """How a pass left a model: the state, the clock, and what it declined, by node: it may do that yet, if more becomes
     known. None where it does not tell."""

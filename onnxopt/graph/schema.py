@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import onnx
 
 from onnxopt.protos import attribute_value, qualified
+from onnxopt.record import record
 
 # Results differ from run to run, or depend on state: never folded, never merged.
 NONDETERMINISTIC: Final = frozenset(
@@ -54,7 +54,7 @@ def attribute_default(op: str, opset: int, name: str) -> Any:
     return _defaults(op, opset).get(name)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Signature:
     """What a call of an operator may be, in plain Python: asking a schema costs ten times as much.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -15,12 +14,13 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
 from onnxopt.protos import Array, is_external, numpy_dtype, read_only, tensor_bytes
+from onnxopt.record import record
 from onnxopt.wire import map_file
 
 _PACKED_BELOW_BYTE = ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Location:
     """Where a tensor's bytes are: a path relative to the model's folder, an offset and a length in bytes."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from onnxopt.io.copying import copy_range
 from onnxopt.io.external import ExternalData, all_tensors
 from onnxopt.io.splice import Stored, write_spliced
 from onnxopt.protos import Array, is_external, tensor_bytes
+from onnxopt.record import record
 
 INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
 EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
@@ -31,7 +32,7 @@ _LARGE: Final = 1 << 20  # from here on the padding does not matter
 _HASHED: Final = 1 << 26  # up to here the name of a data file follows from what it holds alone, wherever that was
 
 
-@dataclass
+@record
 class _Piece:
     """What goes into the data file at `offset`: bytes in memory, or `length` bytes at `start` of another file."""
 
@@ -43,7 +44,7 @@ class _Piece:
     start: int = 0
 
 
-@dataclass
+@record
 class Layout:
     """A plan. `inside`: what is spliced into the file, by the initializer's index in the main graph."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -17,10 +16,11 @@ import numpy as np
 
 from onnxopt.io.copying import copy_range
 from onnxopt.protos import Array
+from onnxopt.record import record
 from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, varint
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Stored:
     """Bytes of another file, which are copied from there."""
 

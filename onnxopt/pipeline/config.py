@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import UsageError, nearest
+from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ConfigKey:
     """A setting that passes read with `ctx[KEY]`."""
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from onnxopt.pipeline.records import PipelineReport, RuleReport
 from onnxopt.pipeline.registry import disabled_requirement
 from onnxopt.pipeline.settings import check_settings
 from onnxopt.pipeline.site import Site
+from onnxopt.record import record
 from onnxopt.rewriting import Fuel, RuleRecord
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Trace = Callable[["Model", "PassInfo", bool], None]
 Observer = Callable[["Rule", "Match", bool], None]
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class PassContext:
     """Settings for the passes that run inside its `with` block (TVM Relay's PassContext).
 
@@ -191,12 +192,12 @@ class PassContext:
 
     def record_rules(self, records: Mapping[str, RuleRecord]) -> None:
         """Add what a driver counted to the current pass. The last round's declines are those that stand."""
-        for name, record in records.items():
+        for name, done in records.items():
             report = self.rules.setdefault(name, RuleReport())
-            report.hits += record.hits
-            report.nodes += record.nodes
+            report.hits += done.hits
+            report.nodes += done.nodes
             report.declined = {
-                reason: (d.count, d.example) for reason, d in record.declined.items() if d.count
+                reason: (d.count, d.example) for reason, d in done.declined.items() if d.count
             } or report.declined
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from onnxopt.pipeline.site import Site
+from onnxopt.record import record
 
 
-@dataclass
+@record
 class RuleReport:
     """`declined`: reason -> (number of anchors, one of them). `nodes` is how many nodes the hits removed."""
 
@@ -17,7 +18,7 @@ class RuleReport:
     declined: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
-@dataclass
+@record
 class PassReport:
     """One pass over all its runs. `nodes` is how many nodes it removed (negative: added), `bytes` how many bytes of
     constants, if somebody measured them. `changed`: did it change the model? What one counts that did not are no
@@ -36,7 +37,7 @@ class PassReport:
         return sum(r.hits for r in self.rules.values())
 
 
-@dataclass
+@record
 class PipelineReport:
     """All passes of a run, in order of first execution; those that did not run, with the reason.
 

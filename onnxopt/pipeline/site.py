@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
+from onnxopt.record import record
 
 WRONG: Final = "left out: it made the result wrong"
 BY_HAND: Final = "left out: disabled here"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Site:
     """Where the rule, or the pass without rules, called `name` rewrites: at the node that makes `value`, in the scope
     whose path is `scope` (empty: in any).

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
+from onnxopt.record import record
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import match
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule
 
 
-@dataclass
+@record
 class Decline:
     """How many anchors were declined for one reason, with one of them."""
 
@@ -23,7 +24,7 @@ class Decline:
     count: int = 0
 
 
-@dataclass
+@record
 class RuleRecord:
     """What one rule did: hits, the nodes they removed, and declined anchors by reason."""
 
@@ -32,7 +33,7 @@ class RuleRecord:
     declined: dict[str, Decline] = field(default_factory=dict)
 
 
-@dataclass
+@record
 class Fuel:
     """Rewrites left to do; None is unlimited. Shared by all passes of a run."""
 

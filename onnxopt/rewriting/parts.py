@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, make_attribute, make_node
+from onnxopt.record import record
 
 # Each element of the result depends on the element in the same place, and on nothing else.
 _UNARY = (
@@ -30,7 +30,7 @@ BINARY: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod"})
 _MAX_REPEATED: Final = 1 << 16
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Plan:
     """One operator in place of `followers`, the nodes behind the parts.
 

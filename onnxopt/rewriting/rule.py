@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.record import record
 from onnxopt.rewriting.pattern import Call, Either, Pattern, check_variants, depth, names, variants
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ class Declined(Exception):
     """A guard does not hold; the message is the reason that users see."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Rule:
     """`apply(m, **bound)` returns the value(s) that replace the outputs of the anchor, where `source` matches."""
 

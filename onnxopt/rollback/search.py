@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.api import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.errors import OnnxOptError
+from onnxopt.record import record
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _BY_BISECTION: Final = 1
 _NODE_BY_NODE: Final = 16  # what a narrower type does to one node says nothing of the next
 
 
-@dataclass
+@record
 class Remedy:
     """Something to leave out: rewrite so and so of a run with `options`; None where it is not that fine. `place`: where
     it is suspected; None: a bisection has shown that it is guilty."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+from onnxopt.record import record
 from onnxopt.verification.records import JudgedCase
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Opened(NamedTuple):
     around: str = ""
 
 
-@dataclass
+@record
 class Request:
     """One case: a recipe, values that are given, and the outputs that are expected with them.
 
@@ -34,7 +35,7 @@ class Request:
     base: dict[str, int] | None = None
 
 
-@dataclass
+@record
 class Answer:
     """What came of it, and what the parent judges the whole by."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Final
+
+from onnxopt.record import record
 
 # The verdicts. The first five let a result be used.
 EQUAL: Final = "equal"  # bit for bit
@@ -18,7 +20,7 @@ PROVEN: Final = (EQUAL, VERIFIED, IN_PIECES)  # what `--strict` takes
 AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class VerifyOptions:
     """`rtol` is relative to the range of an output, `atol` absolute: where one is given, outputs are held against it,
     and nothing else counts; None means what rounding explains.
@@ -69,7 +71,7 @@ class VerifyOptions:
         return self.rtol is not None or self.atol is not None
 
 
-@dataclass
+@record
 class OutputRecord:
     """One output in one case. `max_rel` is the largest difference over the largest magnitude of the original."""
 
@@ -82,7 +84,7 @@ class OutputRecord:
     note: str = ""
 
 
-@dataclass
+@record
 class MeasuredRecord(OutputRecord):
     """An output with the figures that people ask for. None: not defined for its type, or its shapes differ.
 
@@ -99,7 +101,7 @@ class MeasuredRecord(OutputRecord):
     against: str = ""
 
 
-@dataclass
+@record
 class CaseRecord:
     """One set of inputs: which sizes the dynamic dims had, and how each output compared."""
 
@@ -108,7 +110,7 @@ class CaseRecord:
     outputs: list[OutputRecord] = field(default_factory=list)
 
 
-@dataclass
+@record
 class JudgedCase(CaseRecord):
     """A case with a verdict of its own: equal, different, skipped (A refuses such inputs) or not verified; and why."""
 
@@ -116,7 +118,7 @@ class JudgedCase(CaseRecord):
     note: str = ""
 
 
-@dataclass
+@record
 class Side:
     """One node: its name, operator, what it reads and makes."""
 
@@ -126,7 +128,7 @@ class Side:
     outputs: list[str] = field(default_factory=list)
 
 
-@dataclass
+@record
 class Place:
     """Where result and original part: `a` and `b`, the nodes of each between the values `entries`, which agree, and
     `value`, which does not. `record`: how, and what rounding alone does there (`noise`, of the range)."""
@@ -142,7 +144,7 @@ class Place:
     noise: float | None = None
 
 
-@dataclass
+@record
 class Pieces:
     """What comparing in pieces found, in `cases`.
 
@@ -189,7 +191,7 @@ class Pieces:
         )
 
 
-@dataclass
+@record
 class Verification:
     """The verdict: `status` is one of those above, `message` one line.
 
@@ -230,7 +232,7 @@ def let_in(verdict: Verification, domains: Collection[str]) -> Verification:
     return verdict
 
 
-@dataclass
+@record
 class Comparison(Verification):
     """The verdict of `onnxopt verify`, whose cases are `JudgedCase`s."""
 

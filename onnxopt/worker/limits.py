@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from onnxopt.record import record
 
 IS_LIMITED: Final = sys.platform == "linux"  # does the system hold limits of memory?
 _EVERY: Final = 0.25  # seconds between two looks
@@ -25,7 +26,7 @@ _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Limits:
     """`memory`: bytes that one worker may take; 0: half of the machine. `work`: seconds that workers may take
     altogether, but for those that verify, which have a limit of their own."""

@@ -1,0 +1,68 @@
+"""Records are dataclasses, but for how their methods are made."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+
+import pytest
+
+from onnxopt.record import record
+
+
+@record
+class Plain:
+    """Two fields, one of them not compared."""
+
+    name: str
+    seen: list[int] = field(default_factory=list, compare=False)
+
+
+@record(frozen=True)
+class Fixed:
+    """Cannot be changed."""
+
+    name: str
+    size: int = 0
+
+    @property
+    def double(self) -> int:
+        """Not a field."""
+        return 2 * self.size
+
+
+@record(frozen=True, eq=False)
+class Own:
+    """Equal to itself only."""
+
+    name: str
+
+
+def test_a_record_is_a_dataclass() -> None:
+    one = Plain("a")
+    one.seen.append(3)
+    assert one == Plain("a") != Plain("b")
+    assert one != Fixed("a")
+    assert repr(one) == "Plain(name='a', seen=[3])"
+    assert asdict(one) == {"name": "a", "seen": [3]}
+    assert [f.name for f in fields(Plain)] == ["name", "seen"]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_a_frozen_record_stays_what_it_is() -> None:
+    one = Fixed("a", 2)
+    assert {one: 1}[Fixed("a", 2)] == 1
+    assert replace(one, size=3) == Fixed("a", 3)
+    assert one.double == 4
+    for name in ("name", "other"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(one, name, "b")
+    with pytest.raises(FrozenInstanceError):
+        del one.name
+    assert one == Fixed("a", 2)
+
+
+def test_one_without_equality_is_equal_to_itself_only() -> None:
+    one = Own("a")
+    assert one != Own("a")
+    assert {one, Own("a")} > {one}
