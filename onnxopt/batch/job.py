@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from uuid import uuid4
 
 from onnxopt.api import OptimizeOptions
+from onnxopt.record import record
 from onnxopt.verification import VerifyOptions
 
 # From the best to the worst that can happen; `worst_code` goes by it.
 _SEVERITY = (0, 3, 1, 2, 4)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Job:
     """Optimize `source` into `destination` (paths or URLs); the same path twice means in place.
 
@@ -47,7 +48,7 @@ class Job:
         return not self.check and os.path.realpath(self.source) == os.path.realpath(self.destination)
 
 
-@dataclass
+@record
 class Outcome:
     """What came of a job.
 
@@ -72,7 +73,7 @@ class Outcome:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Done:
     """What a worker answers. `last`: it ends now; others do what is left."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from onnxopt.errors import UsageError
+from onnxopt.record import record
 from onnxopt.verification.plan import Plan
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Recipe:
     """How to make the inputs of one case.
 

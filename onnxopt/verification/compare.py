@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.record import record
 from onnxopt.verification.narrow import as_held
 from onnxopt.verification.records import OutputRecord, VerifyOptions
 from onnxopt.verification.rounding import EPSILON, difference
@@ -77,7 +77,7 @@ def _discrete(record: OutputRecord, a: Any, b: Any, share: float) -> None:
         record.max_abs = float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Evidence:
     """What one run's output can prove, in a few bytes: cases are many, and their outputs are not kept."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from onnxopt.errors import UsageError
+from onnxopt.record import record
 from onnxopt.verification.plan import InputSpec, Plan
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _FORMS: Final = "give a folder of NAME.npy or input_0.pb files, a FILE.npz, or N
 _NUMBERED: Final = re.compile(r"(input|output)_(\d+)\.pb")
 
 
-@dataclass
+@record
 class Data:
     """Values of inputs by name, and of outputs where the set has them."""
 
@@ -32,7 +33,7 @@ class Data:
     expected: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DataSet:
     """A case made of files, which are read when it runs. `read` raises UsageError for what the model does not take."""
 

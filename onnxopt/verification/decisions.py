@@ -105,7 +105,7 @@ def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
     found: set[str] = set()
     for node in nodes:
         found.add(node.op_type)
-        for a in node.attribute:
+        for a in node.attribute if node.op_type in _WITH_BODIES or node.domain else ():
             for body in (a.g,) if a.HasField("g") else a.graphs:
                 found |= operator_names(body.node)
     return frozenset(found)

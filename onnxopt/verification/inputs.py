@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.record import record
 from onnxopt.verification.cases import Recipe
 from onnxopt.verification.plan import InputSpec, Plan
 
@@ -19,7 +20,7 @@ class Unsupported(Exception):
     """An input of a type for which no values can be made."""
 
 
-@dataclass
+@record
 class Case:
     """Values for one run."""
 

@@ -10,9 +10,10 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.record import record
 from onnxopt.verification.decisions import conditions, decides, operator_names
 from onnxopt.verification.hints import baked, batches, compared, sums
 from onnxopt.verification.windows import WINDOWS, windowed
@@ -38,7 +39,7 @@ _CARRIES: Final = frozenset((
 ))  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class InputSpec:
     """One input. `kind` is a numpy dtype's name, "string", or "" where no values can be made (`why`).
 
@@ -61,7 +62,7 @@ class InputSpec:
         return "mask" in self.name.lower() or (self.kind == "bool" and len(self.shape) > 1)
 
 
-@dataclass
+@record
 class Plan:
     """`overridable`: initializers that are also inputs, with their defaults. `conditions`: values that decide an If in
     the main graph."""
@@ -171,7 +172,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or numpy_helper.to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
-    if _COMPARING & ops:
+    if _COMPARING & ops and any("int" in i.kind for i in plan.inputs):
         numbers = compared(graph)
         plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
     plan.random = bool(ops & RANDOM)
@@ -225,9 +226,10 @@ def integer_bounds(graph: GraphProto) -> dict[str, int]:
     sizes = {t.name: tuple(t.dims) for t in graph.initializer}
     readers: dict[str, list[NodeProto]] = {}
     for node in graph.node:
-        if node.op_type == "Constant":
+        kind = node.op_type
+        if kind == "Constant":
             sizes.update((node.output[0], tuple(a.t.dims)) for a in node.attribute if a.name == "value")
-        elif node.op_type in _CARRIES or node.op_type.startswith("Gather"):
+        elif kind in _CARRIES or kind.startswith("Gather"):
             for name in node.input:
                 readers.setdefault(name, []).append(node)
     bounds: dict[str, int] = {}

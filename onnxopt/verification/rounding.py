@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -74,7 +75,7 @@ def allowed(epsilon: float, depth: float) -> float:
     return _WALK * epsilon * math.sqrt(1.0 + min(depth, deepest))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Difference:
     """How a value of B compares with A's: the largest difference of two elements, and the largest magnitude of A.
 

@@ -7,12 +7,12 @@ lies in external data files is mapped alike.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.record import record
 from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, map_file, varint
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _DTYPES: Final[dict[int, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Stored:
     """Where the bytes of a weight are: `length` of them at `offset` of `file`; 0: all that follow."""
 

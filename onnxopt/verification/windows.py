@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import ChainMap
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.record import record
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
@@ -31,7 +32,7 @@ _CHANGING: Final = WINDOWS | {"Resize", "Upsample", "DepthToSpace", "Slice", "Pa
 _NO_LENGTH: Final = ("Shape", "Size")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Need:
     """How long a value must be for each of `_LEFT`, of what that should be a multiple, and how long for every tap of
     the windows over it to read something that is not padding."""
