@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.plan import Plan
 
 _START: Final = "from onnxopt.verification.judge import main; main()"
+_BEYOND: Final = 1e3  # times the noise of the whole: a right result stays far below
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
@@ -307,6 +308,8 @@ class Verifier:
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {}  # the values inside say more than the outputs
             untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
+        if verdict.status == IN_PIECES and self._is_unexplained(verdict):
+            weak["the whole"] = "each piece agrees, but the whole differs by far more than rounding explains"
         if self._opened.around and self._service is not None and self._service.alive:
             self._opened = self._opened._replace(around=self._call("around"))
         word(verdict, [*weak.values(), *untaken.values()], opened=self._opened, declared=self.declared)
@@ -320,6 +323,12 @@ class Verifier:
         elif verdict.status == INCONCLUSIVE:
             verdict.hint = f"give real data with {'--inputs' if self.stepwise else '--input NAME=FILE.npy'}"
         return None
+
+    def _is_unexplained(self, verdict: Verification) -> bool:
+        """Does the whole differ by much more than rounding does, where nothing is decided that could jump?"""
+        decides = self._plan is None or self._plan.decides or self._plan.random or self._plan.stateful
+        noise = max(verdict.noise.values(), default=0.0)
+        return not decides and 0 < _BEYOND * noise < verdict.worst_rel
 
     def _weak(self, answers: Sequence[Answer]) -> tuple[dict[str, str], dict[str, str]]:
         """Why the cases prove little, by output; and by value that decides a branch."""

@@ -1,0 +1,25 @@
+"""Pieces that agree are no proof where the whole differs by far more than rounding does."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxopt.verification.plan import Plan
+from onnxopt.verification.records import IN_PIECES, Verification
+from onnxopt.verification.verifier import Verifier
+
+
+@pytest.mark.parametrize(
+    ("worst", "noise", "decides", "unexplained"),
+    [
+        (1e-1, {"y": 1e-7}, False, True),
+        (1e-1, {"y": 1e-7, "z": 1e-3}, False, False),  # the network amplifies rounding
+        (1e-1, {"y": 1e-7}, True, False),  # a decision may have jumped
+        (1e-1, {}, False, False),  # not measured
+    ],
+)
+def test_what_rounding_explains(worst: float, noise: dict[str, float], decides: bool, unexplained: bool) -> None:
+    verifier = Verifier.__new__(Verifier)
+    verifier._plan = Plan(names=["x"], decides=decides)
+    verdict = Verification(IN_PIECES, "", worst_rel=worst, noise=noise)
+    assert verifier._is_unexplained(verdict) is unexplained
