@@ -45,7 +45,9 @@ def concat_of_picks(m: Match, first: Value) -> Value:
             parts.append(picked)
     if not merged:
         m.skip()
-    inputs = [p if isinstance(p, Value) else m.op.Gather(p[0], m.const(np.array(p[1])), axis=axis) for p in parts]
+    inputs = [
+        p if isinstance(p, Value) else m.op.Gather(p[0], m.const(np.array(p[1], np.int64)), axis=axis) for p in parts
+    ]
     result: Value = m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
     return result
 
@@ -72,7 +74,8 @@ def _picked(m: Match, v: Value, axis: int) -> tuple[Value, list[int]] | None:
 def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
     """Gather(x, [0, 1, …, n - 1]) = x where the axis has n elements."""
     n = indices.size
-    m.require(indices.ndim == 1 and (indices % max(n, 1) == range(n)).all(), "not all, or not in order")
+    counted = np.where(indices < 0, indices + n, indices)
+    m.require(indices.ndim == 1 and (counted == np.arange(n)).all(), "not all, or not in order")
     dims = m.shape(x)
     m.require(
         dims is not None and dims[int(m.gather.attr("axis"))] == n, "the axis has more elements, or an unknown number"
