@@ -100,6 +100,9 @@ class Difference:
         return not self.note and not noise.note and self.largest <= times * noise.largest
 
 
+_MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
+
+
 def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
     """Of two values, element by element. `coarse`: floats of so few bits that they are steps, which count as such."""
     if isinstance(a, list) or isinstance(b, list):
@@ -138,13 +141,27 @@ def _of_floats(a: Any, b: Any) -> Difference:
         apart = np.abs(a - b)
         largest, span = float(apart.max(initial=0)), float(np.abs(a).max(initial=0))
     if math.isfinite(largest) and math.isfinite(span):
-        return Difference(largest, span)
+        return Difference(largest, _unmasked(a, b, span) if largest else span)
     finite = np.isfinite(a)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return Difference(note=NO_NUMBER)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return Difference(note=INFINITE)
-    return Difference(float(apart[finite].max(initial=0)), float(np.abs(a[finite]).max(initial=0)))
+    largest, span = float(apart[finite].max(initial=0)), float(np.abs(a[finite]).max(initial=0))
+    return Difference(largest, _unmasked(a[finite], b[finite], span) if largest else span)
+
+
+def _unmasked(a: Any, b: Any, span: float) -> float:
+    """The range of what is left beside a mask: one huge number, again and again, the same in both. Beside -3.4e38 no
+    score would count."""
+    sizes = np.abs(a)
+    masked = sizes >= span / 2
+    rest = float(sizes[~masked].max(initial=0))
+    if not 0 < _MASK * rest < span:
+        return span
+    huge = a[masked]
+    is_mask = huge.size > 1 and (huge == huge[0]).all() and np.array_equal(huge, b[masked])
+    return rest if is_mask else span
 
 
 def last_bit(value: Any, rng: np.random.Generator, dtype: str = "") -> Any:
