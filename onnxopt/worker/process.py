@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -91,9 +93,16 @@ class Worker:
         return f"crashed ({name})" + (", out of memory it seems" if name == "SIGKILL" else "")
 
     def close(self) -> None:
-        """End it now, whatever it does. May be called again."""
+        """End it now, whatever it does. May be called again.
+
+        A system takes some 10 ms to take a runtime's memory back, and nobody waits for that, but where files are in use
+        until then.
+        """
         self._process.kill()
-        self._process.wait()
+        if os.name == "nt":
+            self._process.wait()
+        elif self._process.poll() is None:
+            threading.Thread(target=self._process.wait, daemon=True).start()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
