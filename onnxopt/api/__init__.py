@@ -1,0 +1,26 @@
+"""The Python API: load, save, optimize, verify, stats. The command line is a thin layer over it."""
+
+from onnxopt.api.counting import stats
+from onnxopt.api.files import optimize_file
+from onnxopt.api.models import optimize, optimize_model
+from onnxopt.api.options import OptimizeOptions
+from onnxopt.api.results import DifferentResult, Report, Result, RolledBack
+from onnxopt.io import load, save
+from onnxopt.verification import Verification, VerifyOptions, verify
+
+__all__ = [
+    "DifferentResult",
+    "OptimizeOptions",
+    "Report",
+    "Result",
+    "RolledBack",
+    "Verification",
+    "VerifyOptions",
+    "load",
+    "optimize",
+    "optimize_file",
+    "optimize_model",
+    "save",
+    "stats",
+    "verify",
+]

@@ -1,0 +1,49 @@
+"""Count what a model file is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxopt.graph import specialise
+from onnxopt.io import blaming, load
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.cost import ModelStats
+    from onnxopt.graph import Model
+
+
+def stats(
+    model: str | Path,
+    *,
+    work: bool = False,
+    top: int = 0,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> ModelStats:
+    """Operators, nodes, initializers, parameters and bytes of a model file.
+
+    `work`: MACs, FLOPs and memory of a run too, with the `top` nodes that compute most; `dims` (by symbol) and `shapes`
+    (by input) give dynamic inputs their sizes for that.
+    """
+    from onnxopt.analysis.cost import model_stats, model_work
+    from onnxopt.settling import settle_shapes
+
+    with blaming(model):
+        measured = load(model)
+        counted = model_stats(measured)
+        if not work:
+            return counted
+
+        def loaded() -> Model:
+            again = load(model, inline_functions=True)
+            if dims or shapes:
+                specialise(again, dims or {}, shapes or {})
+            return again
+
+        if measured.functions or dims or shapes:
+            measured = loaded()
+        settle_shapes(measured, loaded)
+        return replace(counted, work=model_work(measured, top))

@@ -1,0 +1,77 @@
+"""Optimize a model in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.api.options import OptimizeOptions
+from onnxopt.api.results import Report, Result
+from onnxopt.graph import specialise
+from onnxopt.io import blaming, from_proto, load
+from onnxopt.pipeline import Instrument, PipelineReport, execute
+from onnxopt.pipeline.context import Trace
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from onnxopt.graph import Model
+
+
+def optimize_model(
+    model: Model,
+    options: OptimizeOptions | None = None,
+    instruments: Sequence[Instrument] = (),
+    trace: Trace | None = None,
+) -> PipelineReport:
+    """Optimize an in-memory model in place."""
+    options = options or OptimizeOptions()
+    if options.dims or options.shapes:
+        specialise(model, options.dims, options.shapes)
+    return execute(options.passes(), model, options.context(instruments, trace))
+
+
+def optimize(
+    model: str | Path | ModelProto,
+    level: int = 2,
+    *,
+    pipeline: str | None = None,
+    extra: Sequence[str] = (),
+    disable: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    target: str = "any",
+    max_rewrites: int | None = None,
+    freeze_initializers: bool = False,
+    allow_domains: Sequence[str] = (),
+    instruments: Sequence[Instrument] = (),
+    trace: Trace | None = None,
+) -> Result:
+    """Optimize a model file or a ModelProto and return the result; neither is changed.
+
+    A model with external data comes back with references into the folder it was loaded from: use
+    `optimize_file` to write such a model. Raises ModelError, PassError, UsageError, DomainError.
+    """
+    from onnxopt.graph import write_model
+
+    options = OptimizeOptions(
+        level=level,
+        pipeline=pipeline,
+        extra=tuple(extra),
+        disable=tuple(disable),
+        config=config or {},
+        target=target,
+        max_rewrites=max_rewrites,
+        freeze_initializers=freeze_initializers,
+        allow_domains=allow_domains,
+    )
+    start = time.perf_counter()
+    with blaming(model):
+        if isinstance(model, (str, Path)):
+            loaded, source = load(model, freeze_initializers=freeze_initializers), str(model)
+        else:
+            loaded, source = from_proto(model, freeze_initializers=freeze_initializers), ""
+        done = optimize_model(loaded, options, instruments, trace)
+    report = Report(source, "", done, seconds=time.perf_counter() - start, changed=loaded.version > 0)
+    return Result(write_model(loaded), report)

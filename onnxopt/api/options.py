@@ -1,0 +1,113 @@
+"""What an optimization is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.errors import UsageError
+from onnxopt.io import load
+from onnxopt.passes.levels import converting, pipeline_for
+from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, get_pass, is_rule, parse_pipeline
+from onnxopt.pipeline.context import MEMORY, WORK, Trace
+from onnxopt.pipeline.site import Site
+from onnxopt.record import record
+from onnxopt.worker.limits import Limits
+
+if TYPE_CHECKING:
+    from onnxopt.graph import Model
+
+
+@record(frozen=True)
+class OptimizeOptions:
+    """What to run, and how.
+
+    `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
+    the level's; `disable` takes passes out, or single rules, or with `RULE@VALUE` what a rule (or pass) does at the
+    node that makes the value. `config`: values of config keys, such as `constant-folding.max-bytes`.
+    `target`: what the result is for. `max_rewrites`: stop after so many.
+    `freeze_initializers`: treat initializers that are also graph inputs as constants.
+    `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
+    `allow_domains`: operator domains that may enter the model although it does not import them.
+    `inline_functions`: put the bodies of model-local functions in place of their calls; `target_opset`: convert the
+    model to this version of the default domain; `provenance`: write into the model's metadata what made it, from what;
+    `external`: where weights that lie beside the model go: `copy` into a data file of the result, `inline` into the
+    result, `reuse` leaves them and refers to them, `auto` copies, unless nothing changed and they are in the folder of
+    the result (these four for files only). `dtype`: `float16` or `bfloat16`, what float32 becomes, with `keep_io` not
+    where callers see it. `excluded`: single matches that made a result wrong. `limits`: what native code may take that
+    runs on what the model says.
+    """
+
+    level: int = 2
+    pipeline: str | None = None
+    extra: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    target: str = "any"
+    max_rewrites: int | None = None
+    freeze_initializers: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    allow_domains: Sequence[str] = ()
+    inline_functions: bool = False
+    target_opset: int | None = None
+    provenance: bool = False
+    external: str = "auto"
+    dtype: str = ""
+    keep_io: bool = True
+    excluded: tuple[Site, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def load(self, source: str | Path) -> Model:
+        """The model in a file, as these options want it read. Raises ModelError and UsageError."""
+        return load(
+            source,
+            freeze_initializers=self.freeze_initializers,
+            inline_functions=self.inline_functions,
+            target_opset=self.target_opset,
+            limits=self.limits,
+        )
+
+    def passes(self) -> Sequential:
+        """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
+        if not 0 <= self.level <= 3:
+            raise UsageError(f"there is no level {self.level}", "levels are 0 to 3")
+        chosen = pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
+        return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
+
+    def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
+        """Settings to run it in. Raises UsageError for unknown names and keys."""
+        required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
+        if self.dtype:  # at every level
+            required = (*required, "convert-dtype", "elim-identity", "dead-code")
+        whole = [name for name in self.disable if "@" not in name]
+        return PassContext(
+            opt_level=self.level,
+            required_pass=required,
+            disabled_pass=[get_pass(name).info.name for name in whole if not is_rule(name)],
+            disabled_rule=[name for name in whole if is_rule(name)],
+            config=self._limits() | dict(self.config),
+            target=self.target,
+            instruments=instruments,
+            trace=trace,
+            max_rewrites=self.max_rewrites,
+            excluded=[*self.sites(), *self.excluded],
+            allow_domains=self.allow_domains,
+        )
+
+    def _limits(self) -> dict[str, Any]:
+        chosen = {MEMORY: self.limits.memory, WORK: self.limits.work}
+        return {key.name: value for key, value in chosen.items() if value != key.default}
+
+    def sites(self) -> list[Site]:
+        """The single matches that `disable` names. Raises UsageError for a rule that does not exist."""
+        found = [Site.parse(text) for text in self.disable if "@" in text]
+        return [s if is_rule(s.name) else replace(s, name=get_pass(s.name).info.name) for s in found]
+
+
+def _names(p: Pass) -> Iterator[str]:
+    yield p.name
+    for child in p.children:
+        yield from _names(child)

@@ -1,0 +1,97 @@
+"""What comes of an optimization: the report, and the error of a result that is refused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, field
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.errors import VerificationError
+from onnxopt.pipeline import PipelineReport
+from onnxopt.pipeline.site import Site
+from onnxopt.record import record
+from onnxopt.verification import DIFFERENT, INCONCLUSIVE, UNVERIFIED, WITHIN_NOISE, Verification
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+@record
+class RolledBack:
+    """What a rule (or a pass without rules, `rule` empty) did to `value`, made the result wrong, and was left out; the
+    whole rule or pass where `value` is empty."""
+
+    pass_text: str
+    rule: str
+    scope: str
+    match: list[str]
+    message: str
+    value: str = ""
+
+    @property
+    def name(self) -> str:
+        """As `--disable` takes it."""
+        return self.rule or self.pass_text.partition("{")[0]
+
+    @property
+    def site(self) -> Site | None:
+        """None: all of it."""
+        return Site(self.name, self.value, self.scope) if self.value else None
+
+
+@record
+class Report:
+    """What one optimization did; bytes are those of the model and its data files. `verification` is None when it was
+    not asked for, or nothing was `changed`."""
+
+    source: str
+    destination: str
+    pipeline: PipelineReport
+    bytes_before: int = 0
+    bytes_after: int = 0
+    seconds: float = 0.0
+    changed: bool = True  # False: what is computed is what was computed, node by node
+    verification: Verification | None = None
+    phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    rolled_back: list[RolledBack] = field(default_factory=list)
+    fixed_dims: dict[str, int] = field(default_factory=dict)  # dynamic dims that were given a size
+    stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@record
+class Result:
+    """The optimized ModelProto and the report."""
+
+    model: ModelProto
+    report: Report
+
+
+class DifferentResult(VerificationError):
+    """The result differs from the original, or is not shown to compute the same where only that will do; `report`
+    says where. Nothing was written."""
+
+    def __init__(self, report: Report) -> None:
+        verification = report.verification
+        assert verification is not None
+        what, hint = _REFUSED[verification.status]
+        hint = verification.hint or hint
+        if verification.status == UNVERIFIED:
+            hint = "; ".join(filter(None, [hint, "--allow-unverified, without --strict, writes it all the same"]))
+        super().__init__(f"{report.source}: {what}: {verification.message}", hint)
+        if not self.hint.startswith(_NOTHING):
+            self.hint = f"{_NOTHING}; {self.hint}"
+        self.report = report
+
+
+_NOTHING = "nothing was written"
+_REFUSED = {
+    DIFFERENT: ("the result differs from the original", "find the pass with --disable, and report it"),
+    WITHIN_NOISE: (
+        "the result is within rounding noise only, which --strict refuses",
+        "--rtol says how much an output may differ, -O1 changes no bit",
+    ),
+    INCONCLUSIVE: ("verification is inconclusive, which --strict refuses", "give real data with --input"),
+    UNVERIFIED: ("the result is not verified, which --strict and builds refuse", ""),
+}
