@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onnxopt.analysis import types
 from onnxopt.analysis.cost import file_bytes
 from onnxopt.analysis.cut import Cut, cut
-from onnxopt.analysis.shape_data import ShapeData
+from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.submodel import submodel
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.io import Staged, blaming, check_choice, from_proto, load, refuse_overwriting_input

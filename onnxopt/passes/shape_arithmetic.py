@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shape_data import ShapeData
+from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.symbolic import Expr, Size
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node

@@ -10,7 +10,7 @@ import onnxruntime as rt
 import pytest
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shape_data import ShapeData
+from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.symbolic import Expr, Size
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.verification.cases import Recipe

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.analysis.shapes.sizes import Found, axis_of, product
 from onnxopt.analysis.symbolic import Size, divide, quotient
 from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.shape_data import ShapeData
+    from onnxopt.analysis.shapes.sweep import ShapeData
 
-Dims = tuple[Size | None, ...]
-Rule = Callable[["ShapeData", Node], "list[Dims | None] | None"]
+Rule = Callable[["ShapeData", Node], "list[Found | None] | None"]
 
 
 def _ints(s: ShapeData, n: Node, index: int, name: str) -> list[int] | None:
@@ -46,7 +46,7 @@ def _windows(n: Node, sizes: tuple[Size, ...], kernel: list[int]) -> Iterator[Si
             yield quotient(size + (border - span + stride), stride)
 
 
-def _conv(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, w = s.shape(n.input(0)), s.shape(n.input(1))
     if x is None or w is None or len(x) < 3 or len(x) != len(w):
         return None
@@ -54,7 +54,7 @@ def _conv(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [(x[0], w[0], *_windows(n, x[2:], kernel))] if len(kernel) == len(x) - 2 else None
 
 
-def _conv_transpose(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _conv_transpose(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, w = s.shape(n.input(0)), s.shape(n.input(1))
     if (
         x is None
@@ -74,7 +74,7 @@ def _conv_transpose(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [tuple(result)]
 
 
-def _pool(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _pool(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, kernel = s.shape(n.input(0)), n.attr("kernel_shape")
     if x is None or not kernel or len(kernel) != len(x) - 2:
         return None
@@ -82,16 +82,16 @@ def _pool(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [dims] * len(n.outputs)
 
 
-def _global_pool(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _global_pool(s: ShapeData, n: Node) -> list[Found | None] | None:
     x = s.shape(n.input(0))
     return [(*x[:2], *(1 for _ in x[2:]))] if x is not None else None
 
 
-def _first(s: ShapeData, n: Node) -> list[Dims | None]:
+def _first(s: ShapeData, n: Node) -> list[Found | None]:
     return [s.shape(n.input(0))]
 
 
-def _resize(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _resize(s: ShapeData, n: Node) -> list[Found | None] | None:
     x = s.shape(n.input(0))
     policy = n.attr("keep_aspect_ratio_policy")
     if x is None or policy not in (None, "stretch", b"stretch"):
@@ -110,7 +110,7 @@ def _resize(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [tuple(result)]
 
 
-def _pad(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _pad(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, pads = s.shape(n.input(0)), _ints(s, n, 1, "pads")
     if x is None or pads is None:
         return None
@@ -124,14 +124,14 @@ def _pad(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [tuple(result)]
 
 
-def _tile(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _tile(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, repeats = s.shape(n.input(0)), s.content(n.input(1))
     if x is None or repeats is None or repeats.shape != (len(x),):
         return None
     return [tuple(None if r is None else d * r for d, r in zip(x, repeats.tolist()))]
 
 
-def _split(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _split(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, count = s.shape(n.input(0)), len(n.outputs)
     if x is None:
         return None
@@ -147,7 +147,7 @@ def _split(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [(*x[:axis], size, *x[axis + 1 :]) for size in sizes]
 
 
-def _top_k(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _top_k(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, k = s.shape(n.input(0)), s.content(n.input(1))
     if not x or k is None or k.size != 1:
         return None
@@ -156,12 +156,12 @@ def _top_k(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [dims, dims]
 
 
-def _grid_sample(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _grid_sample(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, grid = s.shape(n.input(0)), s.shape(n.input(1))
     return [(*x[:2], *grid[1:-1])] if x is not None and grid is not None and len(x) == len(grid) else None
 
 
-def _einsum(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _einsum(s: ShapeData, n: Node) -> list[Found | None] | None:
     equation = n.attr("equation")
     text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
     terms, arrow, result = text.partition("->")
@@ -178,30 +178,24 @@ def _einsum(s: ShapeData, n: Node) -> list[Dims | None] | None:
     return [tuple(sizes.get(letter) for letter in result)]
 
 
-def _recurrent(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, hidden = s.shape(n.input(0)), n.attr("hidden_size")
     if x is None or len(x) != 3 or not hidden or n.attr("layout"):
         return None
     directions = 2 if n.attr("direction") in ("bidirectional", b"bidirectional") else 1
-    last: Dims = (directions, x[1], int(hidden))
+    last: Found = (directions, x[1], int(hidden))
     return [(x[0], *last), last, last]
 
 
-def _flatten(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _flatten(s: ShapeData, n: Node) -> list[Found | None] | None:
     x = s.shape(n.input(0))
     if x is None:
         return None
-    axis, result = int(n.attr("axis")), []
-    axis += len(x) if axis < 0 else 0
-    for part in (x[:axis], x[axis:]):
-        total: Size = 1
-        for d in part:
-            total = total * d
-        result.append(total)
-    return [tuple(result)]
+    axis = axis_of(int(n.attr("axis")), len(x))
+    return [(product(x[:axis]), product(x[axis:]))]
 
 
-def _columns(s: ShapeData, n: Node) -> list[Dims | None] | None:
+def _columns(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, columns = s.shape(n.input(0)), n.attr("N")
     return [(*x[:-1], columns)] if x and columns else None
 

@@ -1,0 +1,1 @@
+"""Shapes, and the integers that are computed from shapes, as symbolic expressions."""

@@ -1,0 +1,213 @@
+"""Shapes of what index arithmetic and the operators around it make: one output, whose dims a rule gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.analysis.shapes.sizes import Found, axes_of, axis_of, broadcast, ints, product
+from onnxopt.analysis.symbolic import Size, divide, is_nonnegative
+from onnxopt.graph.node import Node
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
+
+_ENDS: Final = 1 << 62  # from here on, the end of a Slice means all the way
+
+Rule = Callable[["ShapeData", Node], "Found | None"]
+
+
+def _same(s: ShapeData, n: Node) -> Found | None:
+    return s.shape(n.inputs[0])
+
+
+def _matmul(s: ShapeData, n: Node) -> Found | None:
+    a, b = s.shape(n.input(0)), s.shape(n.input(1))
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return None
+    return (*broadcast([a[:-2], b[:-2]]), a[-2], b[-1]) if len(a) > 2 or len(b) > 2 else (a[0], b[1])
+
+
+def _transpose(s: ShapeData, n: Node) -> Found | None:
+    x = s.shape(n.input(0))
+    if x is None:
+        return None
+    perm = n.attr("perm") or list(range(len(x)))[::-1]
+    return tuple(x[i] for i in perm)
+
+
+def _unsqueeze(s: ShapeData, n: Node) -> Found | None:
+    x, axes = s.shape(n.input(0)), axes_of(s, n)
+    if x is None or axes is None:
+        return None
+    rank = len(x) + len(axes)
+    at = {axis_of(a, rank) for a in axes}
+    rest = iter(x)
+    return tuple(1 if i in at else next(rest) for i in range(rank))
+
+
+def _squeeze(s: ShapeData, n: Node) -> Found | None:
+    x, axes = s.shape(n.input(0)), axes_of(s, n)
+    if x is None or not axes:  # without axes the sizes decide
+        return None
+    at = {axis_of(a, len(x)) for a in axes}
+    return tuple(d for i, d in enumerate(x) if i not in at)
+
+
+def _concat(s: ShapeData, n: Node) -> Found | None:
+    shapes = [s.shape(v) for v in n.inputs]
+    known = [x for x in shapes if x is not None]
+    if len(known) < len(shapes) or not known:
+        return None
+    axis = axis_of(n.attr("axis"), len(known[0]))
+    total: Size = 0
+    for x in known:
+        total = total + x[axis]
+    numbers = ([d for d in (x[i] for x in known) if isinstance(d, int)] for i in range(len(known[0])))
+    others: list[Size] = [next(iter(ints), known[0][i]) for i, ints in enumerate(numbers)]
+    return (*others[:axis], total, *others[axis + 1 :])
+
+
+def _gather(s: ShapeData, n: Node) -> Found | None:
+    x, indices = s.shape(n.input(0)), s.shape(n.input(1))
+    if x is None or indices is None:
+        return None
+    axis = axis_of(n.attr("axis"), len(x))
+    return (*x[:axis], *indices, *x[axis + 1 :])
+
+
+def _gather_nd(s: ShapeData, n: Node) -> Found | None:
+    x, indices = s.shape(n.input(0)), s.shape(n.input(1))
+    if x is None or not indices or not isinstance(indices[-1], int):
+        return None
+    return (*indices[:-1], *x[n.attr("batch_dims") + indices[-1] :])
+
+
+def _like_indices(s: ShapeData, n: Node) -> Found | None:
+    return s.shape(n.input(1))
+
+
+def _gemm(s: ShapeData, n: Node) -> Found | None:
+    a, b = s.shape(n.input(0)), s.shape(n.input(1))
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return None
+    return a[1 if n.attr("transA") else 0], b[0 if n.attr("transB") else 1]
+
+
+def _slice(s: ShapeData, n: Node) -> Found | None:
+    x = s.shape(n.input(0))
+    starts, ends = s.content(n.input(1)), s.content(n.input(2))
+    if x is None or starts is None or ends is None:
+        return None
+    given = n.input(3)
+    axes = list(range(starts.size)) if given is None else ints(s.content(given))
+    steps = [1] * starts.size if n.input(4) is None else ints(s.content(n.input(4)))
+    if axes is None or steps is None:
+        return None
+    result: list[Size | None] = list(x)
+    for start, end, axis, step in zip(starts.reshape(-1), ends.reshape(-1), axes, steps, strict=True):
+        axis = axis_of(axis, len(x))
+        result[axis] = _extent(x[axis], start, end, step)
+    return tuple(result)
+
+
+def _extent(size: Size, start: Size | None, end: Size | None, step: int) -> Size | None:
+    """Elements of [start:end:step]; None where that depends on how they compare."""
+    if step != 1 or start is None or end is None:
+        if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+            return len(range(size)[slice(start, None if step < 0 and end < -size else end, step)])
+        return None
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(size)[start:end])
+    if isinstance(end, int) and end >= _ENDS:
+        end = size
+    if isinstance(end, int) and end < 0:
+        end = size + end
+    if isinstance(start, int) and start < 0:
+        start = size + start
+    if start == 0 and end == size:
+        return size
+    # The clamped form is the plain one only where 0 ≤ start ≤ end ≤ size is proven.
+    inside = is_nonnegative(start) and is_nonnegative(end - start) and is_nonnegative(size - end)
+    return end - start if inside else None
+
+
+def _reshape(s: ShapeData, n: Node) -> Found | None:
+    x, target = s.shape(n.input(0)), s.content(n.input(1))
+    if target is None:
+        return None
+    result: list[Size | None] = []
+    for i, t in enumerate(target.reshape(-1).tolist()):
+        if t == 0 and not n.attr("allowzero", 0):
+            t = x[i] if x is not None and i < len(x) else None
+        result.append(t)
+    if -1 in result and x is not None:
+        others = [t for t in result if t != -1]
+        result[result.index(-1)] = None if None in others else divide(product(x), product(others))
+    return tuple(None if t == -1 else t for t in result)
+
+
+def _expand(s: ShapeData, n: Node) -> Found | None:
+    x, target = s.shape(n.input(0)), s.content(n.input(1))
+    if x is None or target is None or None in target.reshape(-1).tolist():
+        return None
+    return broadcast([x, tuple(target.reshape(-1).tolist())])
+
+
+def _filled(s: ShapeData, n: Node) -> Found | None:
+    target = s.content(n.input(0))
+    return None if target is None else tuple(target.reshape(-1).tolist())
+
+
+def _range(s: ShapeData, n: Node) -> Found | None:
+    start, limit, delta = (s.content(n.input(i)) for i in range(3))
+    if start is None or limit is None or delta is None or delta.item() != 1:
+        return None
+    if start.item() is None or limit.item() is None:
+        return None
+    count = limit.item() - start.item()
+    return (count,) if is_nonnegative(count) else None
+
+
+def _reduce(s: ShapeData, n: Node) -> Found | None:
+    x, axes = s.shape(n.input(0)), axes_of(s, n)
+    if x is None or axes is None:
+        return None
+    at = {axis_of(a, len(x)) for a in axes}
+    if n.attr("keepdims", 1):
+        return tuple(1 if i in at else d for i, d in enumerate(x))
+    return tuple(d for i, d in enumerate(x) if i not in at)
+
+
+ELEMENTWISE: Final = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual"),
+        *("Greater", "GreaterOrEqual", "Where", "PRelu"),
+    }
+)
+SHAPES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(
+        (
+            *("Abs", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
+            *("Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal"),
+            *("Relu", "Round", "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt"),
+            *("CumSum", "Tanh", "Trilu"),
+        ),
+        _same,
+    ),
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), _reduce),
+    "Concat": _concat,
+    "ConstantOfShape": _filled,
+    "Expand": _expand,
+    "Gather": _gather,
+    "GatherElements": _like_indices,
+    "GatherND": _gather_nd,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,188 @@
+"""Integers that are computed from shapes: a rule gives the elements of the one output, None for what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis.shapes.sizes import axes_of, axis_of, ints, product
+from onnxopt.analysis.symbolic import LARGEST, differs, divide
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
+
+SMALL: Final = 64  # elements; what is larger is data, not a shape
+INTEGERS: Final = frozenset({TensorProto.INT64, TensorProto.INT32})
+
+
+def _shape_of(s: ShapeData, n: Node) -> Array | None:
+    x = s.shape(n.input(0))
+    if x is None:
+        return None
+    stop = n.attr("end")
+    return _objects(x[slice(int(n.attr("start") or 0), None if stop is None else int(stop))])
+
+
+def _size_of(s: ShapeData, n: Node) -> Array | None:
+    x = s.shape(n.input(0))
+    return None if x is None else _objects(product(x))
+
+
+def _objects(values: Any) -> Array:
+    result = np.empty(len(values) if isinstance(values, tuple) else (), dtype=object)
+    result[...] = values if not isinstance(values, tuple) else list(values) if values else result
+    return result
+
+
+def _handed_on(s: ShapeData, n: Node) -> Array | None:
+    return s.content(n.input(0))
+
+
+def _cast(s: ShapeData, n: Node) -> Array | None:
+    x, to = s.content(n.input(0)), n.attr("to")
+    if x is None or to not in INTEGERS:
+        return None
+    result = np.empty(x.shape, dtype=object)
+    for i in np.ndindex(x.shape):
+        result[i] = _as_integer(x[i], to)
+    return result
+
+
+def _as_integer(element: Any, to: int) -> Any:
+    """A size fits 32 bits, which is what runtimes index with; other numbers have to be looked at."""
+    if isinstance(element, (bool, int)):
+        return int(element) if to == TensorProto.INT64 or abs(int(element)) < 1 << 31 else None
+    return element if to == TensorProto.INT64 or element is None or len(element.terms) == 1 else None
+
+
+def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[ShapeData, Node], Array | None]:
+    def apply(s: ShapeData, n: Node) -> Array | None:
+        a, b = s.content(n.input(0)), s.content(n.input(1))
+        if a is None or b is None:
+            return None
+        x, y = np.broadcast_arrays(a, b)
+        result = np.empty(x.shape, dtype=object)
+        for i in np.ndindex(x.shape):
+            made = None if x[i] is None or y[i] is None else function(x[i], y[i])
+            result[i] = None if isinstance(made, int) and abs(made) >= LARGEST else made
+        return result
+
+    return apply
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return None if b == 0 else int(a / b) if abs(a) < 1 << 50 else None
+    return divide(a, b) if isinstance(b, int) else None
+
+
+def _equal(a: Any, b: Any) -> bool | None:
+    return True if a == b else False if differs(a, b) else None
+
+
+def _where(s: ShapeData, n: Node) -> Array | None:
+    condition, a, b = (s.content(n.input(i)) for i in range(3))
+    if condition is None or a is None or b is None:
+        return None
+    c, x, y = np.broadcast_arrays(condition, a, b)
+    result = np.empty(c.shape, dtype=object)
+    for i in np.ndindex(c.shape):
+        result[i] = None if c[i] is None else x[i] if c[i] else y[i]
+    return result
+
+
+def _gathered(s: ShapeData, n: Node) -> Array | None:
+    x, indices = s.content(n.input(0)), s.content(n.input(1))
+    if x is None or x.ndim == 0 or ints(indices) is None or indices is None:
+        return None
+    at = np.array(indices.tolist(), np.int64).reshape(indices.shape)
+    axis = axis_of(n.attr("axis"), x.ndim)
+    if ((at < -x.shape[axis]) | (at >= x.shape[axis])).any():
+        return None
+    taken = np.take(x, at, axis=axis)
+    return taken if isinstance(taken, np.ndarray) and taken.dtype == object else _objects(taken)
+
+
+def _sliced(s: ShapeData, n: Node) -> Array | None:
+    x = s.content(n.input(0))
+    parameters = [None if n.input(i) is None else ints(s.content(n.input(i))) for i in (1, 2, 3, 4)]
+    missing = any(n.input(i) is not None and p is None for i, p in zip((1, 2, 3, 4), parameters))
+    if x is None or missing or x.ndim != 1 or parameters[0] is None or parameters[1] is None:
+        return None
+    if len(parameters[0]) != 1 or (parameters[2] is not None and parameters[2] not in ([0], [-1])):
+        return None
+    step = 1 if parameters[3] is None else parameters[3][0]
+    start, end = parameters[0][0], parameters[1][0]
+    return x[slice(start, None if step < 0 and end < -len(x) else end, step)]
+
+
+def _joined(s: ShapeData, n: Node) -> Array | None:
+    parts = [s.content(v) for v in n.inputs]
+    known = [p for p in parts if p is not None]
+    if not known or any(p.ndim == 0 for p in known):
+        return None
+    if len(known) < len(parts):  # a part is unknown: its elements are, if their number is known
+        if n.attr("axis") not in (0, -1) or any(p.ndim != 1 for p in known):
+            return None
+        known = []
+        for v, part in zip(n.inputs, parts):
+            dims = s.shape(v)
+            length = dims[0] if dims is not None and len(dims) == 1 else None
+            if not isinstance(length, int) or length > SMALL:
+                return None
+            known.append(np.full(length, None, dtype=object) if part is None else part)
+    return np.concatenate(known, axis=n.attr("axis"))
+
+
+def _reshaped(s: ShapeData, n: Node) -> Array | None:
+    x, dims = s.content(n.input(0)), s.shape(n.outputs[0])
+    numbers = [d for d in dims if isinstance(d, int)] if dims is not None else []
+    if x is None or dims is None or len(numbers) < len(dims) or int(np.prod(numbers)) != x.size:
+        return None
+    return x.reshape(numbers)
+
+
+def _filled_with(s: ShapeData, n: Node) -> Array | None:
+    target = ints(s.content(n.input(0)))
+    value = n.attr("value")
+    if target is None or value is None or value.dtype.kind not in "iu" or int(np.prod(target)) > SMALL:
+        return None
+    result = np.empty(target, dtype=object)
+    result[...] = int(value.reshape(-1)[0])
+    return result
+
+
+def _multiplied(s: ShapeData, n: Node) -> Array | None:
+    x = s.content(n.input(0))
+    if x is None or x.ndim != 1 or None in x.tolist() or axes_of(s, n) not in (None, [0], [-1]):
+        return None
+    total = _objects(product(x.tolist()))
+    return total.reshape(1) if n.attr("keepdims", 1) else total
+
+
+CARRIED: Final = INTEGERS | {TensorProto.BOOL}
+CONTENTS: Final[dict[str, Callable[[ShapeData, Node], Array | None]]] = {
+    "Add": _arithmetic(lambda a, b: a + b),
+    "Cast": _cast,
+    "Concat": _joined,
+    "ConstantOfShape": _filled_with,
+    "Div": _arithmetic(_quotient),
+    "Equal": _arithmetic(_equal),
+    "Gather": _gathered,
+    "Identity": _handed_on,
+    "Mul": _arithmetic(lambda a, b: a * b),
+    "ReduceProd": _multiplied,
+    "Reshape": _reshaped,
+    "Shape": _shape_of,
+    "Size": _size_of,
+    "Slice": _sliced,
+    "Squeeze": _reshaped,
+    "Sub": _arithmetic(lambda a, b: a - b),
+    "Unsqueeze": _reshaped,
+    "Where": _where,
+}

@@ -1,0 +1,51 @@
+"""What rules on shapes have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.analysis.symbolic import Size
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
+
+Dims = tuple[Size, ...]
+Found = tuple[Size | None, ...]  # None: a dim that is not known
+
+
+def broadcast(shapes: list[Dims]) -> Found:
+    """The shape of an elementwise result; None where it is one of two symbols."""
+    rank = max(map(len, shapes))
+    result: list[Size | None] = []
+    for i in range(rank):
+        sizes = {s[i - rank + len(s)] for s in shapes if i - rank + len(s) >= 0} - {1}
+        numbers = [d for d in sizes if isinstance(d, int)]
+        # A symbol beside a number other than one is either one or that number.
+        result.append(numbers[0] if numbers else next(iter(sizes), 1) if len(sizes) <= 1 else None)
+    return tuple(result)
+
+
+def product(sizes: Any) -> Size:
+    total: Size = 1
+    for d in sizes:
+        total = total * d
+    return total
+
+
+def axis_of(axis: int, rank: int) -> int:
+    return axis + rank if axis < 0 else axis
+
+
+def ints(content: Array | None) -> list[int] | None:
+    """A known vector of plain numbers."""
+    if content is None:
+        return None
+    values = content.reshape(-1).tolist()
+    return values if all(isinstance(v, int) for v in values) else None
+
+
+def axes_of(s: ShapeData, n: Node) -> list[int] | None:
+    given = n.attr("axes")
+    return list(given) if given else ints(s.content(n.input(1)))

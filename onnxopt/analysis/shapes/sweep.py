@@ -1,0 +1,147 @@
+"""One sweep over a graph, that learns the shapes of its values and the small integers computed from them.
+
+onnx's inference knows the operators, but gives a new name to every dim it cannot express. One sweep in the order of the
+nodes, over what it found, carries sums and products of symbols through the index arithmetic that exporters write:
+Shape, Gather, Concat, Mul, …, and back into the shapes of Reshape, Expand, Range and Slice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
+from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL
+from onnxopt.analysis.shapes.operators import RULES
+from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
+from onnxopt.analysis.symbolic import Expr, Size, TooComplex, symbol
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.node import Node
+from onnxopt.graph.reader import function_label
+from onnxopt.graph.value import Value
+from onnxopt.protos import Array
+
+_unnamed = itertools.count()
+
+
+@dataclass(eq=False)
+class ShapeData:
+    """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int,
+    Expr, bool, or None where an element is unknown."""
+
+    dims: dict[Value, Dims] = field(default_factory=dict)
+    contents: dict[Value, Array] = field(default_factory=dict)
+
+    def shape(self, v: Value | None) -> Dims | None:
+        """The dims of `v`, None while its rank is unknown. What has no name gets one, which becomes a fact."""
+        if v is None:
+            return None
+        found = self.dims.get(v)
+        if found is None:
+            known = types.shape(v)
+            if known is None:
+                return None
+            found = self.dims[v] = tuple(_size(d) for d in known)
+            if None in known:
+                v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
+        return found
+
+    def content(self, v: Value | None) -> Array | None:
+        if v is None:
+            return None
+        found = self.contents.get(v)
+        if found is None and v.constant:
+            data_type, dims = v.constant_type()
+            if data_type in INTEGERS and math.prod(dims) <= SMALL:
+                found = np.array(v.array.tolist(), dtype=object).reshape(dims)
+                self.contents[v] = found
+        return found
+
+    def sweep(self, graph: Graph) -> Iterator[Node]:
+        """Visits the nodes of `graph` in order; yields each when what it makes is known."""
+        for node in graph:
+            self._visit(node)
+            yield node
+
+    def _visit(self, node: Node) -> None:
+        if node.has_references:
+            return
+        rule = RULES.get(node.op)
+        if rule is not None and not (node.domain and _is_function(node)):
+            with suppress(TooComplex):
+                self._learn_all(node, rule(self, node) or [])
+        if len(node.outputs) != 1 or node.outputs[0] is None:
+            return
+        value = node.outputs[0]
+        with suppress(TooComplex):
+            self._visit_shape(node, value)
+        with suppress(TooComplex):
+            self._visit_data(node, value)
+
+    def _learn_all(self, node: Node, found: Sequence[Found | None]) -> None:
+        for i, (v, dims) in enumerate(zip(node.outputs, found)):
+            if v is not None and dims is not None:
+                self._learn(v, dims)
+                if node.domain == "com.microsoft" and not i and not v.dtype and node.inputs[0] is not None:
+                    v.dtype = types.dtype(node.inputs[0])  # inference knows nothing of it
+
+    def _visit_shape(self, node: Node, value: Value) -> None:
+        rule = SHAPES.get(node.op)
+        dims = rule(self, node) if rule is not None else self._like_inputs(node) if node.op in ELEMENTWISE else None
+        if dims is not None:
+            self._learn(value, dims)
+
+    def _visit_data(self, node: Node, value: Value) -> None:
+        data = CONTENTS.get(node.op)
+        if data is not None and (node.op == "Shape" or types.dtype(value) in CARRIED):
+            content = data(self, node)
+            if content is not None and content.size <= SMALL:
+                self.contents[value] = content
+
+    def _learn(self, value: Value, dims: Found) -> None:
+        """What was found out, where inference does not know a number; it becomes a fact of the value."""
+        known = types.shape(value)
+        if known == dims:  # numbers, all of them
+            self.dims[value] = tuple(_size(d) for d in known)
+            return
+        if known is not None and len(known) != len(dims):
+            return
+        before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
+        found = tuple(_better(k, d) for k, d in zip(before, dims))
+        named = tuple(d if isinstance(d, Expr) else _size(d) for d in found)
+        self.dims[value] = named
+        facts = tuple(d if isinstance(d, int) else d.name for d in named)
+        if facts != value.shape and not value.constant:
+            types.learn(value, facts)
+
+    def _like_inputs(self, node: Node) -> Found | None:
+        shapes = [self.shape(v) for v in node.inputs if v is not None]
+        return None if not shapes or any(s is None for s in shapes) else broadcast([s for s in shapes if s is not None])
+
+
+def _is_function(node: Node) -> bool:
+    """Does the model say itself what an operator of a foreign domain is?"""
+    label = function_label(node.domain, node.proto.op_type, node.proto.overload)
+    return node.graph is None or label in node.graph.model.functions
+
+
+def _better(known: int | str | None, found: Size | None) -> int | str | Size | None:
+    """Both are true: numbers say most, then what is made of the inputs' own symbols."""
+    if isinstance(known, int) or found is None:
+        return known
+    if isinstance(found, int) or known is None:
+        return found
+    return known if "@" in found.name and "@" not in known else found
+
+
+def _size(d: int | str | None) -> Size:
+    if isinstance(d, int):
+        return d
+    return symbol(d if d is not None else f"?{next(_unnamed)}@")
