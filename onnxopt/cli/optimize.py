@@ -199,19 +199,6 @@ def optimize(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )
     allow_unverified |= not telling.to_machines
-    single = Single(
-        report_file,
-        reproducer,
-        zero_weights,
-        strict,
-        allow_unverified,
-        verbose,
-        max_rewrites,
-        external,
-        begin,
-        end,
-        stats,
-    )
     if plain and models[1] == "-":
         if form == "json":
             raise UsageError(
@@ -221,12 +208,29 @@ def optimize(
     if plain:
         from onnxopt.cli.streams import is_stream, streams
 
+        single = Single(
+            verify_options=verify_options,
+            telling=telling,
+            given=given,
+            provenance=provenance,
+            report_file=report_file,
+            reproducer=reproducer,
+            zero_weights=zero_weights,
+            strict=strict,
+            allow_unverified=allow_unverified,
+            verbose=verbose,
+            max_rewrites=max_rewrites,
+            external=external,
+            inputs=begin,
+            outputs=end,
+            stats=stats,
+        )
         source, destination = models
         if not (is_stream(source) or is_stream(destination)):
-            code = single.run(Path(source), Path(destination), verify_options, telling, given, provenance)
+            code = single.run(Path(source), Path(destination))
         else:
             with streams(source, destination) as (read, made):
-                code = single.run(read, made, verify_options, telling, given, provenance, models)
+                code = single.run(read, made, models)
         sys.exit(code) if code else None
         return
     from onnxopt.batch import Job
