@@ -13,7 +13,14 @@ from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_values, names
 from onnxopt.cli.feeds import input_option, verify_dim_option
-from onnxopt.cli.options import external_option, make_options, memory_option, pipeline_options
+from onnxopt.cli.options import (
+    external_option,
+    make_options,
+    memory_option,
+    pipeline_options,
+    seed_option,
+    timeout_option,
+)
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.single import Single
 from onnxopt.cli.telling import Telling
@@ -95,8 +102,8 @@ if TYPE_CHECKING:
     "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
 )
 @click.option("--atol", type=float, help="Largest absolute difference.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds verification may take.")
+@seed_option
+@timeout_option("verification")
 @memory_option
 @click.option("--max-rewrites", type=click.IntRange(0), help="Stop after so many rewrites.")
 @click.option(
