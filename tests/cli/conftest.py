@@ -16,6 +16,11 @@ SCRIPT = Path(sys.executable).with_name("onnxopt")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, and what it holds."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
