@@ -24,6 +24,21 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+def shown_on(terminal: int) -> bytes:
+    """All that comes to this side of a pseudo-terminal, until the other is closed; then this one is too."""
+    data = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 1 << 16)
+        except OSError:  # nobody has it open any more
+            break
+        if not chunk:
+            break
+        data += chunk
+    os.close(terminal)
+    return data
+
+
 def statuses(text: str) -> list[str]:
     """The outcomes of a run's models, of the JSON that it prints."""
     return [o["status"] for o in json.loads(text)["models"]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from tests.cli.conftest import SCRIPT, Run
+from tests.cli.conftest import SCRIPT, Run, shown_on
 from tests.cli.verify.conftest import BATCH, CHAIN
 
 
@@ -24,17 +24,8 @@ def on_a_terminal(folder: Path, *args: str) -> tuple[int, str]:
     command = [SCRIPT, *args]
     with subprocess.Popen(command, cwd=folder, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
         os.close(terminal)
-        text = b""
-        while True:
-            try:
-                chunk = os.read(main, 4096)
-            except OSError:  # the other side is closed
-                break
-            if not chunk:
-                break
-            text += chunk
-    os.close(main)
-    return process.returncode, text.decode()
+        text = shown_on(main).decode()
+    return process.returncode, text
 
 
 def test_a_table_on_a_terminal(write: Any, tmp_path: Path) -> None:
