@@ -56,22 +56,31 @@ def ends_formula(x: Value, factor: Array) -> bool:
 
 def _normalized(x: Value) -> bool:
     """Is it y / sqrt(…) or y (1 / sqrt(…)), the end of a LayerNormalization or RMSNormalization but for its scale?"""
-    node = x.producer
+    node = _maker(x)
     if node is not None and node.op == "Mul":
-        inverse = (v.producer for v in node.inputs if v is not None)
+        inverse = (_maker(v) for v in node.inputs)
         return any(n is not None and n.op in ("Div", "Reciprocal") and _made_by(n.inputs[-1], "Sqrt") for n in inverse)
     return node is not None and node.op == "Div" and _made_by(node.inputs[1], "Sqrt")
 
 
 def _gated(x: Value) -> bool:
     """Is it y (1 + erf(…)) or y (1 + tanh(…)), twice a Gelu?"""
-    node = x.producer
+    node = _maker(x)
     gates = node.inputs if node is not None and node.op == "Mul" else ()
-    sums = (v.producer for v in gates if v is not None)
+    sums = (_maker(v) for v in gates)
     return any(
         n is not None and n.op == "Add" and any(_made_by(v, f) for v in n.inputs for f in ("Erf", "Tanh")) for n in sums
     )
 
 
 def _made_by(value: Value | None, op: str) -> bool:
-    return value is not None and value.producer is not None and value.producer.op == op
+    node = _maker(value)
+    return node is not None and node.op == op
+
+
+def _maker(value: Value | None) -> Node | None:
+    """What computes `value`, whatever hands it on: a Cast that is going to go hides no formula."""
+    node = value.producer if value is not None else None
+    while node is not None and node.op in ("Cast", "Identity") and node.inputs[0] is not None:
+        node = node.inputs[0].producer
+    return node
