@@ -76,9 +76,9 @@ def _split_of(m: Match, part: Value | None) -> Node | None:
     return split if a == b or (rank is not None and a % rank == b % rank) else None
 
 
-@rewrite(op.Unsqueeze(op.Unsqueeze(var("x"), const("a"), name="inner"), const("b"), name="outer"))
+@rewrite(op.Unsqueeze(op.Unsqueeze(var("x"), const("a"), name="inner", shared=True), const("b"), name="outer"))
 def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b)."""
+    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b), whoever else reads the inner one."""
     rank = m.rank(x)
     m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
     middle, last = (rank or 0) + a.size, (rank or 0) + a.size + b.size
@@ -116,9 +116,9 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     return result
 
 
-@rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape"), const("axes"), name="squeeze"))
+@rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True), const("axes"), name="squeeze"))
 def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
-    """Squeeze(Reshape(x, target), axes) = Reshape(x, target without the axes)."""
+    """Squeeze(Reshape(x, target), axes) = Reshape(x, target without the axes), whoever else reads the inner one."""
     result: Value = m.op.Reshape(x, m.const(_without(m, target, axes)), like=m.reshape)
     return result
 

@@ -8,6 +8,7 @@ from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, falsy, one_of, op, rewrite, var
+from onnxopt.rewriting.forms import operands
 
 _KEEP_ORDER = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -33,9 +34,11 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
     return result
 
 
-@rewrite(op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", allowzero=falsy), const("axes")))
+@rewrite(
+    op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True, allowzero=falsy), const("axes"))
+)
 def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
-    """Unsqueeze(Reshape(x, target), axes) = Reshape(x, target with ones at the axes)."""
+    """Unsqueeze(Reshape(x, target), axes) = Reshape(x, target with ones at the axes), whoever else reads the inner."""
     m.require(target.ndim == 1 and axes.size > 0, "no axes, or no target")
     rank = target.size + axes.size
     at = {int(i) % rank for i in axes.reshape(-1)}
@@ -57,6 +60,29 @@ def flatten_of_reshape(m: Match, x: Value) -> Value:
     return result
 
 
+@rewrite(op.Squeeze(op.Unsqueeze(var("x"), const("a"), name="inner", shared=True), const("b"), name="outer"))
+def squeeze_of_some(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Squeeze(Unsqueeze(x, a), b) = Unsqueeze(x, a without b), or Squeeze(x, b without a)."""
+    rest = _left_over(m, x, a, b)
+    m.require(rest is not None, "not provably some of the axes")
+    kind, axes = rest or ("", [])
+    result: Value = getattr(m.op, kind)(x, m.const(np.array(axes, np.int64)))
+    return result
+
+
+def _left_over(m: Match, x: Value, a: Array, b: Array) -> tuple[str, list[int]] | None:
+    """What Squeeze at `b` leaves of Unsqueeze at `a`; None where that is nothing, or both."""
+    rank = m.rank(x)
+    if rank is None and (min(a, default=0) < 0 or min(b, default=0) < 0):
+        return None
+    put, taken = ({int(i) + ((rank or 0) + a.size) * (i < 0) for i in axes.reshape(-1)} for axes in (a, b))
+    if taken < put:
+        return "Unsqueeze", [i - sum(j < i for j in taken) for i in sorted(put - taken)]
+    if put < taken:
+        return "Squeeze", [i - sum(j < i for j in put) for i in sorted(taken - put)]
+    return None
+
+
 _ONES = one_of("Squeeze", "Unsqueeze")
 
 
@@ -65,12 +91,28 @@ def ones_elsewhere(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Unsqueeze(Squeeze(x, a), b) = Reshape(x, dims of the result), and so the other way round."""
     if m.inner.op == m.outer.op:
         m.skip()
+    m.require(not _goes_alone(m, x, a), "the Squeeze takes back what is put there before")
     dims = m.shape(m.outer.output)
     m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
     target = [d if isinstance(d, int) else -1 for d in dims or ()]
     m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
     result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
     return result
+
+
+def _goes_alone(m: Match, x: Value, axes: Array) -> bool:
+    """Is one of the two what a Squeeze and the Unsqueeze before it leave? As a Reshape it would be hidden."""
+    if m.inner.op == "Unsqueeze":
+        return _left_over(m, x, axes, m.value("b").array) is not None
+    before = x.producer
+    if before is None or before.op != "Unsqueeze":
+        return False
+    given = operands(before)
+    source, put = given[0], given[1] if len(given) > 1 else None
+    if source is None or put is None or not put.constant:
+        return False
+    same = sorted(put.array.tolist()) == sorted(axes.tolist())
+    return same or _left_over(m, source, put.array, axes) is not None
 
 
 @rewrite(op.Reshape(op.Reshape(var("x"), var("inner"), shared=True), var("target"), name="outer"))
@@ -138,6 +180,7 @@ class ReshapeChains(RewritePass):
         transpose_of_ones,
         unsqueeze_of_reshape,
         flatten_of_reshape,
+        squeeze_of_some,
         ones_elsewhere,
         reshape_there_and_back,
         transposes_around_unsqueeze,
