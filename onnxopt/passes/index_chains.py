@@ -10,10 +10,14 @@ from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
 
 
-@rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather"), const("axes")))
+@rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
 def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
     """Unsqueeze(Gather(x, i, axis), axis) = Gather(x, [i], axis)."""
     rank, axis = m.rank(x), int(m.gather.attr("axis"))
+    # One element is picked again sooner than it is told who else reads it; more are copied only once.
+    m.require(
+        rank == 1 or m.gather.output.only_user is m.anchor, "what is gathered is used elsewhere, and may be large"
+    )
     m.require(index.ndim == 0 and axes.size == 1, "more than one element or axis")
     place = int(axes.reshape(-1)[0])
     m.require(rank is not None or min(place, axis) >= 0, "negative axes of an unknown rank")
