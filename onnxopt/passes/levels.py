@@ -9,7 +9,7 @@ from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
-    "split-sequences,merge-chains,index-chains,reshape-chains,common-subexpressions,clip-chains,slices-to-split"
+    "split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,common-subexpressions,clip-chains,slices-to-split"
 )
 _FOLDS: Final = (
     "conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic,"
