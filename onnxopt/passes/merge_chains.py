@@ -7,11 +7,12 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import operands
 
 
@@ -147,7 +148,8 @@ def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
         assert reshape is not None
         x, shape = reshape.inputs
         m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
-        assert shape is not None
+        assert shape is not None and x is not None
+        m.require(not types.same_shape(x, v), "a part is a Reshape that is going to go")
         parts.append(m.op.Reshape(x, m.const(_without(m, shape.array, axes)), like=reshape))
     result: Value = m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
     return result
@@ -242,7 +244,7 @@ _FAR = np.iinfo(np.int64).max
 
 @rewrite(
     op.Slice(
-        op.Slice(var("x"), const("s1"), const("e1"), const("a1"), const("t1").opt()),
+        op.Slice(var("x"), const("s1"), const("e1"), const("a1"), const("t1").opt(), name="inner", shared=True),
         const("s2"),
         const("e2"),
         const("a2"),
@@ -263,6 +265,7 @@ def slice_of_slice(
     t2: Array | None,
 ) -> Value:
     """x[s1:e1][s2:e2] = x[s1 + s2 : min(e1, s1 + e2)] along one axis; along different axes, one Slice does both."""
+    only_read_by(m, m.inner, "Slice")
     rank = m.rank(x)
     m.require(rank is not None or ((a1 >= 0).all() and (a2 >= 0).all()), "negative axes of an unknown rank")
     cuts: dict[int, tuple[int, int, int]] = {}

@@ -146,7 +146,11 @@ def _ones(dims: Shape, rest: Shape) -> list[int] | None:
     return None if left else axes
 
 
-@rewrite(op.Transpose(op.Unsqueeze(op.Transpose(var("x"), name="first"), const("axes"), name="middle"), name="last"))
+@rewrite(
+    op.Transpose(
+        op.Unsqueeze(op.Transpose(var("x"), name="first", shared=True), const("axes"), name="middle"), name="last"
+    )
+)
 def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     """Transpose(Unsqueeze(Transpose(x, p), a), q) = Unsqueeze(x, b), transposed once if it has to be."""
     first, last = m.first.attr("perm"), m.last.attr("perm")
@@ -160,7 +164,9 @@ def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     middle = [None if i in new else next(rest) for i in range(n)]  # the axes of x, None for those that are new
     order = [middle[i] for i in q]
     moved = [i for i in order if i is not None]
-    turned = x if moved == sorted(moved) else m.op.Transpose(x, perm=moved)
+    in_order = moved == sorted(moved)
+    m.require(in_order or m.first.output.only_user is m.middle, "the first Transpose is used elsewhere")
+    turned = x if in_order else m.op.Transpose(x, perm=moved)
     places = [i for i, axis in enumerate(order) if axis is None]
     result: Value = m.op.Unsqueeze(turned, m.const(np.array(places, np.int64)), like=m.middle)
     return result

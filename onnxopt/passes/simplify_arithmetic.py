@@ -7,7 +7,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var, widens, without_ones
+from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var, widens, without_ones
 
 
 @rewrite(op.Mul(var("x"), either(op.Div(1, var("y")), op.Reciprocal(var("y")))))
@@ -18,19 +18,19 @@ def multiply_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
     return result
 
 
-@rewrite(op.Mul(op.Mul(var("x"), const("a")), const("b")))
+@rewrite(op.Mul(op.Mul(var("x"), const("a"), name="inner", shared=True), const("b")))
 def product_of_factors(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x a) b = x (a b)."""
     return _combined(m, x, a, b, "Mul", np.multiply)
 
 
-@rewrite(op.Add(op.Add(var("x"), const("a")), const("b")))
+@rewrite(op.Add(op.Add(var("x"), const("a"), name="inner", shared=True), const("b")))
 def sum_of_terms(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x + a) + b = x + (a + b)."""
     return _combined(m, x, a, b, "Add", np.add)
 
 
-@rewrite(op.Div(op.Div(var("x"), const("a")), const("b")))
+@rewrite(op.Div(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
 def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x / a) / b = x / (a b)."""
     return _combined(m, x, a, b, "Div", np.multiply)
@@ -38,6 +38,7 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.ufunc) -> Value:
     m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
+    only_read_by(m, m.inner, *(("Add",) if kind == "Add" else ("Mul", "Div")))
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
     with np.errstate(all="ignore"):
         wide = function(a.astype(np.float64), b.astype(np.float64))
@@ -47,13 +48,13 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.uf
     return result
 
 
-@rewrite(op.Mul(op.Div(var("x"), const("a")), const("b")))
+@rewrite(op.Mul(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
 def factor_of_divided(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x / a) b = x (b / a)."""
     return _combined(m, x, b, a, "Mul", np.divide)
 
 
-@rewrite(op.Div(op.Mul(var("x"), const("a")), const("b")))
+@rewrite(op.Div(op.Mul(var("x"), const("a"), name="inner", shared=True), const("b")))
 def divided_product(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x a) / b = x (a / b)."""
     return _combined(m, x, a, b, "Mul", np.divide)

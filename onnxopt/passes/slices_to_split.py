@@ -23,8 +23,8 @@ class SlicesToSplit(GraphPass):
     gaps and overlaps. A rotary embedding halves each head like that.
     """
 
-    # After: slices of a shape that are known otherwise have gone, and what is left shares out nothing.
-    info = PassInfo("slices-to-split", opt_level=1, after=("shape-arithmetic",))
+    # After: slices of a shape that are known otherwise have gone, and those of slices are of what these are cut from.
+    info = PassInfo("slices-to-split", opt_level=1, after=("shape-arithmetic", "merge-chains"))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 10:

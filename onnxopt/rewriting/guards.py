@@ -28,6 +28,18 @@ def widens(m: Match, x: Value, c: Value) -> bool:
     return any(d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
 
 
+def only_read_by(m: Match, node: Node, *ops: str) -> None:
+    """Decline unless all that reads `node` are such operators of its scope, with constants beside it: `node` goes with
+    the last of them, so that it does not matter whether what is equal was computed once or several times."""
+    value = node.output
+
+    def alike(user: Node) -> bool:
+        others = [v for v in user.inputs if v is not value]
+        return user.op in ops and user.graph is node.graph and all(v is None or v.constant for v in others)
+
+    m.require(not value.is_output and all(alike(u) for u in value.users), f"{node.op} output used elsewhere")
+
+
 def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
     """What a Reduce of `x` over dims of one makes, and whether it reduces at all; declines where a dim is another."""
     given = node.input(1)
