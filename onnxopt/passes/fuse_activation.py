@@ -132,7 +132,13 @@ class FuseActivation(RewritePass):
     Applies when: the constants are theirs, and nothing in between is used elsewhere.
     """
 
-    info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",))
+    # Before: a factor of the formula would travel into weights.
+    info = PassInfo(
+        "fuse-activation",
+        opt_level=3,
+        after=("simplify-arithmetic",),
+        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
+    )
     swish: bool = option(False, "Swish too")
     pooling: bool = option(False, "GlobalAveragePool too")
     rules = (gelu, gelu_by_tanh, hard_swish, log_softmax, swish_of_sigmoid, global_average_pool)
