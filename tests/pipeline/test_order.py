@@ -1,8 +1,8 @@
 """Whatever the order of the passes of a round, where none declares that it runs before or after another, as many nodes
 are left, and the same.
 
-Each text below is what an order once spoilt. `ONNXOPT_ORDERS=20 pytest tests/pipeline/test_order.py` tries as many orders,
-on every model of the test cases.
+Each text below is what an order once spoilt. `ONNXOPT_ORDERS=20 pytest tests/pipeline/test_order.py` tries as many
+orders, on every model of the test cases.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ g (float[2, 5, 8] x) => (float[2, 4, 5, 2] y)
     "a zero state, cut out of one": """
 # weights: normal w r b
 g (float[S, N, 3] x) => (y, z)
-<float[1, 8, 3] w, float[1, 8, 2] r, float[1, 16] b, int64 at = {1}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}>
+<float[1, 8, 3] w, float[1, 8, 2] r, float[1, 16] b, int64 i = {1}, int64[1] zero = {0}, int64[1] one = {1},
+ int64[1] two = {2}>
 {
-  s = Shape (x) n = Gather (s, at) m = Unsqueeze (n, zero)
+  s = Shape (x) n = Gather (s, i) m = Unsqueeze (n, zero)
   dims = Concat <axis = 0> (two, m, two) zeros = ConstantOfShape (dims)
   a = Slice (zeros, zero, one, zero) c = Slice (zeros, one, two, zero)
   y = LSTM <hidden_size = 2> (x, w, r, b, , a, a) z = LSTM <hidden_size = 2> (x, w, r, b, , c, c)
