@@ -22,7 +22,7 @@ _CLEAN: Final = "dead-code,deduplicate-constants"
 def _level(folds: str, forms: str) -> str:
     """First all that shrinks; then what weighs one form against another, which has to see the settled graph.
 
-    Within a round the passes keep the order that they declare (`after`, `before`); any other order ends in as many nodes.
+    The lists keep the order that passes declare (`after`, `before`). Any other that does ends in as many nodes.
     """
     return f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({_EXACT},{folds},{forms},{_CLEAN})"
 
