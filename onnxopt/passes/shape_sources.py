@@ -12,6 +12,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
+from onnxopt.rewriting.forms import operands
 
 Dims = list[int | str | None]
 
@@ -130,7 +131,7 @@ class _Shapes:
 
 
 def _dims(value: Value | None) -> Dims | None:
-    """The dims that a vector is made of: a Shape, what is picked of one (a scalar is one dim), or a constant."""
+    """The dims that a vector is made of: a Shape, what is picked (a scalar is one dim) or cut of one, or a constant."""
     if value is None:
         return None
     if value.constant:
@@ -145,14 +146,15 @@ def _dims(value: Value | None) -> Dims | None:
         if shape is None:
             return None
         return list(shape[slice(int(node.attr("start") or 0), None if end is None else int(end))])
-    indices = node.input(1)
-    if node.op != "Gather" or not _made_by_shape(node.inputs[0]) or indices is None or not indices.constant:
+    maker = node.inputs[0].producer
+    dims = _dims(maker.output) if maker is not None and maker.op == "Shape" else None
+    given = operands(node)[1:]
+    if dims is None or not all(v is not None and v.constant and v.array.ndim < 2 for v in given):
         return None
-    dims, at = _dims(node.inputs[0]), indices.array
-    if dims is None or at.ndim > 1 or ((at < -len(dims)) | (at >= len(dims))).any():
-        return None
-    return [dims[i] for i in at.reshape(-1).tolist()]
-
-
-def _made_by_shape(value: Value) -> bool:
-    return value.producer is not None and value.producer.op == "Shape"
+    numbers = [v.array.reshape(-1).tolist() for v in given if v is not None]
+    if node.op == "Gather":
+        return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
+    one_step = len(numbers) < 4 or numbers[3] == [1]
+    if node.op == "Slice" and one_step and len(numbers) >= 2 and len(numbers[0]) == len(numbers[1]) == 1:
+        return dims[numbers[0][0] : numbers[1][0]]
+    return None
