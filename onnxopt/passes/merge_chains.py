@@ -288,9 +288,9 @@ def slice_of_slice(
     return result
 
 
-@rewrite(op.Gather(op.Gather(var("x"), const("i"), name="inner"), const("j"), name="outer"))
+@rewrite(op.Gather(op.Gather(var("x"), const("i"), name="inner", shared=True), const("j"), name="outer"))
 def gather_of_gather(m: Match, x: Value, i: Array, j: Array) -> Value:
-    """Gather(Gather(x, i), j) = Gather(x, i[j]), along the same axis."""
+    """Gather(Gather(x, i), j) = Gather(x, i[j]), along the same axis, whoever else reads the inner one."""
     rank = m.rank(x)
     m.require(i.ndim == 1, "the indices are not a list")
     a, b = int(m.inner.attr("axis")), int(m.outer.attr("axis"))

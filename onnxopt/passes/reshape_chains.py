@@ -15,17 +15,22 @@ _KEEP_ORDER = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 @rewrite(op.Transpose(var("x"), name="transpose"))
 def transpose_of_ones(m: Match, x: Value) -> Value:
-    """Transpose(x) = Reshape(x) where all axes that move past each other, but one, have one element."""
+    """Transpose(x) = Reshape(x), or x, where all axes that move past each other, but one, have one element."""
     before, after = x.producer, m.transpose.output.only_user
     merges = before is not None and before.op in _KEEP_ORDER and x.only_user is m.transpose
-    if not merges and (after is None or after.op not in _KEEP_ORDER or after.inputs[0] is not m.transpose.output):
-        m.skip()  # as it is one node either way, it stays what runtimes know how to merge into products
+    if after is not None and after.op in _KEEP_ORDER and after.inputs[0] is m.transpose.output:
+        merges = True
     dims = m.shape(x)
+    perm = m.transpose.attr("perm") or list(range(len(dims or ())))[::-1]
+    stays = dims is not None and [dims[i] for i in perm] == list(dims)
+    if not merges and not stays:
+        m.skip()  # as it is one node either way, it stays what runtimes know how to merge into products
     m.require(dims is not None, "the rank is unknown")
     assert dims is not None
-    perm = m.transpose.attr("perm") or list(range(len(dims)))[::-1]
     moving = [i for i in perm if dims[i] != 1]
     m.require(moving == sorted(moving), "axes of more than one element change places")
+    if stays:
+        return x
     m.require(m.opset >= 5 and 0 not in dims, "there is no Reshape for it")
     # A 0 copies a dim that stays; what is unknown and moves is -1, which no empty dim may stand beside.
     target = [d if isinstance(d, int) else 0 if i == j else -1 for i, j in enumerate(perm) for d in (dims[j],)]

@@ -23,16 +23,18 @@ _LONGEST: Final = 64  # elements of a vector of dims
 @register
 class ShapeSources(GraphPass):
     """Gather(Shape(y), j) = Gather(Shape(x), i) where the dims are the same symbol, so that one Shape serves both; a
-    Concat of dims that one Shape lists is a Gather.
+    Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only.
 
     Applies when: nothing else reads the Shape that goes, indices are constant, and the other Shape can be there in
-    time.
+    time; x provably has the shape of f(x).
     Exporters ask for the batch wherever they need it: of tokens, of a mask, of a cache.
     """
 
     info = PassInfo("shape-sources", opt_level=1, after=("shape-arithmetic", "index-chains"))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in list(graph.by_op.get("Shape", ())):
+            _climb(node, ctx)
         listed = {n: dims for n in graph.by_op.get("Shape", ()) if (dims := _dims(n.output)) is not None}
         if len(listed) < 2 and not (listed and graph.by_op.get("Concat")):
             return
@@ -42,6 +44,22 @@ class ShapeSources(GraphPass):
             shapes.spare(node, ctx)
         for node in list(graph.by_op.get("Concat", ())):
             shapes.pick_together(node, ctx)
+
+
+def _climb(node: Node, ctx: PassContext) -> None:
+    """Shape(f(x)) = Shape(x)."""
+    while True:
+        value = node.inputs[0]
+        maker = value.producer if value is not None else None
+        if value is None or maker is None or value.is_output or maker.graph is not node.graph:
+            return
+        if any(u.op != "Shape" for u in value.users) or len(maker.used_outputs()) > 1:
+            return
+        same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
+        source = next(same, None)
+        if source is None or not ctx.spend("climbed", at=node):
+            return
+        node.set_input(0, source)
 
 
 class _Shapes:
