@@ -10,9 +10,21 @@ from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var, widens, without_ones
 
 
-@rewrite(op.Mul(var("x"), either(op.Div(1, var("y")), op.Reciprocal(var("y")))))
+def goes(m: Match, reader: str) -> None:
+    """Decline unless all that reads the inner node are such operators: it goes with the last of them."""
+    inner = m.inner.output
+    m.require(not inner.is_output and all(u.op == reader for u in inner.users), f"{m.inner.op} output used elsewhere")
+
+
+@rewrite(
+    op.Mul(
+        var("x"),
+        either(op.Div(1, var("y"), name="inner", shared=True), op.Reciprocal(var("y"), name="inner", shared=True)),
+    )
+)
 def multiply_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
     """x * (1 / y) = x / y."""
+    goes(m, "Mul")
     m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
     result: Value = m.op.Div(x, y, like=m.anchor)
     return result
@@ -74,9 +86,10 @@ def sum_of_one(m: Match, x: Value) -> Value:
     return without_ones(m, m.reduce, x)[0]
 
 
-@rewrite(op.Where(op.Not(var("c")), var("a"), var("b"), name="where"))
+@rewrite(op.Where(op.Not(var("c"), name="inner", shared=True), var("a"), var("b"), name="where"))
 def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
     """Where(not c, a, b) = Where(c, b, a)."""
+    goes(m, "Where")
     result: Value = m.op.Where(c, b, a, like=m.where)
     return result
 
