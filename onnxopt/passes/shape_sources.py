@@ -172,6 +172,10 @@ def _dims(value: Value | None) -> Dims | None:
     numbers = [v.array.reshape(-1).tolist() for v in given if v is not None]
     if node.op == "Gather":
         return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
+    if node.op == "Split":
+        parts = [types.shape(v) if v is not None else None for v in node.outputs[: value.index + 1]]
+        sizes = [p[0] for p in parts if p and isinstance(p[0], int)]
+        return dims[sum(sizes[:-1]) : sum(sizes)] if len(sizes) == len(parts) else None
     one_step = len(numbers) < 4 or numbers[3] == [1]
     if node.op == "Slice" and one_step and len(numbers) >= 2 and len(numbers[0]) == len(numbers[1]) == 1:
         return dims[numbers[0][0] : numbers[1][0]]
