@@ -57,10 +57,15 @@ def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Valu
 @rewrite(op.Flatten(one_of(*_KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
 def flatten_of_reshape(m: Match, x: Value) -> Value:
     """Flatten(Reshape(x)) = Reshape(x, rows, columns)."""
-    dims = m.shape(m.flatten.output)
+    return _reshaped_like(m, x, m.flatten.output)
+
+
+def _reshaped_like(m: Match, x: Value, v: Value) -> Value:
+    """Reshape(x, dims of v), of which one may be unknown."""
+    dims = m.shape(v)
     m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
     target = [d if isinstance(d, int) else -1 for d in dims or ()]
-    m.require(target.count(-1) <= 1 and 0 not in target, "neither rows nor columns are known")
+    m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
     result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
     return result
 
@@ -78,7 +83,7 @@ def squeeze_of_some(m: Match, x: Value, a: Array, b: Array) -> Value:
 def _left_over(m: Match, x: Value, a: Array, b: Array) -> tuple[str, list[int]] | None:
     """What Squeeze at `b` leaves of Unsqueeze at `a`; None where that is nothing, or both."""
     rank = m.rank(x)
-    if rank is None and (min(a, default=0) < 0 or min(b, default=0) < 0):
+    if rank is None and ((a < 0).any() or (b < 0).any()):
         return None
     put, taken = ({int(i) + ((rank or 0) + a.size) * (i < 0) for i in axes.reshape(-1)} for axes in (a, b))
     if taken < put:
@@ -97,12 +102,7 @@ def ones_elsewhere(m: Match, x: Value, a: Array, b: Array) -> Value:
     if m.inner.op == m.outer.op:
         m.skip()
     m.require(not _goes_alone(m, x, a), "the Squeeze takes back what is put there before")
-    dims = m.shape(m.outer.output)
-    m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
-    target = [d if isinstance(d, int) else -1 for d in dims or ()]
-    m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
-    result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
-    return result
+    return _reshaped_like(m, x, m.outer.output)
 
 
 def _goes_alone(m: Match, x: Value, axes: Array) -> bool:
@@ -116,7 +116,7 @@ def _goes_alone(m: Match, x: Value, axes: Array) -> bool:
     source, put = given[0], given[1] if len(given) > 1 else None
     if source is None or put is None or not put.constant:
         return False
-    same = sorted(put.array.tolist()) == sorted(axes.tolist())
+    same = sorted(put.array.reshape(-1).tolist()) == sorted(axes.reshape(-1).tolist())
     return same or _left_over(m, source, put.array, axes) is not None
 
 
