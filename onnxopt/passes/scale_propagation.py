@@ -106,8 +106,7 @@ def _carry_out(graph: Graph, scaled: _Scaled) -> None:
 
 
 def _into_shared(graph: Graph, ctx: PassContext) -> bool:
-    """Weights that several products read take a number that all of these are multiplied by, whoever is first to see
-    that they are the same: a layer that is applied twelve times has them once, or twelve times."""
+    """Weights that several products read, as those of a layer that is applied again, take a number common to all."""
     found: dict[Value, list[_Scaled]] = {}
     for node in (n for op in ("Mul", "Div") for n in graph.by_op.get(op, ())):
         x, factor = _factor(node) or (None, None)

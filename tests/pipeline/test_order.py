@@ -131,7 +131,7 @@ def shuffled(level: int, seed: int) -> Sequential:
 @pytest.mark.parametrize("level", [2, 3])
 def test_any_order_leaves_the_same_nodes(level: int) -> None:
     usual = parse_pipeline(LEVELS[level])
-    orders = [shuffled(level, seed) for seed in range(ORDERS or 6)]
+    orders = [shuffled(level, seed) for seed in range(ORDERS or 4)]
     for name, proto in models():
         expected = left(proto, usual)
         for seed, order in enumerate(orders):
