@@ -86,11 +86,11 @@ def settle(model: Model) -> None:
         update(model)
 
 
-def learn(value: Value, dims: Shape) -> None:
+def learn(value: Value, dims: Shape, asked: bool = False) -> None:
     """`dims` are true of `value`, and say at least as much as what is known. Where they say more, the model is
-    another for those who ask."""
+    another for those who ask; also where nothing was known, if somebody `asked` before."""
     known, value.shape = value.shape, dims
-    if known is not None and any(map(_says_more, dims, known)):
+    if asked if known is None else any(map(_says_more, dims, known)):
         model = value.graph.model
         model.learnt += 1
         for user in value.users:
@@ -185,14 +185,16 @@ class _Facts:
         self.suffix = suffix  # inference invents names anew in every run: the same name of two runs means nothing
         self.found: list[tuple[Value, Shape]] = []
         self.same: dict[str, int | str] = {}
+        self.open = False  # is the rank of some value unknown?
 
     def add(self, model: Model, nodes: Iterable[Node], proto: GraphProto) -> None:
         self._read(model.graph, nodes, proto)
-        model.is_vague = any(d is None or _is_invented(d) for _, dims in self.found for d in dims)
+        again = model.is_vague  # something was left open the last time
+        model.is_vague = self.open or any(d is None or _is_invented(d) for _, dims in self.found for d in dims)
         for value, dims in self.found:
             known = tuple(map(self._best, dims)) if self.same else dims
             if known != value.shape:
-                learn(value, known)
+                learn(value, known, again and not value.unasked)
 
     def _read(self, graph: Graph, nodes: Iterable[Node], proto: GraphProto) -> None:
         by_name: dict[str, tuple[int, Shape | None]] = {}
@@ -215,6 +217,8 @@ class _Facts:
                 dims = tuple(self._merged(a, b, everywhere=graph.owner is None) for a, b in zip(value.shape, dims))
             if dims is not None:
                 self.found.append((value, dims))
+            else:
+                self.open = True
         if graph.owners:
             for node, copy in zip(nodes, proto.node):
                 for a in copy.attribute:

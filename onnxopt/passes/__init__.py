@@ -34,6 +34,7 @@ for _name in (
     "reshape-chains",
     "scale-propagation",
     "shape-arithmetic",
+    "shape-sources",
     "simplify-arithmetic",
     "simplify-einsum",
     "slices-to-split",

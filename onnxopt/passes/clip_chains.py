@@ -7,7 +7,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, op, rewrite, var
+from onnxopt.rewriting import Match, const, only_read_by, op, rewrite, var
 
 # min(max(x, a), b) is monotone, so that g(f(x)) = min(max(x, g(a)), g(b)), whether the ranges overlap or not, and also
 # where a > b, which gives b for every x. NaN stays NaN in all of them.
@@ -37,7 +37,7 @@ def clip(m: Match, x: Value, low: Array, high: Array) -> Value:
 
 @rewrite(
     op.Clip(
-        op.Clip(var("x"), const("a").opt(), const("b").opt()),
+        op.Clip(var("x"), const("a").opt(), const("b").opt(), name="inner", shared=True),
         const("c").opt(),
         const("d").opt(),
         name="outer",
@@ -45,24 +45,27 @@ def clip(m: Match, x: Value, low: Array, high: Array) -> Value:
 )
 def clip_of_clip(m: Match, x: Value, a: Array | None, b: Array | None, c: Array | None, d: Array | None) -> Value:
     """Clip(Clip(x, a, b), c, d) = Clip(x, Clip(a, c, d), Clip(b, c, d))."""
+    only_read_by(m, m.inner, "Clip", "Relu")
     like = next((v for v in (a, b, c, d) if v is not None), None)
     low, high = bounds(m, a, b, like)
     least, most = bounds(m, c, d, like)
     return clip(m, x, np.minimum(np.maximum(low, least), most), np.minimum(np.maximum(high, least), most))
 
 
-@rewrite(op.Clip(op.Relu(var("x")), const("c").opt(), const("d").opt(), name="outer"))
+@rewrite(op.Clip(op.Relu(var("x"), name="inner", shared=True), const("c").opt(), const("d").opt(), name="outer"))
 def clip_of_relu(m: Match, x: Value, c: Array | None, d: Array | None) -> Value:
     """Clip(Relu(x), c, d) = Clip(x, Clip(0, c, d), d), where d is not below c."""
+    only_read_by(m, m.inner, "Clip")
     least, most = bounds(m, c, d, None)
     m.require(least <= most, "the bounds exclude each other")
     low = np.minimum(np.maximum(np.zeros_like(least), least), most)
     return clip(m, x, low, most)
 
 
-@rewrite(op.Relu(op.Clip(var("x"), const("a").opt(), const("b").opt(), name="outer")))
+@rewrite(op.Relu(op.Clip(var("x"), const("a").opt(), const("b").opt(), name="outer", shared=True)))
 def relu_of_clip(m: Match, x: Value, a: Array | None, b: Array | None) -> Value:
     """Relu(Clip(x, a, b)) = Clip(x, Relu(a), Relu(b))."""
+    only_read_by(m, m.outer, "Clip", "Relu")
     low, high = bounds(m, a, b, None)
     return clip(m, x, np.maximum(low, low.dtype.type(0)), np.maximum(high, high.dtype.type(0)))
 

@@ -108,5 +108,6 @@ class ConvAddFolding(RewritePass):
     Not done: constants along other axes, quantized operators, division by zero, weights that overflow their type.
     """
 
-    info = PassInfo("conv-add-folding", opt_level=2)
+    # After: what is computed twice is computed once, which weights of their own would hide.
+    info = PassInfo("conv-add-folding", opt_level=2, after=("common-subexpressions",))
     rules = (fold_add, fold_subtract, fold_subtract_from, fold_multiply, fold_divide, fold_scaled_input)

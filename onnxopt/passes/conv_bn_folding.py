@@ -137,5 +137,6 @@ class ConvBnFolding(RewritePass):
     Not done: training mode, spatial = 0, quantized convolutions, weights that overflow their type.
     """
 
-    info = PassInfo("conv-bn-folding", opt_level=2)
+    # After: what is computed twice is computed once, which weights of their own would hide.
+    info = PassInfo("conv-bn-folding", opt_level=2, after=("common-subexpressions",))
     rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before, fold_after_bn)

@@ -9,7 +9,7 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
 _RECURRENT: Final = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 _HANDING_ON: Final = frozenset(
-    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 
 

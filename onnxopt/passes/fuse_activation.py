@@ -27,10 +27,15 @@ def half_of_product(factor: Pattern) -> Pattern:
     )
 
 
-@rewrite(half_of_product(op.Add(op.Erf(either(op.Div(var("x"), const("k")), op.Mul(var("x"), const("r")))), 1)))
+@rewrite(
+    half_of_product(
+        op.Add(op.Erf(either(op.Div(var("x"), const("k")), op.Mul(var("x"), const("r")))), 1, name="gate", shared=True)
+    )
+)
 def gelu(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | None = None) -> Value:
     """x (1 + erf(x / √2)) / 2 = Gelu(x)."""
     guard(m, x, 20, "Gelu")
+    of_products(m)
     near(m, x, half, 0.5)
     if k is not None:
         near(m, x, k, math.sqrt(2))
@@ -42,12 +47,18 @@ def gelu(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | Non
 
 @rewrite(
     half_of_product(
-        op.Add(op.Tanh(op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))), 1)
+        op.Add(
+            op.Tanh(op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))),
+            1,
+            name="gate",
+            shared=True,
+        )
     )
 )
 def gelu_by_tanh(m: Match, x: Value, half: Array, cubic: Array, root: Array) -> Value:
     """x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = Gelu(x, approximate = tanh)."""
     guard(m, x, 20, "Gelu")
+    of_products(m)
     near(m, x, half, 0.5)
     near(m, x, cubic, 0.044715)
     near(m, x, root, math.sqrt(2 / math.pi))
@@ -104,6 +115,12 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
     m.require(m.dtype(x) in FLOATS, "not floating point")
 
 
+def of_products(m: Match) -> None:
+    """Decline where more than products, each another Gelu of x maybe, reads 1 + erf(…)."""
+    gate = m.gate.output
+    m.require(not gate.is_output and all(u.op == "Mul" for u in gate.users), "Add output used elsewhere")
+
+
 @register
 @dataclass(frozen=True)
 class FuseActivation(RewritePass):
@@ -115,7 +132,13 @@ class FuseActivation(RewritePass):
     Applies when: the constants are theirs, and nothing in between is used elsewhere.
     """
 
-    info = PassInfo("fuse-activation", opt_level=3, after=("simplify-arithmetic",))
+    # Before: a factor of the formula would travel into weights.
+    info = PassInfo(
+        "fuse-activation",
+        opt_level=3,
+        after=("simplify-arithmetic",),
+        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
+    )
     swish: bool = option(False, "Swish too")
     pooling: bool = option(False, "GlobalAveragePool too")
     rules = (gelu, gelu_by_tanh, hard_swish, log_softmax, swish_of_sigmoid, global_average_pool)

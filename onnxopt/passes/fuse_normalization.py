@@ -143,7 +143,13 @@ class FuseNormalization(RewritePass):
     Not done: types other than float32, for which the operators compute in another precision.
     """
 
-    info = PassInfo("fuse-normalization", opt_level=3, after=("simplify-arithmetic",))
+    # Before: a factor of the formula would travel into weights.
+    info = PassInfo(
+        "fuse-normalization",
+        opt_level=3,
+        after=("simplify-arithmetic",),
+        before=("conv-add-folding", "matmul-scale-folding", "scale-propagation"),
+    )
     groups: bool = option(False, "GroupNormalization too")
     rules = (
         layer_normalization,

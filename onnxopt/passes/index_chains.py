@@ -10,10 +10,14 @@ from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
 
 
-@rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather"), const("axes")))
+@rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
 def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
     """Unsqueeze(Gather(x, i, axis), axis) = Gather(x, [i], axis)."""
     rank, axis = m.rank(x), int(m.gather.attr("axis"))
+    # One element is picked again sooner than it is told who else reads it; more are copied only once.
+    m.require(
+        rank == 1 or m.gather.output.only_user is m.anchor, "what is gathered is used elsewhere, and may be large"
+    )
     m.require(index.ndim == 0 and axes.size == 1, "more than one element or axis")
     place = int(axes.reshape(-1)[0])
     m.require(rank is not None or min(place, axis) >= 0, "negative axes of an unknown rank")
@@ -30,20 +34,10 @@ def concat_of_picks(m: Match, first: Value) -> Value:
     if rank is None:
         m.skip()
     axis = int(m.concat.attr("axis")) % rank
-    parts: list[tuple[Value, list[int]] | Value] = []
-    merged = False
-    for v in m.concat.inputs:
-        assert v is not None
-        picked = _picked(m, v, axis)
-        last = parts[-1] if parts else None
-        if picked is None:
-            parts.append(v)
-        elif isinstance(last, tuple) and last[0] is picked[0]:
-            parts[-1] = last[0], last[1] + picked[1]
-            merged = True
-        else:
-            parts.append(picked)
-    if not merged:
+    parts = _parts(m, axis, shared=True)
+    if len(parts) > 1:  # more than one node takes its place
+        parts = _parts(m, axis, shared=False)
+    if len(parts) == len(m.concat.inputs):
         m.skip()
     inputs = [
         p if isinstance(p, Value) else m.op.Gather(p[0], m.const(np.array(p[1], np.int64)), axis=axis) for p in parts
@@ -52,10 +46,29 @@ def concat_of_picks(m: Match, first: Value) -> Value:
     return result
 
 
-def _picked(m: Match, v: Value, axis: int) -> tuple[Value, list[int]] | None:
+def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | Value]:
+    """What is joined; of a tensor that is picked from again and again, all indices. `shared`: also where other Concats
+    read what is picked."""
+    parts: list[tuple[Value, list[int]] | Value] = []
+    for v in m.concat.inputs:
+        assert v is not None
+        picked = _picked(m, v, axis, shared)
+        last = parts[-1] if parts else None
+        if picked is None:
+            parts.append(v)
+        elif isinstance(last, tuple) and last[0] is picked[0]:
+            parts[-1] = last[0], last[1] + picked[1]
+        else:
+            parts.append(picked)
+    return parts
+
+
+def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[int]] | None:
     """What nobody else reads of a tensor whose length along the axis is known: the tensor, and the indices."""
     node = v.producer
-    if node is None or node.op != "Gather" or node.has_references or v.only_user is not m.concat:
+    if node is None or node.op != "Gather" or node.has_references:
+        return None
+    if v.only_user is not m.concat and not (shared and all(u.op == "Concat" for u in v.users) and not v.is_output):
         return None
     x, given = node.inputs[0], node.inputs[1]
     if x is None or given is None or x.constant or not given.constant or given.array.ndim != 1:

@@ -9,28 +9,29 @@ from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
-    "split-sequences,merge-chains,index-chains,reshape-chains,common-subexpressions,clip-chains,slices-to-split"
+    "split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,common-subexpressions,clip-chains,slices-to-split"
 )
-_FOLDS: Final = (
-    "conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,simplify-arithmetic,"
-    "simplify-einsum,implicit-broadcast"
-)
-_OPERATORS: Final = "fuse-normalization,fuse-activation,"  # first: a factor of theirs may travel into weights
-_ALGEBRA: Final = ",linear-composition,parallel-conv-merging"
+_ARITHMETIC: Final = "simplify-arithmetic,simplify-einsum,implicit-broadcast"
+_OPERATORS: Final = "fuse-normalization,fuse-activation"
+_FOLDS: Final = "conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation"
+_ALGEBRA: Final = "linear-composition,parallel-conv-merging"
 _FORMS: Final = "transpose-propagation,flatten-rows,gemm-fusion"
 _CLEAN: Final = "dead-code,deduplicate-constants"
 
 
 def _level(folds: str, forms: str) -> str:
-    """First all that shrinks; then what weighs one form against another, which has to see the settled graph."""
-    return f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({forms},{_EXACT},{folds},{_CLEAN})"
+    """First all that shrinks; then what weighs one form against another, which has to see the settled graph.
+
+    The lists keep the order that passes declare (`after`, `before`). Any other that does ends in as many nodes.
+    """
+    return f"fixpoint({_EXACT},{folds},{_CLEAN}),fixpoint({_EXACT},{folds},{forms},{_CLEAN})"
 
 
 LEVELS: Final = (
     "",  # writes back the bytes it read
     f"fixpoint({_EXACT},{_CLEAN})",
-    _level(_FOLDS, _FORMS),
-    _level(_OPERATORS + _FOLDS + _ALGEBRA, _FORMS + ",merge-parallel,fuse-attention"),
+    _level(f"{_ARITHMETIC},{_FOLDS}", _FORMS),
+    _level(f"{_ARITHMETIC},{_OPERATORS},{_FOLDS},{_ALGEBRA}", f"{_FORMS},merge-parallel,fuse-attention"),
 )
 
 

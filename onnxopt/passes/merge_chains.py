@@ -7,11 +7,12 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import operands
 
 
@@ -76,9 +77,9 @@ def _split_of(m: Match, part: Value | None) -> Node | None:
     return split if a == b or (rank is not None and a % rank == b % rank) else None
 
 
-@rewrite(op.Unsqueeze(op.Unsqueeze(var("x"), const("a"), name="inner"), const("b"), name="outer"))
+@rewrite(op.Unsqueeze(op.Unsqueeze(var("x"), const("a"), name="inner", shared=True), const("b"), name="outer"))
 def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b)."""
+    """Unsqueeze(Unsqueeze(x, a), b) = Unsqueeze(x, a and b), whoever else reads the inner one."""
     rank = m.rank(x)
     m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
     middle, last = (rank or 0) + a.size, (rank or 0) + a.size + b.size
@@ -116,9 +117,9 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     return result
 
 
-@rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape"), const("axes"), name="squeeze"))
+@rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True), const("axes"), name="squeeze"))
 def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
-    """Squeeze(Reshape(x, target), axes) = Reshape(x, target without the axes)."""
+    """Squeeze(Reshape(x, target), axes) = Reshape(x, target without the axes), whoever else reads the inner one."""
     result: Value = m.op.Reshape(x, m.const(_without(m, target, axes)), like=m.reshape)
     return result
 
@@ -147,7 +148,8 @@ def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
         assert reshape is not None
         x, shape = reshape.inputs
         m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
-        assert shape is not None
+        assert shape is not None and x is not None
+        m.require(not types.same_shape(x, v), "a part is a Reshape that is going to go")
         parts.append(m.op.Reshape(x, m.const(_without(m, shape.array, axes)), like=reshape))
     result: Value = m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
     return result
@@ -242,7 +244,7 @@ _FAR = np.iinfo(np.int64).max
 
 @rewrite(
     op.Slice(
-        op.Slice(var("x"), const("s1"), const("e1"), const("a1"), const("t1").opt()),
+        op.Slice(var("x"), const("s1"), const("e1"), const("a1"), const("t1").opt(), name="inner", shared=True),
         const("s2"),
         const("e2"),
         const("a2"),
@@ -263,6 +265,7 @@ def slice_of_slice(
     t2: Array | None,
 ) -> Value:
     """x[s1:e1][s2:e2] = x[s1 + s2 : min(e1, s1 + e2)] along one axis; along different axes, one Slice does both."""
+    only_read_by(m, m.inner, "Slice")
     rank = m.rank(x)
     m.require(rank is not None or ((a1 >= 0).all() and (a2 >= 0).all()), "negative axes of an unknown rank")
     cuts: dict[int, tuple[int, int, int]] = {}
@@ -285,9 +288,9 @@ def slice_of_slice(
     return result
 
 
-@rewrite(op.Gather(op.Gather(var("x"), const("i"), name="inner"), const("j"), name="outer"))
+@rewrite(op.Gather(op.Gather(var("x"), const("i"), name="inner", shared=True), const("j"), name="outer"))
 def gather_of_gather(m: Match, x: Value, i: Array, j: Array) -> Value:
-    """Gather(Gather(x, i), j) = Gather(x, i[j]), along the same axis."""
+    """Gather(Gather(x, i), j) = Gather(x, i[j]), along the same axis, whoever else reads the inner one."""
     rank = m.rank(x)
     m.require(i.ndim == 1, "the indices are not a list")
     a, b = int(m.inner.attr("axis")), int(m.outer.attr("axis"))

@@ -8,15 +8,16 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
+from onnxopt.rewriting import Call, Match, const, only_read_by, op, quantized, rewrite, var
 
 
 def padded() -> Call:
-    return op.Pad(var("x"), const("pads"), const("value").opt(), const("axes").opt(), name="pad")
+    return op.Pad(var("x"), const("pads"), const("value").opt(), const("axes").opt(), name="pad", shared=True)
 
 
 def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) -> list[int]:
     """Pads of `node` and of the Pad in front of it, [begins, ends]; declines where the Pad does more than that."""
+    only_read_by(m, m.pad, node.op)
     m.require(not quantized(m, x), "the operator is quantized")
     m.require(m.pad.attr("mode") in ("constant", b"constant"), "the border is not of one value")
     m.require(node.attr("auto_pad") in ("NOTSET", b"NOTSET", "VALID", b"VALID"), "the padding depends on the input")

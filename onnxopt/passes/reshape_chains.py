@@ -8,23 +8,29 @@ from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, falsy, one_of, op, rewrite, var
+from onnxopt.rewriting.forms import operands
 
 _KEEP_ORDER = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @rewrite(op.Transpose(var("x"), name="transpose"))
 def transpose_of_ones(m: Match, x: Value) -> Value:
-    """Transpose(x) = Reshape(x) where all axes that move past each other, but one, have one element."""
+    """Transpose(x) = Reshape(x), or x, where all axes that move past each other, but one, have one element."""
     before, after = x.producer, m.transpose.output.only_user
     merges = before is not None and before.op in _KEEP_ORDER and x.only_user is m.transpose
-    if not merges and (after is None or after.op not in _KEEP_ORDER or after.inputs[0] is not m.transpose.output):
-        m.skip()  # as it is one node either way, it stays what runtimes know how to merge into products
+    if after is not None and after.op in _KEEP_ORDER and after.inputs[0] is m.transpose.output:
+        merges = True
     dims = m.shape(x)
+    perm = m.transpose.attr("perm") or list(range(len(dims or ())))[::-1]
+    stays = dims is not None and [dims[i] for i in perm] == list(dims)
+    if not merges and not stays:
+        m.skip()  # as it is one node either way, it stays what runtimes know how to merge into products
     m.require(dims is not None, "the rank is unknown")
     assert dims is not None
-    perm = m.transpose.attr("perm") or list(range(len(dims)))[::-1]
     moving = [i for i in perm if dims[i] != 1]
     m.require(moving == sorted(moving), "axes of more than one element change places")
+    if stays:
+        return x
     m.require(m.opset >= 5 and 0 not in dims, "there is no Reshape for it")
     # A 0 copies a dim that stays; what is unknown and moves is -1, which no empty dim may stand beside.
     target = [d if isinstance(d, int) else 0 if i == j else -1 for i, j in enumerate(perm) for d in (dims[j],)]
@@ -33,9 +39,11 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
     return result
 
 
-@rewrite(op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", allowzero=falsy), const("axes")))
+@rewrite(
+    op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True, allowzero=falsy), const("axes"))
+)
 def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
-    """Unsqueeze(Reshape(x, target), axes) = Reshape(x, target with ones at the axes)."""
+    """Unsqueeze(Reshape(x, target), axes) = Reshape(x, target with ones at the axes), whoever else reads the inner."""
     m.require(target.ndim == 1 and axes.size > 0, "no axes, or no target")
     rank = target.size + axes.size
     at = {int(i) % rank for i in axes.reshape(-1)}
@@ -62,6 +70,29 @@ def _reshaped_like(m: Match, x: Value, v: Value) -> Value:
     return result
 
 
+@rewrite(op.Squeeze(op.Unsqueeze(var("x"), const("a"), name="inner", shared=True), const("b"), name="outer"))
+def squeeze_of_some(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Squeeze(Unsqueeze(x, a), b) = Unsqueeze(x, a without b), or Squeeze(x, b without a)."""
+    rest = _left_over(m, x, a, b)
+    m.require(rest is not None, "not provably some of the axes")
+    kind, axes = rest or ("", [])
+    result: Value = getattr(m.op, kind)(x, m.const(np.array(axes, np.int64)))
+    return result
+
+
+def _left_over(m: Match, x: Value, a: Array, b: Array) -> tuple[str, list[int]] | None:
+    """What Squeeze at `b` leaves of Unsqueeze at `a`; None where that is nothing, or both."""
+    rank = m.rank(x)
+    if rank is None and ((a < 0).any() or (b < 0).any()):
+        return None
+    put, taken = ({int(i) + ((rank or 0) + a.size) * (i < 0) for i in axes.reshape(-1)} for axes in (a, b))
+    if taken < put:
+        return "Unsqueeze", [i - sum(j < i for j in taken) for i in sorted(put - taken)]
+    if put < taken:
+        return "Squeeze", [i - sum(j < i for j in put) for i in sorted(taken - put)]
+    return None
+
+
 _ONES = one_of("Squeeze", "Unsqueeze")
 
 
@@ -70,7 +101,23 @@ def ones_elsewhere(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Unsqueeze(Squeeze(x, a), b) = Reshape(x, dims of the result), and so the other way round."""
     if m.inner.op == m.outer.op:
         m.skip()
+    m.require(not _goes_alone(m, x, a), "the Squeeze takes back what is put there before")
     return _reshaped_like(m, x, m.outer.output)
+
+
+def _goes_alone(m: Match, x: Value, axes: Array) -> bool:
+    """Is one of the two what a Squeeze and the Unsqueeze before it leave? As a Reshape it would be hidden."""
+    if m.inner.op == "Unsqueeze":
+        return _left_over(m, x, axes, m.value("b").array) is not None
+    before = x.producer
+    if before is None or before.op != "Unsqueeze":
+        return False
+    given = operands(before)
+    source, put = given[0], given[1] if len(given) > 1 else None
+    if source is None or put is None or not put.constant:
+        return False
+    same = sorted(put.array.reshape(-1).tolist()) == sorted(axes.reshape(-1).tolist())
+    return same or _left_over(m, source, put.array, axes) is not None
 
 
 @rewrite(op.Reshape(op.Reshape(var("x"), var("inner"), shared=True), var("target"), name="outer"))
@@ -104,7 +151,11 @@ def _ones(dims: Shape, rest: Shape) -> list[int] | None:
     return None if left else axes
 
 
-@rewrite(op.Transpose(op.Unsqueeze(op.Transpose(var("x"), name="first"), const("axes"), name="middle"), name="last"))
+@rewrite(
+    op.Transpose(
+        op.Unsqueeze(op.Transpose(var("x"), name="first", shared=True), const("axes"), name="middle"), name="last"
+    )
+)
 def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     """Transpose(Unsqueeze(Transpose(x, p), a), q) = Unsqueeze(x, b), transposed once if it has to be."""
     first, last = m.first.attr("perm"), m.last.attr("perm")
@@ -118,7 +169,9 @@ def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     middle = [None if i in new else next(rest) for i in range(n)]  # the axes of x, None for those that are new
     order = [middle[i] for i in q]
     moved = [i for i in order if i is not None]
-    turned = x if moved == sorted(moved) else m.op.Transpose(x, perm=moved)
+    in_order = moved == sorted(moved)
+    m.require(in_order or m.first.output.only_user is m.middle, "the first Transpose is used elsewhere")
+    turned = x if in_order else m.op.Transpose(x, perm=moved)
     places = [i for i, axis in enumerate(order) if axis is None]
     result: Value = m.op.Unsqueeze(turned, m.const(np.array(places, np.int64)), like=m.middle)
     return result
@@ -138,6 +191,7 @@ class ReshapeChains(RewritePass):
         transpose_of_ones,
         unsqueeze_of_reshape,
         flatten_of_reshape,
+        squeeze_of_some,
         ones_elsewhere,
         reshape_there_and_back,
         transposes_around_unsqueeze,

@@ -36,6 +36,27 @@ class _Edit(NamedTuple):
     place: int
     array: Array
 
+    @property
+    def old(self) -> Value:
+        value = self.node.inputs[self.place]
+        assert value is not None
+        return value
+
+
+class _Reach(NamedTuple):
+    """So many nodes further, to weights of one reader; or also to those that several products read."""
+
+    nodes: int
+    shared: bool = False
+
+
+class _Scaled(NamedTuple):
+    """Where x times a number is x, once the edits are made."""
+
+    node: Node
+    x: Value
+    edits: list[_Edit]
+
 
 @register
 class ScalePropagation(GraphPass):
@@ -43,8 +64,9 @@ class ScalePropagation(GraphPass):
 
     Applies when: the factor is one number; everything between is linear in it (Transpose, Reshape, Slice, Split, Concat
     of all such, a product with one such operand, average pooling) or keeps its sign (Relu, MaxPool), nobody else reads
-    it, and it ends at a product, convolution, normalization or factor whose weights nobody else reads. Also the other
-    way, a factor per channel in front of Transpose, Pad or pooling and a Conv or MatMul.
+    it, and it ends at a product, convolution, normalization or factor whose weights nobody else reads, or others that
+    take the same factor: layers that share weights. Also the other way, a factor per channel in front of Transpose, Pad
+    or pooling and a Conv or MatMul.
     Not done: factors of zero, quantized operators, weights that overflow their type; the last factor of a
     normalization or Gelu that is written out does not travel on.
     """
@@ -60,7 +82,7 @@ class ScalePropagation(GraphPass):
                 if found is None:
                     continue
                 x, factor = found
-                edits = _up(x, node, factor.reshape(()), _REACH) if factor.size == 1 else None
+                edits = _up(x, node, factor.reshape(()), _Reach(_REACH)) if factor.size == 1 else None
                 if edits is None and ends_formula(x, factor):
                     reason = "it ends a normalization or Gelu, which runtimes run as one operator"
                     ctx.decline("propagated", reason, repr(node))
@@ -72,11 +94,52 @@ class ScalePropagation(GraphPass):
                 elif not all(np.isfinite(e.array).all() for e in edits):
                     ctx.decline("propagated", "the folded constant overflows its type", repr(node))
                 elif ctx.spend("propagated", at=node):
-                    for e in edits:
-                        old = e.node.inputs[e.place]
-                        assert old is not None
-                        e.node.set_input(e.place, graph.constant(e.array, old.name, e.node))
-                    _bypass(graph, node, x)
+                    _carry_out(graph, _Scaled(node, x, edits))
+        while _into_shared(graph, ctx):
+            pass
+
+
+def _carry_out(graph: Graph, scaled: _Scaled) -> None:
+    for e in scaled.edits:
+        e.node.set_input(e.place, graph.constant(e.array, e.old.name, e.node))
+    _bypass(graph, scaled.node, scaled.x)
+
+
+def _into_shared(graph: Graph, ctx: PassContext) -> bool:
+    """Weights that several products read, as those of a layer that is applied again, take a number common to all."""
+    found: dict[Value, list[_Scaled]] = {}
+    for node in (n for op in ("Mul", "Div") for n in graph.by_op.get(op, ())):
+        x, factor = _factor(node) or (None, None)
+        if x is None or factor is None or factor.size != 1:
+            continue
+        edits = _up(x, node, factor.reshape(()), _Reach(_REACH, shared=True)) or []
+        weights = [i for i, e in enumerate(edits) if _products(e.node, e.old)]
+        if len(weights) != 1 or not all(np.isfinite(e.array).all() for e in edits):
+            continue
+        mine = edits.pop(weights[0])
+        others = found.setdefault(mine.old, [])
+        array = others[0].edits[0].array if others else mine.array
+        if np.array_equal(array, mine.array):
+            others.append(_Scaled(node, x, [mine._replace(array=array), *edits]))
+    changed: set[Node] = set()
+    for w, together in found.items():
+        nodes = {n for s in together for n in (s.node, s.x.producer, *(e.node for e in s.edits)) if n is not None}
+        alone = len({s.edits[0].node for s in together}) == len(together) and changed.isdisjoint(nodes)
+        if len(together) == len(w.users) and alone and ctx.spend("propagated", at=together[0].node):
+            scaled = graph.constant(together[0].edits[0].array, w.name, together[0].edits[0].node)
+            for s in together:
+                s.edits[0].node.set_input(s.edits[0].place, scaled)
+                _carry_out(graph, s._replace(edits=s.edits[1:]))
+            changed |= nodes
+    return bool(changed)
+
+
+def _products(node: Node, w: Value) -> bool:
+    """Do several products like `node`, and nothing else, read `w`?"""
+    place = node.places(w)
+    if len(w.users) < 2 or w.is_output or node.op not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
+        return False
+    return all(u.op == node.op and u.graph is node.graph and u.places(w) == place for u in w.users) and len(place) == 1
 
 
 def _bypass(graph: Graph, node: Node, x: Value) -> None:
@@ -109,16 +172,16 @@ def _factor(node: Node) -> tuple[Value, Array] | None:
 # -- upwards: to the weights that made x ----------------------------------------------------------------------
 
 
-def _up(value: Value | None, reader: Node, factor: Array, reach: int) -> list[_Edit] | None:
+def _up(value: Value | None, reader: Node, factor: Array, reach: _Reach) -> list[_Edit] | None:
     """Edits that multiply `value` by `factor`: one number, or one for each element of the last axis."""
     if value is None:
         return None
     node = value.producer
-    if node is None or not reach or value.only_user is not reader or value.users[reader] > 1:
+    if node is None or not reach.nodes or value.only_user is not reader or value.users[reader] > 1:
         return None
     if node.graph is not reader.graph or node.has_references:
         return None
-    inputs, reach = node.inputs, reach - 1
+    inputs, reach = node.inputs, reach._replace(nodes=reach.nodes - 1)
     if node.op in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return _into_product(node, factor, reach)
     if node.op in ("Add", "Sub"):
@@ -194,28 +257,28 @@ def _edit(node: Node, index: int, wide: Array, like: Value) -> _Edit:
         return _Edit(node, index, wide.astype(like.array.dtype))
 
 
-def _own_weights(node: Node, index: int) -> Value | None:
-    """A constant of floats that only `node` reads: with others it would be there twice."""
+def _own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
+    """A constant of floats that only `node` reads, or maybe other products: else it would be there twice."""
     w = node.input(index)
-    if w is None or not w.constant or w.only_user is not node or w.array.dtype.kind != "f":
+    if w is None or not w.constant or not (w.only_user is node or (shared and _products(node, w))):
         return None
-    return w
+    return w if w.array.dtype.kind == "f" else None
 
 
 def _quantized(node: Node) -> bool:
     return any(v is not None and v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.inputs)
 
 
-def _into_product(node: Node, factor: Array, reach: int) -> list[_Edit] | None:
+def _into_product(node: Node, factor: Array, reach: _Reach) -> list[_Edit] | None:
     """c (x W + b) = x (c W) + c b; of two computed operands one takes it."""
     if _quantized(node):
         return None
-    w = _own_weights(node, 1)
+    w = _own_weights(node, 1, reach.shared)
     if node.op == "MatMul":
         if w is not None:
             fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
             return [_edit(node, 1, w.array.astype(np.float64) * factor, w)] if fits else None
-        left = _own_weights(node, 0)
+        left = _own_weights(node, 0, reach.shared)
         if left is not None and not factor.ndim:
             return [_edit(node, 0, left.array.astype(np.float64) * factor, left)]
         if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
@@ -249,7 +312,7 @@ def _into_normalization(node: Node, factor: Array) -> list[_Edit] | None:
     return _all(parts)
 
 
-def _through_split(node: Node, index: int, factor: Array, reach: int) -> list[_Edit] | None:
+def _through_split(node: Node, index: int, factor: Array, reach: _Reach) -> list[_Edit] | None:
     """One part of a Split along the last axis: the others take ones."""
     whole = node.inputs[0]
     shape = types.shape(whole) if whole is not None else None

@@ -53,8 +53,9 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
             _expand(node, data, ctx)
         elif node.op == "Slice":
             _slice(node, data, ctx)
-        if len(node.outputs) == 1 and node.outputs[0] is not None:
-            _share(node, node.outputs[0], data, seen, ctx)
+        for value in node.outputs:
+            if value is not None:
+                _share(node, value, data, seen, ctx)
 
 
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> None:

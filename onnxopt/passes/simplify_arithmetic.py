@@ -7,30 +7,42 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var, widens, without_ones
+from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var, widens, without_ones
 
 
-@rewrite(op.Mul(var("x"), either(op.Div(1, var("y")), op.Reciprocal(var("y")))))
+def goes(m: Match, reader: str) -> None:
+    """Decline unless all that reads the inner node are such operators: it goes with the last of them."""
+    inner = m.inner.output
+    m.require(not inner.is_output and all(u.op == reader for u in inner.users), f"{m.inner.op} output used elsewhere")
+
+
+@rewrite(
+    op.Mul(
+        var("x"),
+        either(op.Div(1, var("y"), name="inner", shared=True), op.Reciprocal(var("y"), name="inner", shared=True)),
+    )
+)
 def multiply_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
     """x * (1 / y) = x / y."""
+    goes(m, "Mul")
     m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
     result: Value = m.op.Div(x, y, like=m.anchor)
     return result
 
 
-@rewrite(op.Mul(op.Mul(var("x"), const("a")), const("b")))
+@rewrite(op.Mul(op.Mul(var("x"), const("a"), name="inner", shared=True), const("b")))
 def product_of_factors(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x a) b = x (a b)."""
     return _combined(m, x, a, b, "Mul", np.multiply)
 
 
-@rewrite(op.Add(op.Add(var("x"), const("a")), const("b")))
+@rewrite(op.Add(op.Add(var("x"), const("a"), name="inner", shared=True), const("b")))
 def sum_of_terms(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x + a) + b = x + (a + b)."""
     return _combined(m, x, a, b, "Add", np.add)
 
 
-@rewrite(op.Div(op.Div(var("x"), const("a")), const("b")))
+@rewrite(op.Div(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
 def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x / a) / b = x / (a b)."""
     return _combined(m, x, a, b, "Div", np.multiply)
@@ -38,6 +50,7 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.ufunc) -> Value:
     m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
+    only_read_by(m, m.inner, *(("Add",) if kind == "Add" else ("Mul", "Div")))
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
     with np.errstate(all="ignore"):
         wide = function(a.astype(np.float64), b.astype(np.float64))
@@ -47,13 +60,13 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.uf
     return result
 
 
-@rewrite(op.Mul(op.Div(var("x"), const("a")), const("b")))
+@rewrite(op.Mul(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
 def factor_of_divided(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x / a) b = x (b / a)."""
     return _combined(m, x, b, a, "Mul", np.divide)
 
 
-@rewrite(op.Div(op.Mul(var("x"), const("a")), const("b")))
+@rewrite(op.Div(op.Mul(var("x"), const("a"), name="inner", shared=True), const("b")))
 def divided_product(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x a) / b = x (a / b)."""
     return _combined(m, x, a, b, "Mul", np.divide)
@@ -73,9 +86,10 @@ def sum_of_one(m: Match, x: Value) -> Value:
     return without_ones(m, m.reduce, x)[0]
 
 
-@rewrite(op.Where(op.Not(var("c")), var("a"), var("b"), name="where"))
+@rewrite(op.Where(op.Not(var("c"), name="inner", shared=True), var("a"), var("b"), name="where"))
 def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
     """Where(not c, a, b) = Where(c, b, a)."""
+    goes(m, "Where")
     result: Value = m.op.Where(c, b, a, like=m.where)
     return result
 

@@ -1,4 +1,4 @@
-"""Slices that share out one tensor along an axis are one Split."""
+"""Slices that share out one tensor along an axis are one Split; one part alone is a Slice."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ Range = tuple[int, int]
 
 @register
 class SlicesToSplit(GraphPass):
-    """x[:a], x[a:b], x[b:] = Split(x).
+    """x[:a], x[a:b], x[b:] = Split(x); a Split of which one part is read is a Slice.
 
     Applies when: the size of the axis is known, and the slices, each of constant bounds and step 1, cover it without
     gaps and overlaps. A rotary embedding halves each head like that.
     """
 
-    info = PassInfo("slices-to-split", opt_level=1)
+    # After: slices of a shape that are known otherwise have gone, and those of slices are of what these are cut from.
+    info = PassInfo("slices-to-split", opt_level=1, after=("shape-sources", "merge-chains"))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 10:
@@ -41,6 +42,10 @@ class SlicesToSplit(GraphPass):
             first = min((n for group in cuts.values() for n in group), key=position.__getitem__)
             if ctx.spend("split", at=first):
                 _split(graph, axis, {bounds: cuts[bounds] for bounds in sorted(cuts)}, first)
+        for node in list(graph.by_op.get("Split", ())):
+            part = _only_part(node)
+            if part is not None and ctx.spend("single", at=node):
+                _slice(graph, node, *part)
 
 
 def _size(source: Value, axis: int) -> int | None:
@@ -53,7 +58,7 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
     """(what is cut, along which axis, from where to where)."""
     source = node.inputs[0]
     parameters = [node.input(i) for i in (1, 2, 3, 4)]
-    if source is None or source.constant or parameters[0] is None or parameters[1] is None:
+    if source is None or source.constant or parameters[0] is None or parameters[1] is None or not node.output.is_used:
         return None
     if any(v is not None and (not v.constant or v.array.size != 1) for v in parameters):
         return None
@@ -67,6 +72,33 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
         return None
     begin, stop, _ = slice(start, end).indices(size)
     return source, axis, (begin, stop)
+
+
+def _only_part(node: Node) -> tuple[Value, int, Range] | None:
+    """(the one part of several that is read, along which axis, from where to where)."""
+    read = [v for v in node.outputs if v is not None and v.is_used]
+    source = node.inputs[0]
+    if len(node.outputs) < 2 or len(read) != 1 or source is None or node.has_references:
+        return None
+    rank, part = types.rank(source), read[0]
+    axis = int(node.attr("axis") or 0) % rank if rank else 0
+    sizes = [None if v is None else _size(v, axis) for v in node.outputs[: part.index + 1]]
+    known = [s for s in sizes if s is not None]
+    if not rank or len(known) < len(sizes):
+        return None
+    return part, axis, (sum(known[:-1]), sum(known))
+
+
+def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> None:
+    numbers = [
+        graph.constant(np.array([n], np.int64), f"{part.name}_{what}", split)
+        for n, what in zip((*bounds, axis), ("start", "end", "axis"))
+    ]
+    node = Node(make_node("Slice", "", split.name, {}), [split.inputs[0], *numbers], [None])
+    node.proto.metadata_props.extend(split.proto.metadata_props)
+    node.stale = True
+    graph.take_over(part, graph.insert(node, split))
+    graph.remove(split)
 
 
 def _covers(cuts: list[Range], size: int | None) -> bool:

@@ -28,6 +28,18 @@ def widens(m: Match, x: Value, c: Value) -> bool:
     return any(d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
 
 
+def only_read_by(m: Match, node: Node, *ops: str) -> None:
+    """Decline unless all that reads `node` are such operators of its scope, with constants beside it: `node` goes with
+    the last of them, so that it does not matter whether what is equal was computed once or several times."""
+    value = node.output
+
+    def alike(user: Node) -> bool:
+        others = [v for v in user.inputs if v is not value]
+        return user.op in ops and user.graph is node.graph and all(v is None or v.constant for v in others)
+
+    m.require(not value.is_output and all(alike(u) for u in value.users), f"{node.op} output used elsewhere")
+
+
 def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
     """What a Reduce of `x` over dims of one makes, and whether it reduces at all; declines where a dim is another."""
     given = node.input(1)
@@ -56,22 +68,31 @@ def ends_formula(x: Value, factor: Array) -> bool:
 
 def _normalized(x: Value) -> bool:
     """Is it y / sqrt(…) or y (1 / sqrt(…)), the end of a LayerNormalization or RMSNormalization but for its scale?"""
-    node = x.producer
+    node = _maker(x)
     if node is not None and node.op == "Mul":
-        inverse = (v.producer for v in node.inputs if v is not None)
+        inverse = (_maker(v) for v in node.inputs)
         return any(n is not None and n.op in ("Div", "Reciprocal") and _made_by(n.inputs[-1], "Sqrt") for n in inverse)
     return node is not None and node.op == "Div" and _made_by(node.inputs[1], "Sqrt")
 
 
 def _gated(x: Value) -> bool:
     """Is it y (1 + erf(…)) or y (1 + tanh(…)), twice a Gelu?"""
-    node = x.producer
+    node = _maker(x)
     gates = node.inputs if node is not None and node.op == "Mul" else ()
-    sums = (v.producer for v in gates if v is not None)
+    sums = (_maker(v) for v in gates)
     return any(
         n is not None and n.op == "Add" and any(_made_by(v, f) for v in n.inputs for f in ("Erf", "Tanh")) for n in sums
     )
 
 
 def _made_by(value: Value | None, op: str) -> bool:
-    return value is not None and value.producer is not None and value.producer.op == op
+    node = _maker(value)
+    return node is not None and node.op == op
+
+
+def _maker(value: Value | None) -> Node | None:
+    """What computes `value`, whatever hands it on: a Cast that is going to go hides no formula."""
+    node = value.producer if value is not None else None
+    while node is not None and node.op in ("Cast", "Identity") and node.inputs[0] is not None:
+        node = node.inputs[0].producer
+    return node

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
 from onnxopt.graph import Model, Value, read_model
@@ -37,6 +39,12 @@ g (float[N, 4] x, float[24] w) => (int64[2] y)
   rows = Reshape (w, target)
   y = Shape (rows)
 }
+"""
+
+# Nobody knows how many dims there will be.
+UNKNOWN = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[24] w, int64[K] target) => (float[M, N] z) { y = Reshape (w, target) z = Reshape (y, target) }
 """
 
 
@@ -95,6 +103,17 @@ g (float[N, 3] x) => (float[A, B] y, float[N, 3] z)
   y = Neg (filled)
 }
 """
+
+
+def test_who_asked_for_a_rank_too_early_is_asked_again() -> None:
+    model = read_model(build_text(UNKNOWN))
+    y = value(model, "y")
+    assert types.shape(y) is None
+    y.producer.set_input(1, model.graph.constant(np.array([4, 6])))  # type: ignore[union-attr]
+    before = model.state
+    types.settle(model)
+    assert y.shape == (4, 6)
+    assert model.state != before
 
 
 def test_inference_goes_on_from_what_is_known() -> None:

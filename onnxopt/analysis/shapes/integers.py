@@ -121,6 +121,15 @@ def _sliced(s: ShapeData, n: Node) -> Array | None:
     return x[slice(start, None if step < 0 and end < -len(x) else end, step)]
 
 
+def parts(s: ShapeData, n: Node) -> list[Array] | None:
+    """What each output of a Split of a vector holds."""
+    x, lengths = s.content(n.input(0)), [s.shape(v) for v in n.outputs]
+    sizes = [d[0] for d in lengths if d is not None and len(d) == 1 and isinstance(d[0], int)]
+    if x is None or x.ndim != 1 or len(sizes) < len(lengths) or sum(sizes) != x.size:
+        return None
+    return np.split(x, np.cumsum(sizes)[:-1])
+
+
 def _joined(s: ShapeData, n: Node) -> Array | None:
     parts = [s.content(v) for v in n.inputs]
     known = [p for p in parts if p is not None]

@@ -18,7 +18,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
-from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL
+from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
 from onnxopt.analysis.symbolic import Expr, Size, TooComplex, symbol
@@ -77,6 +77,8 @@ class ShapeData:
         if rule is not None and not (node.domain and _is_function(node)):
             with suppress(TooComplex):
                 self._learn_all(node, rule(self, node) or [])
+        if node.op == "Split":
+            self.contents.update((v, p) for v, p in zip(node.outputs, parts(self, node) or ()) if v is not None)
         if len(node.outputs) != 1 or node.outputs[0] is None:
             return
         value = node.outputs[0]

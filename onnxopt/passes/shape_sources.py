@@ -1,0 +1,182 @@
+"""A dim that several tensors have is read off one of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import Array
+from onnxopt.rewriting.forms import operands
+
+Dims = list[int | str | None]
+
+_MOST: Final = 8  # Shapes that are looked at for one that lists the same
+_LONGEST: Final = 64  # elements of a vector of dims
+
+
+@register
+class ShapeSources(GraphPass):
+    """Gather(Shape(y), j) = Gather(Shape(x), i) where the dims are the same symbol, so that one Shape serves both; a
+    Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only.
+
+    Applies when: nothing else reads the Shape that goes, indices are constant, and the other Shape can be there in
+    time; x provably has the shape of f(x).
+    Exporters ask for the batch wherever they need it: of tokens, of a mask, of a cache.
+    """
+
+    info = PassInfo("shape-sources", opt_level=1, after=("shape-arithmetic", "index-chains"))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in list(graph.by_op.get("Shape", ())):
+            _climb(node, ctx)
+        listed = {n: dims for n in graph.by_op.get("Shape", ()) if (dims := _dims(n.output)) is not None}
+        if len(listed) < 2 and not (listed and graph.by_op.get("Concat")):
+            return
+        position = {n: i for i, n in enumerate(graph)}
+        shapes = _Shapes(graph, {n: listed[n] for n in sorted(listed, key=position.__getitem__)}, position)
+        for node in reversed(shapes.listed):  # of two that list the same, the first serves
+            shapes.spare(node, ctx)
+        for node in list(graph.by_op.get("Concat", ())):
+            shapes.pick_together(node, ctx)
+
+
+def _climb(node: Node, ctx: PassContext) -> None:
+    """Shape(f(x)) = Shape(x)."""
+    while True:
+        value = node.inputs[0]
+        maker = value.producer if value is not None else None
+        if value is None or maker is None or value.is_output or maker.graph is not node.graph:
+            return
+        if any(u.op != "Shape" for u in value.users) or len(maker.used_outputs()) > 1:
+            return
+        same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
+        source = next(same, None)
+        if source is None or not ctx.spend("climbed", at=node):
+            return
+        node.set_input(0, source)
+
+
+class _Shapes:
+    """The Shapes of one scope, in order, and who lists a dim."""
+
+    def __init__(self, graph: Graph, listed: dict[Node, Dims], position: dict[Node, int]) -> None:
+        self.graph = graph
+        self.listed = listed
+        self.position = position
+        self.listing: dict[int | str, list[Node]] = {}
+        for node, dims in listed.items():
+            for d in dict.fromkeys(dims):
+                if d is not None:
+                    self.listing.setdefault(d, []).append(node)
+
+    def spare(self, node: Node, ctx: PassContext) -> None:
+        """Where all that is picked of a Shape is listed by another, it is picked there, and the Shape goes."""
+        value, position = node.output, self.position
+        picks = {g: _dims(g.output) if g.op == "Gather" and g.graph is self.graph else None for g in value.users}
+        wanted = [d for dims in picks.values() for d in dims or (None,)]
+        if not wanted or None in wanted or value.is_output:
+            return
+        for other in self._that_list(wanted):
+            if other is node:
+                continue
+            late = position[other] > position[node]
+            maker = other.inputs[0].producer if other.inputs[0] is not None else None
+            behind = maker in position and position[maker] > position[node]
+            if late and behind and any(position[other] > self._first_reader(g.output) for g in picks):
+                continue
+            if not ctx.spend("spared", at=node):
+                return
+            if late and not behind:
+                self._move(other, node)
+            for gather, dims in picks.items():
+                if position[gather] < position[other]:
+                    self._move(gather, other)
+                self._pick(gather, other, dims or [])
+            return
+
+    def pick_together(self, node: Node, ctx: PassContext) -> None:
+        """Concat(dims) = Gather(Shape(x), their places)."""
+        dims: Dims = []
+        for v in node.inputs:
+            part = _dims(v)
+            if part is None or None in part or len(dims) > _LONGEST:
+                return
+            dims += part
+        if not any(isinstance(d, str) for d in dims):
+            return
+        for other in self._that_list(sorted(dims, key=lambda d: isinstance(d, int))):  # numbers say little
+            if self.position[other] < self.position[node] and ctx.spend("together", at=node):
+                at = self.graph.constant(self._places(other, dims), f"{node.output.name}_indices", node)
+                picked: Value = self.graph.make("Gather", [other.output, at], before=node, axis=0)
+                assert picked.producer is not None
+                self.graph.take_over(node.output, picked.producer)
+                self.graph.remove(node)
+                return
+
+    def _that_list(self, wanted: Dims) -> list[Node]:
+        """Shapes with all these dims, that something reads."""
+        found = self.listing.get(wanted[0], [])[:_MOST] if wanted[0] is not None else []
+        return [n for n in found if n.output.is_used and all(d in self.listed[n] for d in wanted)]
+
+    def _first_reader(self, value: Value) -> int:
+        places = []
+        for user in value.users:
+            while user.graph is not self.graph:
+                assert user.graph is not None and user.graph.owner is not None
+                user = user.graph.owner
+            places.append(self.position[user])
+        return min(places, default=len(self.position))
+
+    def _move(self, node: Node, place: Node) -> None:
+        self.graph.move_after(node, place)
+        self.position[node] = self.position[place]
+
+    def _pick(self, gather: Node, shape: Node, dims: Dims) -> None:
+        indices = gather.inputs[1]
+        assert indices is not None
+        at = self._places(shape, dims).reshape(indices.array.shape)
+        gather.set_input(0, shape.output)
+        gather.set_input(1, self.graph.constant(at, indices.name, gather))
+
+    def _places(self, shape: Node, dims: Dims) -> Array:
+        return np.array([self.listed[shape].index(d) for d in dims], np.int64)
+
+
+def _dims(value: Value | None) -> Dims | None:
+    """The dims that a vector is made of: a Shape, what is picked (a scalar is one dim) or cut of one, or a constant."""
+    if value is None:
+        return None
+    if value.constant:
+        kind, lengths = value.constant_type()
+        small = kind == TensorProto.INT64 and len(lengths) == 1 and lengths[0] <= _LONGEST
+        return value.array.tolist() if small else None
+    node = value.producer
+    if node is None or node.has_references or node.inputs[0] is None:
+        return None
+    if node.op == "Shape":
+        shape, end = types.shape(node.inputs[0]), node.attr("end")
+        if shape is None:
+            return None
+        return list(shape[slice(int(node.attr("start") or 0), None if end is None else int(end))])
+    maker = node.inputs[0].producer
+    dims = _dims(maker.output) if maker is not None and maker.op == "Shape" else None
+    given = operands(node)[1:]
+    if dims is None or not all(v is not None and v.constant and v.array.ndim < 2 for v in given):
+        return None
+    numbers = [v.array.reshape(-1).tolist() for v in given if v is not None]
+    if node.op == "Gather":
+        return None if any(not -len(dims) <= i < len(dims) for i in numbers[0]) else [dims[i] for i in numbers[0]]
+    if node.op == "Split":
+        parts = [types.shape(v) if v is not None else None for v in node.outputs[: value.index + 1]]
+        sizes = [p[0] for p in parts if p and isinstance(p[0], int)]
+        return dims[sum(sizes[:-1]) : sum(sizes)] if len(sizes) == len(parts) else None
+    one_step = len(numbers) < 4 or numbers[3] == [1]
+    if node.op == "Slice" and one_step and len(numbers) >= 2 and len(numbers[0]) == len(numbers[1]) == 1:
+        return dims[numbers[0][0] : numbers[1][0]]
+    return None
