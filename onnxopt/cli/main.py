@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from importlib import import_module
+from types import FrameType
 from typing import Final, NoReturn
 
 import click
@@ -126,15 +127,29 @@ def main() -> None:
 
 
 class _Interruption:
-    """Raises KeyboardInterrupt, but not again while what the first one set off cleans up."""
+    """Raises KeyboardInterrupt, but not again while what the first one set off cleans up.
+
+    In the middle of an import it ends the process: a module that initializes itself, in C++ perhaps, passes no
+    exception on (onnx's aborts, a class says RuntimeError). Nothing has begun then, or the next run clears it.
+    """
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
-    def __call__(self, number: int, frame: object) -> None:
-        if time.monotonic() > self._quiet_until:
-            self._quiet_until = time.monotonic() + _CLEANING_UP
-            raise KeyboardInterrupt
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() <= self._quiet_until:
+            return
+        if _is_importing(frame):
+            os.write(2, b"error: interrupted\n")
+            os._exit(130)
+        self._quiet_until = time.monotonic() + _CLEANING_UP
+        raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _refused(e: Exception) -> str:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import SCRIPT, Run
 
 SLEEPER = '''
 import pathlib, time
@@ -151,3 +151,22 @@ def test_no_worker_outlives_its_parent(start: Callable[..., Running]) -> None:
     os.kill(running.process.pid, signal.SIGKILL)
     running.until(lambda: not running.processes())
     assert running.left() == {"build"}
+
+
+INITIALIZES = """
+import os, signal
+class Field:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+class Owner:
+    field = Field()
+"""
+
+
+def test_a_module_that_initializes_itself_is_no_bug(run: Run, samples: Path, tmp_path: Path) -> None:
+    """What is raised there comes out as something else, or aborts the process."""
+    (tmp_path / "plugin.py").write_text(INITIALIZES)
+    done = run("optimize", samples / "residual_block.onnx", "out.onnx", "--plugin", "plugin.py")
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+    assert not (tmp_path / "out.onnx").exists()
