@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
-from onnxopt.graph.structure import Interface, interface_of
+from onnxopt.graph.structure import Interface
 from onnxopt.protos import Array, is_external, tensor_to_array
 from onnxopt.record import record
 
@@ -53,7 +53,7 @@ class Model:
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
         self.graph: Graph
-        self.interface: Interface = interface_of(proto)  # what no pass may change
+        self.interface: Interface  # what no pass may change
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
