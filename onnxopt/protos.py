@@ -103,9 +103,9 @@ def read_only(array: Array) -> Array:
 
 def tensor_to_array(tensor: TensorProto) -> Array:
     """A read-only array of an inline tensor; shares the bytes with the message where it can."""
-    raw = _RAW.get(tensor.data_type)
-    if raw is not None and tensor.HasField("raw_data"):
-        return np.frombuffer(tensor.raw_data, raw).reshape(tuple(tensor.dims))
+    raw, data = _RAW.get(tensor.data_type), tensor.raw_data
+    if raw is not None and (data or tensor.HasField("raw_data")):
+        return np.frombuffer(data, raw).reshape(tuple(tensor.dims))
     return read_only(np.asarray(numpy_helper.to_array(tensor)))
 
 

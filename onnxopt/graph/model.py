@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +89,12 @@ class Model:
 
     def marked_since(self, clock: int) -> list[Node]:
         """The nodes that were marked after `clock`, the latest first."""
-        return list(takewhile(lambda node: self.marked[node] > clock, reversed(self.marked)))
+        found = []
+        for node, when in reversed(self.marked.items()):
+            if when <= clock:
+                break
+            found.append(node)
+        return found
 
     def decode(self, tensor: TensorProto) -> Array:
         """The data of a tensor. Raises ModelError where it is none of its type and dims."""

@@ -57,8 +57,6 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
         if value is not None:
             value.output_count += 1  # pinned: something we do not model refers to it by name
     _check_text(model)
-    model.version = 0
-    model.marked.clear()
     return model
 
 
@@ -97,7 +95,10 @@ def add_function(model: Model, function: FunctionProto) -> Graph:
     if model.ir_version < _FUNCTIONS_SINCE:
         model.ir_version = model.proto.ir_version = _FUNCTIONS_SINCE
     import_domain(model.graph, function.domain, 1)
-    return _index_function(model, model.proto.functions[-1])
+    graph = _index_function(model, model.proto.functions[-1])
+    for node in graph.walk():
+        model.mark(node)
+    return graph
 
 
 def function_label(domain: str, name: str, overload: str = "") -> str:

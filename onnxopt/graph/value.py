@@ -66,7 +66,7 @@ class Value:
 
     @property
     def is_used(self) -> bool:
-        return bool(self.users) or self.output_count > 0
+        return len(self.users) > 0 or self.output_count > 0
 
     @property
     def only_user(self) -> Node | None:

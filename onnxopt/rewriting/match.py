@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.linear import is_finite
 from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -27,6 +28,7 @@ class Match:
 
     def __init__(self, bindings: Bindings, anchor: Node, options: Any = None) -> None:
         assert anchor.graph is not None
+        self.__dict__.update(bindings.nodes)  # what the pattern names; what follows goes before
         self.bindings = bindings
         self.anchor = anchor
         self.options = options  # the pass that the rule belongs to
@@ -107,7 +109,7 @@ class Match:
             dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
             with np.errstate(over="ignore", invalid="ignore"):
                 cast = data.astype(dtype)
-            if data.dtype.kind == "f" and not _all_finite(cast) and _all_finite(data):
+            if data.dtype.kind == "f" and not is_finite(cast) and is_finite(data):
                 raise Declined("the folded constant overflows its type")
             data = cast
         value = Value("", self.graph)
@@ -138,10 +140,6 @@ class Match:
                 return value.name
         output = next((v for v in self.anchor.outputs if v is not None), None)
         return f"{output.name}_const" if output is not None else "const"
-
-
-def _all_finite(array: Array) -> bool:
-    return bool(np.isfinite(array).all())
 
 
 class Builder:

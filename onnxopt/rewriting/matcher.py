@@ -204,7 +204,6 @@ def _refusal(b: Bindings) -> str | None:
     assert anchor.graph is not None
     if anchor.graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
-    assert anchor.graph is not None
     if anchor.graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
         return "an attribute says which axes broadcast, before opset 7"
     for name, value in b.values.items():
