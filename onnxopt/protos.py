@@ -1,6 +1,8 @@
 """The only door to onnx.helper and onnx.numpy_helper: tensors, attributes and types as plain Python.
 
-Everything here is a pure function of protobuf messages; nothing knows about graphs.
+Everything here is a pure function of protobuf messages; nothing knows about graphs. Where it is done for each node or
+tensor, a repeated field is read as a slice, here and elsewhere: protobuf ends a loop over the field itself by an IndexError
+with a message, which takes longer than the loop.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ def tensor_to_array(tensor: TensorProto) -> Array:
     """A read-only array of an inline tensor; shares the bytes with the message where it can."""
     raw, data = _RAW.get(tensor.data_type), tensor.raw_data
     if raw is not None and (data or tensor.HasField("raw_data")):
-        return np.frombuffer(data, raw).reshape(tuple(tensor.dims))
+        return np.frombuffer(data, raw).reshape(tensor.dims[:])
     return read_only(np.asarray(numpy_helper.to_array(tensor)))
 
 
@@ -183,8 +185,8 @@ def make_node(op_type: str, domain: str, name: str, attributes: Mapping[str, Any
 
 def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
     """The graphs in a node's attributes, with the attribute's name (`name[i]` for lists of graphs)."""
-    found = []
-    for a in proto.attribute:
+    found: list[tuple[str, GraphProto]] = []
+    for a in proto.attribute[:]:
         if a.type == AttributeProto.GRAPH and a.HasField("g"):
             found.append((a.name, a.g))
         elif a.type == AttributeProto.GRAPHS:

@@ -109,7 +109,7 @@ class Node:
     @property
     def attributes(self) -> dict[str, AttributeProto]:
         if self._attributes is None:
-            self._attributes = {a.name: a for a in self.proto.attribute}
+            self._attributes = {a.name: a for a in self.proto.attribute[:]}
         return self._attributes
 
     @property

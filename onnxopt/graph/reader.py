@@ -234,13 +234,13 @@ class _Reader:
         unsorted = False
         for node in nodes:
             inputs, proto = node.inputs, node.proto
-            for name in proto.input:
+            for name in proto.input[:]:
                 value = table.get(name) or (self.resolve(graph, name, node) if name else None)
                 inputs.append(value)
                 # Producers join the graph in order: one that has not yet comes later.
                 if value is not None and value.producer is not None and value.producer.graph is None:
                     unsorted = True
-            for key, body_proto in body_graphs(proto):
+            for key, body_proto in body_graphs(proto) if len(proto.attribute) else ():
                 body = node.bodies[key] = Graph(self.model, body_proto, node, key)
                 node.graph = graph  # for the path in error messages
                 self.read_graph(body, body_proto)
@@ -257,7 +257,7 @@ class _Reader:
         node = Node(proto, [], outputs)
         if node.op == "Constant" and not _has_value(proto):
             raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
-        for i, name in enumerate(proto.output):
+        for i, name in enumerate(proto.output[:]):
             value = self.define(graph, name) if name else None
             if value is not None:
                 value.producer, value.index = node, i

@@ -55,7 +55,7 @@ def _check(
     """`defined`: what the scope is given. `outer`: what is defined around it so far, innermost first."""
     defined.add("")  # what is absent
     for node in scope.node:
-        if not defined.issuperset(node.input):
+        if not defined.issuperset(node.input[:]):
             for read in node.input:
                 if read not in defined and not any(read in around for around in outer):
                     _fail(name, path, f"{_shown(node)} reads `{read}`, which nothing before it defines")
@@ -63,7 +63,7 @@ def _check(
             for key, body in body_graphs(node):
                 inner = f"{path} / {_operator(node)} / {key}"
                 _check(name, inner, body, _stored(name, inner, body) | _inputs(name, inner, body), (defined, *outer))
-        made = node.output
+        made = node.output[:]
         if not defined.isdisjoint(made) or (len(made) > 1 and len(set(made)) < len(made)):
             _refuse_twice(name, path, node, defined)
         defined.update(made)

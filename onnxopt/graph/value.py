@@ -102,7 +102,7 @@ class Value:
     def constant_type(self) -> tuple[int, tuple[int, ...]]:
         """(element type, dims) of a constant, without decoding its data."""
         if self.tensor is not None:
-            return self.tensor.data_type, tuple(self.tensor.dims)
+            return self.tensor.data_type, tuple(self.tensor.dims[:])
         return element_type(self.array), self.array.shape
 
     def rename(self, name: str) -> None:

@@ -114,7 +114,7 @@ def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
     proto, model = graph.proto, graph.model
-    there = [t.name for t in proto.initializer]
+    there = [t.name for t in proto.initializer[:]]
     kept = set(there)
     new = [v for name, v in graph.initializers.items() if name not in kept]
     gone = kept.difference(graph.initializers)

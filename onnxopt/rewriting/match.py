@@ -6,7 +6,7 @@ Nothing a rule builds touches the graph before the rule has returned: declining 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -40,11 +40,9 @@ class Match:
         self.results: list[Value] | None = None
         self.before: Node | None = anchor
 
-    def __getattr__(self, name: str) -> Node:
-        try:
-            return self.bindings.nodes[name]
-        except KeyError:
-            raise AttributeError(f"the pattern names no node {name!r}") from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Node: ...
 
     def arguments(self) -> dict[str, Any]:
         """The rule function's keyword arguments: values, and arrays for constants."""
