@@ -9,7 +9,7 @@ import click
 
 from onnxopt.cli.feeds import input_option
 from onnxopt.cli.files import blaming_files, json_text
-from onnxopt.cli.options import dim_option, limit_option
+from onnxopt.cli.options import dim_option, limit_option, provider_option, seed_option, timeout_option
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
@@ -35,17 +35,11 @@ from onnxopt.errors import UsageError
     show_default=True,
     help="Graph optimizations of onnxruntime.",
 )
-@click.option("--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]")
+@provider_option
 @dim_option("a batch of 1, others 64 or what the model takes")
 @input_option("Measure with this input.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="Seconds that each load and each run may take.",
-)
+@seed_option
+@timeout_option("each load and each run")
 @limit_option
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def bench(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onnxopt.cli.feeds import verify_dim_option
-from onnxopt.cli.options import make_options, pipeline_options
+from onnxopt.cli.options import make_options, pipeline_options, seed_option
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 
@@ -21,7 +21,7 @@ from onnxopt.cli.say import say
 )
 @click.option("--atol", type=float, help="Largest absolute difference.")
 @verify_dim_option
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
+@seed_option
 @click.option(
     "-o",
     "--output",

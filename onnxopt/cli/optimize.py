@@ -13,7 +13,14 @@ from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_values, names
 from onnxopt.cli.feeds import input_option, verify_dim_option
-from onnxopt.cli.options import external_option, make_options, memory_option, pipeline_options
+from onnxopt.cli.options import (
+    external_option,
+    make_options,
+    memory_option,
+    pipeline_options,
+    seed_option,
+    timeout_option,
+)
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.single import Single
 from onnxopt.cli.telling import Telling
@@ -95,8 +102,8 @@ if TYPE_CHECKING:
     "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
 )
 @click.option("--atol", type=float, help="Largest absolute difference.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs made for verification.")
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds verification may take.")
+@seed_option
+@timeout_option("verification")
 @memory_option
 @click.option("--max-rewrites", type=click.IntRange(0), help="Stop after so many rewrites.")
 @click.option(
@@ -199,19 +206,6 @@ def optimize(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )
     allow_unverified |= not telling.to_machines
-    single = Single(
-        report_file,
-        reproducer,
-        zero_weights,
-        strict,
-        allow_unverified,
-        verbose,
-        max_rewrites,
-        external,
-        begin,
-        end,
-        stats,
-    )
     if plain and models[1] == "-":
         if form == "json":
             raise UsageError(
@@ -221,12 +215,29 @@ def optimize(
     if plain:
         from onnxopt.cli.streams import is_stream, streams
 
+        single = Single(
+            verify_options=verify_options,
+            telling=telling,
+            given=given,
+            provenance=provenance,
+            report_file=report_file,
+            reproducer=reproducer,
+            zero_weights=zero_weights,
+            strict=strict,
+            allow_unverified=allow_unverified,
+            verbose=verbose,
+            max_rewrites=max_rewrites,
+            external=external,
+            inputs=begin,
+            outputs=end,
+            stats=stats,
+        )
         source, destination = models
         if not (is_stream(source) or is_stream(destination)):
-            code = single.run(Path(source), Path(destination), verify_options, telling, given, provenance)
+            code = single.run(Path(source), Path(destination))
         else:
             with streams(source, destination) as (read, made):
-                code = single.run(read, made, verify_options, telling, given, provenance, models)
+                code = single.run(read, made, models)
         sys.exit(code) if code else None
         return
     from onnxopt.batch import Job

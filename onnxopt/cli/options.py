@@ -115,6 +115,23 @@ memory_option = click.option(
 )
 
 
+def timeout_option(of: str) -> Callable[[Any], Any]:
+    """`of`: what may take so long."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        default=600.0,
+        show_default=True,
+        help=f"Seconds that {of} may take.",
+    )
+
+
+provider_option = click.option(
+    "--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]"
+)
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the random values that inputs are given."
+)
 limit_option = click.option(
     "--memory",
     "limit",

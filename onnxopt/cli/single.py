@@ -26,9 +26,13 @@ _SHOWN: Final = 3  # sites in a hint
 
 @record(frozen=True)
 class Single:
-    """What is asked for besides the pipeline. `inputs`, `outputs`: values at which IN is cut; `stats`: show what
-    changed, operator by operator."""
+    """What is asked for. `given`: options of the pipeline; `inputs`, `outputs`: values at which IN is cut; `stats`:
+    show what changed, operator by operator."""
 
+    verify_options: VerifyOptions | None
+    telling: Telling
+    given: dict[str, Any]
+    provenance: bool
     report_file: Path | None
     reproducer: Path | None
     zero_weights: bool
@@ -41,16 +45,7 @@ class Single:
     outputs: tuple[str, ...] = ()
     stats: bool = False
 
-    def run(
-        self,
-        source: Path,
-        destination: Path,
-        verify_options: VerifyOptions | None,
-        telling: Telling,
-        given: dict[str, Any],
-        provenance: bool,
-        called: tuple[str, ...] = (),
-    ) -> int:
+    def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
         """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
         what `optimize_file` raises."""
         cut: tuple[Path, Extraction] | None = None
@@ -64,30 +59,22 @@ class Single:
                 source, found = stack.enter_context(cut_off(source, destination, self.inputs, self.outputs))
                 say_cut(found)
                 cut = whole, found
-            return self._run(source, destination, verify_options, telling, given, provenance, called, cut)
+            return self._run(source, destination, called, cut)
 
     def _run(
-        self,
-        source: Path,
-        destination: Path,
-        verify_options: VerifyOptions | None,
-        telling: Telling,
-        given: dict[str, Any],
-        provenance: bool,
-        called: tuple[str, ...],
-        cut: tuple[Path, Extraction] | None,
+        self, source: Path, destination: Path, called: tuple[str, ...], cut: tuple[Path, Extraction] | None
     ) -> int:
         from onnxopt.verification import Verifier
 
-        verifier = None
-        if verify_options is not None and (given["level"] or given["pipeline"] or given["dtype"]):
-            verifier = Verifier(source, verify_options)
+        telling, given, verifier = self.telling, self.given, None
+        if self.verify_options is not None and (given["level"] or given["pipeline"] or given["dtype"]):
+            verifier = Verifier(source, self.verify_options)
             verifier.start()  # it imports while we import
         from onnxopt.api import DifferentResult
         from onnxopt.report.progress import Progress
         from onnxopt.rollback import optimize_or_roll_back
 
-        options, watch = make_options(given, self.max_rewrites, provenance, self.external), Watch(source, given)
+        options, watch = make_options(given, self.max_rewrites, self.provenance, self.external), Watch(source, given)
         if self.verbose or self.report_file is not None:
             from onnxopt.pipeline.instruments import Sizes
 
@@ -108,7 +95,7 @@ class Single:
                     source,
                     destination,
                     options,
-                    verify_options=verify_options,
+                    verify_options=self.verify_options,
                     verifier=verifier,
                     strict=self.strict,
                     allow_unverified=self.allow_unverified,

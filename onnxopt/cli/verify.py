@@ -11,7 +11,7 @@ import click
 
 from onnxopt.cli.completing import names
 from onnxopt.cli.files import blaming_files, json_text
-from onnxopt.cli.options import dim_option, limit_option, memory_option
+from onnxopt.cli.options import dim_option, limit_option, memory_option, provider_option, seed_option, timeout_option
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
@@ -50,15 +50,9 @@ if TYPE_CHECKING:
 @click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
 @memory_option
 @limit_option
-@click.option("--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random values.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="Seconds that each load and each run may take.",
-)
+@provider_option
+@seed_option
+@timeout_option("each load and each run")
 @click.option(
     "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may hold in this type what is float32 in A."
 )

@@ -49,10 +49,15 @@ def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Valu
 @rewrite(op.Flatten(one_of(*_KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
 def flatten_of_reshape(m: Match, x: Value) -> Value:
     """Flatten(Reshape(x)) = Reshape(x, rows, columns)."""
-    dims = m.shape(m.flatten.output)
+    return _reshaped_like(m, x, m.flatten.output)
+
+
+def _reshaped_like(m: Match, x: Value, v: Value) -> Value:
+    """Reshape(x, dims of v), of which one may be unknown."""
+    dims = m.shape(v)
     m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
     target = [d if isinstance(d, int) else -1 for d in dims or ()]
-    m.require(target.count(-1) <= 1 and 0 not in target, "neither rows nor columns are known")
+    m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
     result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
     return result
 
@@ -65,12 +70,7 @@ def ones_elsewhere(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Unsqueeze(Squeeze(x, a), b) = Reshape(x, dims of the result), and so the other way round."""
     if m.inner.op == m.outer.op:
         m.skip()
-    dims = m.shape(m.outer.output)
-    m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
-    target = [d if isinstance(d, int) else -1 for d in dims or ()]
-    m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
-    result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
-    return result
+    return _reshaped_like(m, x, m.outer.output)
 
 
 @rewrite(op.Reshape(op.Reshape(var("x"), var("inner"), shared=True), var("target"), name="outer"))

@@ -14,7 +14,8 @@ from onnxopt.verification.datasets import Data, DataSet, find_data_sets, read_ar
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
-from onnxopt.verification.verifier import Read, Verifier
+from onnxopt.verification.session import Read
+from onnxopt.verification.verifier import Verifier
 
 if TYPE_CHECKING:
     from onnx import ModelProto

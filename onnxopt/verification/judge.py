@@ -6,223 +6,34 @@ A crash or a hang here is a verdict, not the end of onnxopt: the worker says wha
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.verification.cases import sizes
-from onnxopt.verification.compare import compare, differ, evidence, is_dull
-from onnxopt.verification.datasets import fitted
-from onnxopt.verification.feeding import Search, feed
-from onnxopt.verification.inputs import Case
+from onnxopt.verification.compare import compare
 from onnxopt.verification.metrics import measure
 from onnxopt.verification.narrow import narrow_feeds
-from onnxopt.verification.plan import Plan
-from onnxopt.verification.protocol import Answer, Opened, Request
-from onnxopt.verification.records import (
-    DIFFERENT,
-    JudgedCase,
-    OutputRecord,
-    Pieces,
-    Place,
-    VerifyOptions,
-)
+from onnxopt.verification.original import Original
+from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.rounding import difference, is_float, last_bit
-from onnxopt.verification.run import OnnxRuntime, Reference, TooLarge, find_provider, is_starved, open_original, reason
-from onnxopt.wire import count_nodes
-from onnxopt.worker.limits import spare, unused
+from onnxopt.verification.run import OnnxRuntime, Reference, reason
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
-    from onnxopt.verification.pieces.foreign import Foreign, Operators
     from onnxopt.verification.pieces.look import Look
 
-KEPT: Final = 16  # cases whose inputs and results stay in memory
-_FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
-_RUNTIME: Final = 1 << 28  # bytes that a runtime takes for itself, and small values with it
-_NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
-
-class Judge:
-    """Original and result in one runtime, with graph optimizations off."""
+class Judge(Original):
+    """Holds results against the original, in the same runtime."""
 
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
-        """`whole`: the original is run as it is, or not at all."""
-        self.tell = tell
-        self.whole = whole
-        self.kept: dict[str, tuple[Case, list[Any]]] = {}
-        self.base: dict[str, int] | None = None
+        super().__init__(tell, whole=whole)
         self.shaken: dict[str, float] = {}  # by output
-        self.factor = 0.0  # that makes inputs say more; 1 where none does, 0 until one is looked for
         self._look: Look | None = None
         self._optimized: _Loading | None = None
-
-    # -- the original ------------------------------------------------------------------------------------
-
-    def open(self, path: str, options: VerifyOptions, labels: tuple[str, str], figures: bool = False) -> None:
-        """Load the original. `labels`: how the two are called. `figures`: outputs are measured, not just compared.
-
-        Raises UsageError and Refused.
-        """
-        self.figures = figures
-        self.search = Search(most=options.memory // 2)
-        # May a run take more than `options.memory`? Where nothing is limited, or a device's memory is mapped, it may.
-        self.is_large = bool(options.provider) or not unused()
-        self.paths = [path, ""]
-        self.options = options
-        self.labels = labels
-        self.engine: Any = None
-        self.unknown: Operators = frozenset()  # which nothing here can run
-        self.refused = ""
-        self.tell("at its start")
-        self.provider = find_provider(options.provider)
-        if not _may_be_large(Path(path), options.memory) and count_nodes(path, _NODES) < _NODES:
-            with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
-                self._open_original()
-
-    def _open_original(self, give: Sequence[str] = (), stateful: bool = False) -> None:
-        self.tell(f"loading {self.labels[0]}")
-        self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider)
-
-    def plan(self, plan: Plan) -> Opened:
-        """Learn what the original asks for. Raises Refused."""
-        self.planned = plan
-        self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
-        if self.streamed:
-            self.engine = self._stream(0)
-        elif self.engine is None or ((plan.conditions or plan.stateful) and isinstance(self.engine, OnnxRuntime)):
-            try:
-                self._open_original(plan.conditions, plan.stateful)
-            except Refused as e:
-                self._open_parts(e)
-        if plan.narrow and not self.whole and isinstance(self.engine, OnnxRuntime):  # it takes no such values
-            self.streamed, self.engine = True, self._stream(0)
-        given_out = isinstance(self.engine, OnnxRuntime)
-        self.conditions = list(plan.conditions) if given_out else []
-        self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]
-        return Opened(self.engine.name, self.provider, self.refused, self.around())
-
-    def around(self) -> str:
-        """What could not be run, in words, and is taken as it is."""
-        return getattr(self.engine, "says", "")
-
-    def _open_parts(self, refused: Refused) -> None:
-        """What of the original does not need operators that are unknown here. Raises what it was refused for."""
-        from onnxopt.verification.pieces.foreign import Around, unknown_operators
-        from onnxopt.verification.skeleton import Skeleton
-
-        self.unknown = unknown_operators(Skeleton(self.paths[0]).proto)
-        if self.whole or not self.unknown:
-            raise refused
-        self.streamed, self.engine = True, Around(self._stream(0))
-        if not self.engine.nodes_left:
-            raise refused
-
-    def original(self, request: Request) -> Answer:
-        """Run the original on the first inputs of a case that it takes; skipped if there are none."""
-        record = JudgedCase(request.recipe.name, {})
-        plan = fitted(self.planned, request.data.inputs)
-        known = request.base or self.base or {}
-        base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
-        try:
-            case, values = feed(
-                self._run_original,
-                plan,
-                request.recipe,
-                request.data,
-                sizes(plan, request.recipe, base),
-                self.options.seed,
-                self.labels[0],
-                self.search,
-            )
-        except Refused as e:
-            record.status, record.note = "skipped", str(e)
-            return Answer(record)
-        if request.recipe.drawn and any(map(is_dull, values)):
-            case, values = self._livelier(case, values, request.data.inputs)
-        record.dims = case.dims = plan.fixed | case.dims
-        self.base = self.base or case.dims
-        count = len(self.outputs)
-        answer = Answer(record)
-        answer.branches = {name: bool(v.any()) for name, v in zip(self.conditions, values[count:], strict=True)}
-        answer.evidence = {n: evidence(v) for n, v in zip(self.outputs, values) if n not in case.feeds}
-        if len(self.kept) >= KEPT:
-            del self.kept[next(iter(self.kept))]
-        self.kept[request.recipe.name] = case, values[:count]
-        return answer
-
-    def _livelier(self, case: Case, values: list[Any], given: Mapping[str, Any]) -> tuple[Case, list[Any]]:
-        """The case with inputs on another scale, of which outputs are not zero, empty or saturated, if there is one."""
-        made = (i.name for i in self.planned.inputs if i.name not in given)
-        free = [n for n in made if is_float(case.feeds[n])]
-        least, chosen = sum(map(is_dull, values)), 1.0
-        for factor in (self.factor,) if self.factor else _FACTORS:
-            if factor == 1 or not free or self.search.ended:
-                break
-            began = time.monotonic()
-            with contextlib.suppress(Exception):  # it does not take them
-                feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
-                found = self._run_original(feeds)
-                if (dull := sum(map(is_dull, found))) < least:
-                    least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
-            self.search.spent += time.monotonic() - began
-            if not least:
-                break
-        self.factor = self.factor or chosen
-        return case, values
-
-    def _shake(self) -> dict[str, float]:
-        """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
-        case, values = next(iter(self.kept.values()))
-        rng = np.random.default_rng(self.options.seed)
-        if not any(is_float(v) for v in case.feeds.values()):
-            return dict.fromkeys(self.outputs, 0.0)
-        try:
-            again = self._run_original({n: last_bit(v, rng, self.options.dtype) for n, v in case.feeds.items()})
-        except Exception:  # it does not take what is a bit larger
-            return dict.fromkeys(self.outputs, 0.0)
-        found = [difference(a, b) for a, b in zip(values, again)]
-        return {n: 0.0 if d.note or d.discrete else d.relative for n, d in zip(self.outputs, found)}
-
-    def hold(self, request: Request) -> None:
-        """Run the original on a case, unless it is remembered."""
-        if request.recipe.name not in self.kept:
-            self.original(request)
-
-    def _run_original(self, feeds: dict[str, Any]) -> list[Any]:
-        """First in the memory that models are planned with. Where that is too little, shapes may say that all there is
-        would be: then it is not tried."""
-        self.tell(f"running {self.labels[0]}")
-        if not self.is_large:
-            try:
-                with spare(max(self.options.memory, _RUNTIME)):
-                    return list(self.engine.run(feeds))
-            except Exception as e:
-                if self.streamed or not is_starved(e):
-                    raise
-            self._refuse_larger_than_memory(feeds)
-            self.is_large = True
-        return list(self.engine.run(feeds))
-
-    def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
-        from onnxopt.verification.footprint import least
-
-        needed = least(self.paths[0], feeds)
-        if 0 < unused() < needed:
-            raise TooLarge(f"at least {needed / (1 << 30):.1f} GiB")
-
-    def deterministic(self) -> bool:
-        """Does the original give the same twice?"""
-        if not self.kept:
-            return True
-        case, first = next(iter(self.kept.values()))
-        return not differ(first, self._run_original(case.feeds)[: len(first)])
 
     # -- the result --------------------------------------------------------------------------------------
 
@@ -307,6 +118,19 @@ class Judge:
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
+    def _shake(self) -> dict[str, float]:
+        """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
+        case, values = next(iter(self.kept.values()))
+        rng = np.random.default_rng(self.options.seed)
+        if not any(is_float(v) for v in case.feeds.values()):
+            return dict.fromkeys(self.outputs, 0.0)
+        try:
+            again = self._run_original({n: last_bit(v, rng, self.options.dtype) for n, v in case.feeds.items()})
+        except Exception:  # it does not take what is a bit larger
+            return dict.fromkeys(self.outputs, 0.0)
+        found = [difference(a, b) for a, b in zip(values, again)]
+        return {n: 0.0 if d.note or d.discrete else d.relative for n, d in zip(self.outputs, found)}
+
     def _measure(self, name: str, a: Any, b: Any, against: str = "") -> OutputRecord:
         noise = self.shaken.get(name, 0.0)
         if self.figures:
@@ -358,12 +182,6 @@ class Judge:
         """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
         self.b = self._look = self._optimized = None
 
-    @property
-    def _foreign(self) -> Foreign:
-        from onnxopt.verification.pieces.foreign import Foreign
-
-        return Foreign(self.unknown, getattr(self.engine, "unseen", frozenset()))
-
     def _looked(self) -> Look:
         """What can look inside both files."""
         from onnxopt.verification.pieces.look import Look
@@ -381,17 +199,6 @@ class Judge:
             )
         return self._look
 
-    def _stream(self, which: int) -> Any:
-        from onnxopt.verification.pieces.look import open_runner
-        from onnxopt.verification.pieces.stream import Streamed
-
-        self.tell(f"loading {self.labels[which]}")
-        try:
-            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign)
-        except Exception as e:
-            raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
-        return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
-
 
 class _Loading(Thread):
     """Loads a model with optimizations while other things are done: the runtime lets go of the lock."""
@@ -407,14 +214,6 @@ class _Loading(Thread):
             OnnxRuntime(self.path, optimize=True, provider=self.provider)
         except Exception as e:
             self.error = e
-
-
-def _may_be_large(path: Path, memory: int) -> bool:
-    """Could the model, with what lies beside it, take more than its share? Then its plan is waited for."""
-    try:
-        return any(2 * entry.stat().st_size > memory for entry in os.scandir(path.parent) if entry.is_file())
-    except OSError:
-        return False
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from onnxopt.verification.compare import Evidence, proves_nothing
+from onnxopt.verification.plan import Plan
 from onnxopt.verification.protocol import Opened
 from onnxopt.verification.records import (
     DIFFERENT,
@@ -21,6 +22,7 @@ from onnxopt.verification.records import (
     Verification,
 )
 
+_BEYOND: Final = 1e3  # times the noise of the whole: a right result stays far below
 _GROSS: Final = 30.0  # times what rounding does in a piece: no rounding any more, whatever the outputs may hide
 
 
@@ -138,6 +140,13 @@ def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) 
     """Outputs that say nothing in any case, and why. `fixed`: the inputs are the same in all."""
     found = {name: proves_nothing(runs, fixed) for name, runs in outputs.items()}
     return {name: f"output `{name}` {why}" for name, why in found.items() if why}
+
+
+def is_unexplained(verdict: Verification, plan: Plan) -> bool:
+    """Does the whole differ by much more than rounding does, where nothing is decided that could jump?"""
+    noise = max(verdict.noise.values(), default=0.0)
+    could_jump = plan.decides or plan.random or plan.stateful
+    return not could_jump and 0 < _BEYOND * noise < verdict.worst_rel
 
 
 def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:

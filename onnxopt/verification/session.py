@@ -1,0 +1,223 @@
+"""The parent's conversation with its worker: what was asked of it, so that one that dies is followed by another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.verification.protocol import Answer, Opened, Request
+from onnxopt.verification.records import DIFFERENT, UNVERIFIED, JudgedCase, VerifyOptions
+from onnxopt.worker.service import Died, Refused, Service, Spare
+
+if TYPE_CHECKING:
+    from onnxopt.verification.cases import Recipe
+    from onnxopt.verification.datasets import Data
+    from onnxopt.verification.plan import Plan
+
+START: Final = "from onnxopt.verification.judge import main; main()"
+
+Read = Callable[[], "Data"]
+
+
+class Session:
+    """Original and results in a worker, one case after another.
+
+    `stepwise`: the timeout is for each step, and what dies in one case is started again for the next. `memory`: bytes
+    that the worker may take, 0 for all there are. `opened`: what runs the original; `is_steady`: it gives the same
+    twice.
+    """
+
+    def __init__(
+        self,
+        original: Path,
+        labels: tuple[str, str],
+        *,
+        stepwise: bool = False,
+        memory: int = 0,
+        start: str = START,
+        spare: Spare | None = None,
+    ) -> None:
+        self.original = original
+        self.labels = labels
+        self.stepwise = stepwise
+        self.plan: Plan | None = None
+        self.opened = Opened()
+        self.is_steady = True
+        self._memory = memory
+        self._start = start
+        self._spare = spare
+        self._service: Service | None = None
+        self._requests: list[tuple[Recipe, Read]] = []
+        self._answers: list[Answer] | None = None  # of the original
+        self._base: dict[str, int] | None = None
+        self._path = ""
+        self._options = VerifyOptions()
+
+    # -- the worker --------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        return self._service is not None and self._service.alive
+
+    @property
+    def has_answers(self) -> bool:
+        """Has the original been run?"""
+        return self._answers is not None
+
+    def start(self, options: VerifyOptions) -> None:
+        """Start the worker, unless it runs already or there is nothing to open."""
+        if self._service is not None or not self.original.is_file():
+            return
+        self._options = options
+        self._serve()
+        self._open()
+
+    def _serve(self) -> None:
+        make = Service if self._spare is None else self._spare.take
+        self._service = make(self._start, self._options.timeout, self._memory)
+        self.limit()
+
+    def limit(self) -> None:
+        """All that is asked from now on has the time of the options together, unless it is counted step by step."""
+        if not self.stepwise and self._service is not None:
+            self._service.deadline = time.monotonic() + self._options.timeout
+
+    def post(self, method: str, *args: Any) -> None:
+        assert self._service is not None
+        self._service.post(method, *args)
+
+    def call(self, method: str, *args: Any) -> Any:
+        assert self._service is not None
+        return self._service.call(method, *args)
+
+    def drain(self) -> None:
+        if self._service is not None:
+            self._service.drain()
+
+    def close(self) -> None:
+        if self._service is not None and self._spare is not None:
+            self._spare.keep(self._service)
+            self._service = None
+        elif self._service is not None:
+            self._service.close()
+
+    # -- what it is told ---------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
+        """What the original asks for, the cases, and how to read their data."""
+        self.plan, self._requests = plan, list(requests)
+        self.post("plan", plan)
+        self._post_originals()
+
+    def submit(self, path: str, options: VerifyOptions) -> None:
+        """The result, and what it may be allowed."""
+        self._path, self._options = path, options
+        if self._answers is not None:
+            self.limit()
+        if not self.stepwise:
+            self._post_result()
+
+    def _open(self) -> None:
+        self.post("open", str(self.original.absolute()), self._options, self.labels, self.stepwise)
+
+    def _post_originals(self) -> None:
+        """Where the worker need not wait for us."""
+        if self.stepwise:
+            return
+        for recipe, read in self._requests:
+            self.post("original", Request(recipe, read()))
+        if self.plan is not None and self.plan.random:
+            self.post("deterministic")
+
+    def _post_result(self) -> None:
+        self.post("result", self._path, self._options)
+
+    def revive(self, *, result: bool = True) -> None:
+        """A worker that stands where the one stood that died."""
+        if not self.alive:
+            self._serve()
+        self._open()
+        self.post("plan", self.plan)
+        self._post_originals()
+        self._answers = None
+        if result or not self.stepwise:
+            self._post_result()
+
+    # -- what it answers ---------------------------------------------------------------------------------
+
+    def opening(self) -> None:
+        """Wait until the original is open."""
+        self.call("open", str(self.original.absolute()), self._options, self.labels, self.stepwise)
+        self.opened = self.call("plan", self.plan)
+
+    def result(self) -> str:
+        """Why the result cannot take the place of the original; empty if it can."""
+        why: str = self.call("result", self._path, self._options)
+        return why
+
+    def originals(self) -> list[Answer]:
+        """What came of running the original. Raises Refused where that is nothing."""
+        if self._answers is not None:
+            return self._answers
+        self.opening()
+        assert self.plan is not None
+        found: list[Answer] = [self.call("original", Request(recipe, read())) for recipe, read in self._requests]
+        for answer, (recipe, _) in zip(found, self._requests):
+            if answer.case.status == "skipped" and recipe.override:
+                raise Refused(f"the original fails with other values for its initializers: {answer.case.note}")
+        if self.plan.random:
+            self.is_steady = self.call("deterministic")
+        taken = [a for a in found if a.case.status != "skipped"]
+        if not taken:
+            why = found[0].case.note if found else "there is no input to try"
+            raise Refused(why.replace("the original does not take it: ", "the original fails on every input tried: "))
+        self._answers = taken
+        return taken
+
+    def compare(self, answer: Answer, data: Data | None = None) -> JudgedCase:
+        expected = data.expected if data is not None else {}
+        found: JudgedCase = self.call("compare", answer.case.name, expected)
+        if found.status != DIFFERENT and any(not o.ok for o in found.outputs):
+            found.status = DIFFERENT
+        return found
+
+    def step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
+        """Each case on its own: a death in one is its verdict."""
+        from onnxopt.verification.cases import RECIPES
+
+        assert self.plan is not None
+        answers: list[Answer] = []
+        cases: list[JudgedCase] = []
+        for i, (recipe, read) in enumerate(self._requests):
+            data = read()
+            try:
+                answer: Answer = self.call("original", Request(recipe, data, self._base))
+                if answer.case.status == "skipped":
+                    cases.append(answer.case)
+                    continue
+                if not answers and self.plan.random:
+                    self.is_steady = self.call("deterministic")
+                cases.append(self.compare(answer, data) if self.is_steady else answer.case)
+                answers.append(answer)
+            except Died as e:
+                status = DIFFERENT if e.is_about(self.labels[1]) else UNVERIFIED
+                cases.append(JudgedCase(recipe.name, {}, status=status, note=str(e)))
+                if e.late:  # it would again, and each time take as long
+                    note = "not run: an earlier case did not finish"
+                    cases += [JudgedCase(r.name, {}, status="skipped", note=note) for r, _ in self._requests[i + 1 :]]
+                    break
+                self.revive()
+                for method in ("open", "plan", "result"):
+                    self.call(method)
+            if self._base is None and answers and recipe in RECIPES.values():
+                self._base = answers[-1].case.dims
+        return answers, cases
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Have the worker run the original again where it does not remember a case."""
+        if self.stepwise:
+            for recipe, read in self._requests:
+                if recipe.name in names:
+                    self.call("hold", Request(recipe, read(), self._base))
