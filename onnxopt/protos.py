@@ -1,8 +1,8 @@
 """The only door to onnx.helper and onnx.numpy_helper: tensors, attributes and types as plain Python.
 
-Everything here is a pure function of protobuf messages; nothing knows about graphs. Where it is done for each node or
-tensor, a repeated field is read as a slice, here and elsewhere: protobuf ends a loop over the field itself by an IndexError
-with a message, which takes longer than the loop.
+Everything here is a pure function of protobuf messages; nothing knows about graphs. What is done for each node or
+tensor reads a repeated field as a slice, here and elsewhere: protobuf ends a loop over the field itself by an
+IndexError with a message, which takes longer than the loop.
 """
 
 from __future__ import annotations
