@@ -87,7 +87,11 @@ class Graph:
 
     def is_pure(self, node: Node) -> bool:
         """May the node go when nothing reads it? Operators the standard does not define may have effects."""
-        return is_known(node.op, self.opset(node.op.rpartition("::")[0]))
+        return self.knows(node.op)
+
+    def knows(self, op: str) -> bool:
+        """Does the standard define this operator, in the version in force here?"""
+        return is_known(op, self.opset(op.rpartition("::")[0]))
 
     @property
     def holds_initializers(self) -> bool:
@@ -175,11 +179,13 @@ class Graph:
         else:
             following.prev = node
         self.size += 1
-        self.by_op[node.op][node] = None
+        op = node.op
+        self.by_op[op][node] = None
         for v in node.inputs:
             if v is not None:
-                v.users[node] = v.users.get(node, 0) + 1
-        constant = node.op == "Constant" and not node.has_references and "sparse_value" not in node.attributes
+                users = v.users
+                users[node] = users.get(node, 0) + 1
+        constant = op == "Constant" and not node.has_references and "sparse_value" not in node.attributes
         for i, v in enumerate(node.outputs):
             if v is not None:
                 v.producer, v.index, v.graph, v.constant = node, i, self, constant
@@ -197,14 +203,15 @@ class Graph:
             if v is not None and v.producer is node:
                 assert not v.is_used, node
                 v.producer = None
-        for body in node.bodies.values():
-            body._release()
+        if node.bodies:
+            for body in node.bodies.values():
+                body._release()
+            self.owners.pop(node, None)
         model = self.model
         self._take_out(node)
         node.graph = None
         self.size -= 1
         del self.by_op[node.op][node]
-        self.owners.pop(node, None)
         model.marked.pop(node, None)
         self.nodes_changed = True
         for v in node.inputs:
@@ -329,7 +336,9 @@ class Graph:
 
         It becomes an initializer, or where a scope cannot hold one a Constant node before `before`.
         """
-        value.array = array = np_contiguous(value.array)
+        array = np_contiguous(value.array)
+        if array is not value.array:
+            value.array = array
         value.name = self.model.names.fresh(hint)
         value.graph, value.constant = self, True
         value.dtype, value.shape = element_type(array), array.shape
@@ -373,9 +382,11 @@ class Graph:
 
 def np_contiguous(array: Array) -> Array:
     """A read-only, C-contiguous view or copy."""
-    if not array.flags.c_contiguous:
+    flags = array.flags
+    if not flags.c_contiguous:
         array = array.copy(order="C")
-    if array.flags.writeable:
+        flags = array.flags
+    if flags.writeable:
         array = array.view()
         array.flags.writeable = False
     return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -61,7 +62,7 @@ class Node:
 
     def __init__(self, proto: NodeProto, inputs: list[Value | None], outputs: list[Value | None]) -> None:
         self.proto = proto
-        self._op = qualified(proto.op_type, proto.domain)
+        self._op = intern(qualified(proto.op_type, proto.domain))  # thousands of nodes have one name
         self.inputs = inputs
         self.outputs = outputs
         self.bodies: dict[str, Graph] = {}

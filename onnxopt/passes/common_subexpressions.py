@@ -51,12 +51,13 @@ class _Merging:
         self.was: dict[Value, Value] = {}  # outputs that took another's place: readers were told apart by that one
 
     def merge(self, graph: Graph, seen: Seen) -> None:
+        pure = {op for op in graph.by_op if op not in _KEPT and graph.knows(op) and is_deterministic(op)}
         for node in graph:
             if node.bodies:
                 for body in node.bodies.values():
                     if not body.skipped:
                         self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
-            if node.op in _KEPT or not node.is_used or not _is_pure(node):
+            if node.op not in pure or not node.is_used or may_train(node):
                 continue
             told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
             first = first_like(node, seen, told)

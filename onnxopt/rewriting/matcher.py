@@ -221,7 +221,7 @@ def _refusal(b: Bindings) -> str | None:
                     continue
                 if output.is_output:
                     return f"{node.op} output is a graph output"
-                if any(user not in nodes for user in output.users):
+                if not nodes.issuperset(output.users):
                     return f"{node.op} output used elsewhere"
     for node, literal in b.literals:
         _, dims = literal.constant_type()
