@@ -58,7 +58,10 @@ class Match:
         """Will the rewrite leave `node` without readers? Its proto can then pass to a new node."""
         if node in self.borrowed:
             return False
-        return any(node is n and (not p.shared or n is self.anchor) for n, p in self.bindings.covered)
+        for n, p in self.bindings.covered:
+            if n is node and (not p.shared or n is self.anchor):
+                return True
+        return False
 
     # -- guards ------------------------------------------------------------------------------------------
 
@@ -105,11 +108,7 @@ class Match:
         data = np.asarray(array)
         if like is not None:
             dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
-            with np.errstate(over="ignore", invalid="ignore"):
-                cast = data.astype(dtype)
-            if data.dtype.kind == "f" and not is_finite(cast) and is_finite(data):
-                raise Declined("the folded constant overflows its type")
-            data = cast
+            data = data if data.dtype == dtype else _cast(data, dtype)
         value = Value("", self.graph)
         value.constant = True
         value.array = data
@@ -125,10 +124,10 @@ class Match:
 
     def adopt(self, inputs: list[Value | None]) -> None:
         """What was an attribute is a constant of the graph, where a new node reads it."""
-        made = {id(v) for v, _ in self.new_constants}
         for v in inputs:
-            if v is not None and v.constant and not v.name and v.producer is None and id(v) not in made:
-                self.new_constants.append((v, self._hint(None)))
+            if v is not None and not v.name and v.constant and v.producer is None:
+                if all(v is not made for made, _ in self.new_constants):
+                    self.new_constants.append((v, self._hint(None)))
 
     def _hint(self, like: Array | Value | None) -> str:
         if isinstance(like, Value) and like.constant:
@@ -138,6 +137,14 @@ class Match:
                 return value.name
         output = next((v for v in self.anchor.outputs if v is not None), None)
         return f"{output.name}_const" if output is not None else "const"
+
+
+def _cast(data: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = data.astype(dtype)
+    if data.dtype.kind == "f" and not is_finite(cast) and is_finite(data):
+        raise Declined("the folded constant overflows its type")
+    return cast
 
 
 class Builder:

@@ -43,7 +43,8 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             taken.add(new)
             if new.producer.domain:
                 types.shape(old)  # as long as something tells
-            new.redirect_readers(old)  # a new node may read what another new node produces
+            if new.users:
+                new.redirect_readers(old)  # a new node may read what another new node produces
             _keep_type(old, new)
             graph.take_over(old, new.producer, new.index)
         else:
