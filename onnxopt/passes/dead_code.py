@@ -66,7 +66,8 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
 
 
 def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
-    dead = [v for v in graph.initializers.values() if not v.is_used and (v.constant or not v.is_input)]
+    unused = [v for v in graph.initializers.values() if not v.users and not v.output_count]
+    dead = [v for v in unused if v.constant or not v.is_input]
     for value in dead:
         graph.remove_initializer(value)
     if dead:

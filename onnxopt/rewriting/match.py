@@ -124,10 +124,10 @@ class Match:
 
     def adopt(self, inputs: list[Value | None]) -> None:
         """What was an attribute is a constant of the graph, where a new node reads it."""
+        made = {v for v, _ in self.new_constants}
         for v in inputs:
-            if v is not None and not v.name and v.constant and v.producer is None:
-                if all(v is not made for made, _ in self.new_constants):
-                    self.new_constants.append((v, self._hint(None)))
+            if v is not None and not v.name and v.constant and v.producer is None and v not in made:
+                self.new_constants.append((v, self._hint(None)))
 
     def _hint(self, like: Array | Value | None) -> str:
         if isinstance(like, Value) and like.constant:

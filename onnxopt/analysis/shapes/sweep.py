@@ -112,6 +112,10 @@ class ShapeData:
         if known is not None and known == dims:  # numbers, all of them
             self.dims[value] = self._sizes(known)
             return
+        sizes = [d for d in dims if d is not None]
+        if len(sizes) == len(dims) and known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
+            self.dims[value] = tuple(sizes)  # as it was found before
+            return
         if known is not None and len(known) != len(dims):
             return
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
