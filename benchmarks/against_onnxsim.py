@@ -9,23 +9,19 @@ check. Both are whole processes, run in turn.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 
 from mobilenet import input_model
-from pairs import compare, onnxopt
-
-ONNXSIM = Path(__file__).resolve().parents[1] / ".venv-peers" / "bin" / "onnxsim"
+from pairs import arguments, compare, onnxopt
+from tools import PEER
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, nargs="?", help="ONNX file (default: a generated MobileNetV2)")
-    parser.add_argument("--onnxsim", default=str(ONNXSIM), help="the onnxsim program (default: .venv-peers)")
-    parser.add_argument("--runs", type=int, default=7, help="runs of each command (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=0.5, help="exit 1 above this ratio (default: %(default)s)")
+    parser = arguments(__doc__, runs=7, limit=0.5)
+    onnxsim = str(PEER.with_name("onnxsim"))
+    parser.add_argument("--onnxsim", default=onnxsim, help="the onnxsim program (default: .venv-peers)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         source = str(input_model(options.model, Path(folder)))

@@ -33,6 +33,8 @@ from judging.tables import accusations, header, misses, row, table
 from judging.traps import traps
 from judging.trials import try_model
 
+from onnxopt.worker.limits import machine_memory, spare
+
 ROOT = Path(__file__).resolve().parents[1]
 SILENCE = 300.0  # seconds without a word, after which a process is given up
 
@@ -56,8 +58,9 @@ def models(folders: Sequence[Path], made: Path) -> dict[str, Path]:
 
 
 def _child(pipe: Connection, name: str, path: Path, settings: Settings) -> None:
-    for record in try_model(name, path, settings):
-        pipe.send(record)
+    with spare(machine_memory() // 4):  # a broken model may ask for whatever there is
+        for record in try_model(name, path, settings):
+            pipe.send(record)
 
 
 def in_process(name: str, path: Path, settings: Settings) -> list[Record]:

@@ -6,13 +6,15 @@ and by medians. Start-up, imports and file access count: they are what a user wa
 
 from __future__ import annotations
 
+import argparse
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from tools import ONNXOPT
 
 Command = Sequence[str]
 
@@ -36,7 +38,16 @@ class Timing:
 
 def onnxopt(*arguments: str) -> list[str]:
     """The console script of the running interpreter's environment: what users call."""
-    return [str(Path(sys.executable).with_name("onnxopt")), *arguments]
+    return [ONNXOPT, *arguments]
+
+
+def arguments(page: str | None, runs: int, limit: float) -> argparse.ArgumentParser:
+    """What two commands on a model are compared by; the `page` is of the benchmark that does."""
+    parser = argparse.ArgumentParser(description=(page or "").splitlines()[0])
+    parser.add_argument("model", type=Path, nargs="?", help="ONNX file (default: a generated MobileNetV2)")
+    parser.add_argument("--runs", type=int, default=runs, help="runs of each command (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=limit, help="exit 1 above this ratio (default: %(default)s)")
+    return parser
 
 
 def run(command: Command) -> float:

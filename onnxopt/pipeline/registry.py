@@ -20,7 +20,7 @@ P = TypeVar("P", bound=Pass)
 GROUP = "onnxopt.passes"  # the entry point group of plugins
 
 _PASSES: dict[str, type[Pass]] = {}
-_LATER: dict[str, str] = {}  # modules of passes that few runs need
+_LATER: dict[str, str] = {}  # modules of passes that are imported when somebody asks for them
 _ORIGINS: dict[str, str] = {}  # of passes from plugins: distribution and version
 _LOADED: list[str] = []  # the entry points, once they are
 _MODULES: list[str] = []  # files and modules that users named
@@ -44,8 +44,9 @@ def register(p: type[P] | P) -> type[P] | P:
     if loose := [k for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)]:
         raise TypeError(f"pass {name}: {loose[0]} is an option, but the class no @dataclass(frozen=True)")
     known = _PASSES.get(name)
-    if known is not None and known is not cls:
-        raise ValueError(f"a pass named {name!r} exists already: {known.__module__}")
+    home = known.__module__ if known is not None else _LATER.get(name, cls.__module__)
+    if (known is not None and known is not cls) or home != cls.__module__:
+        raise ValueError(f"a pass named {name!r} exists already: {home}")
     _PASSES[name] = cls
     return p
 
@@ -76,9 +77,9 @@ def note_name(name: str) -> None:
 def check_names(names: Iterable[str], what: str) -> None:
     """Raise UsageError for a name that no pass has: registered, defined as a class, or given to a composite."""
     for name in names:
-        if name not in _PASSES and name not in _NAMED:
+        if name not in _PASSES and name not in _LATER and name not in _NAMED:
             load_plugins()
-            known = _PASSES.keys() | _NAMED | {cls.info.name for cls in _defined(Pass) if hasattr(cls, "info")}
+            known = {*_PASSES, *_LATER, *_NAMED, *(cls.info.name for cls in _defined(Pass) if hasattr(cls, "info"))}
             if name not in known:
                 hint = nearest(
                     name, known, "`onnxopt passes` lists them; one of your own is defined before it is named"
@@ -111,8 +112,9 @@ def register_later(name: str, module: str) -> None:
 def _import_later(names: Iterable[str]) -> None:
     for name in names:
         if name not in _PASSES and name in _LATER:
-            for found in vars(import_module(_LATER[name])).values():
-                if isinstance(found, type) and issubclass(found, Pass) and getattr(found, "info", None) is not None:
+            module = import_module(_LATER[name])
+            for found in vars(module).values():  # one that was imported before does not register again
+                if isinstance(found, type) and issubclass(found, Pass) and found.__module__ == module.__name__:
                     register(found)
 
 
@@ -143,15 +145,16 @@ def disabled_requirement(info: PassInfo, disabled: Collection[str]) -> str:
 
 
 def all_passes(*, plugins: bool = True) -> dict[str, type[Pass]]:
-    """Every registered pass by name, in order of registration, plugins last (without `plugins`: if loaded)."""
+    """Every registered pass by name, onnxopt's first, plugins last (without `plugins`: if loaded)."""
     _import_later(_LATER)
     if plugins:
         load_plugins()
-    return dict(_PASSES)
+    return {name: _PASSES[name] for name in _LATER} | _PASSES
 
 
 def is_rule(name: str) -> bool:
-    """Is there a rule of that name in a pass that is loaded?"""
+    """Is there a rule of that name, in a pass of onnxopt or one that is loaded?"""
+    _import_later(_LATER)
     return any(rule.name == name for cls in _PASSES.values() if issubclass(cls, RewritePass) for rule in cls.rules)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +16,32 @@ from tests.samples import build
 
 SCRIPT = Path(sys.executable).with_name("onnxopt")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+NAMES = ("repvgg_blocks", "residual_block", "qdq_conv")
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, and what it holds."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def shown_on(terminal: int) -> bytes:
+    """All that comes to this side of a pseudo-terminal, until the other is closed; then this one is too."""
+    data = b""
+    while True:
+        try:
+            chunk = os.read(terminal, 1 << 16)
+        except OSError:  # nobody has it open any more
+            break
+        if not chunk:
+            break
+        data += chunk
+    os.close(terminal)
+    return data
+
+
+def statuses(text: str) -> list[str]:
+    """The outcomes of a run's models, of the JSON that it prints."""
+    return [o["status"] for o in json.loads(text)["models"]]
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +49,16 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
     build.build_all(folder)
     return folder
+
+
+@pytest.fixture
+def models(samples: Path, tmp_path: Path) -> list[str]:
+    """Three of them, in a folder of the test."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in NAMES:
+        shutil.copy(samples / f"{name}.onnx", folder)
+    return [f"models/{name}.onnx" for name in NAMES]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import onnxruntime as rt
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, snapshot
 from tests.test_extraction import assert_equal, values
 
 HINT = "hint: "
@@ -48,10 +48,6 @@ def outputs(path: Path, feeds: dict[str, object]) -> dict[str, object]:
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = rt.InferenceSession(str(path), options)
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_a_block_of_a_network(run: Run, source: Path, tmp_path: Path) -> None:

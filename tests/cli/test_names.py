@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import SCRIPT, shown_on
 from tests.samples import ROOT
 
 PACKAGE = ROOT / "onnxopt"
@@ -145,16 +145,7 @@ def run_both(folder: Path, words: list[str], **env: str) -> list[tuple[int, str]
     seen = subprocess.Popen([SCRIPT, *words], stdin=following, stdout=following, stderr=following, **settings)  # type: ignore[call-overload]
     piped = subprocess.run([SCRIPT, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **settings)  # type: ignore[call-overload]
     os.close(following)
-    data = b""
-    while True:
-        try:
-            chunk = os.read(leading, 1 << 16)
-        except OSError:  # nobody has it open any more
-            break
-        if not chunk:
-            break
-        data += chunk
-    os.close(leading)
+    data = shown_on(leading)
     return [(piped.returncode, piped.stdout.decode()), (seen.wait(), data.decode().replace("\r\n", "\n"))]
 
 

@@ -243,3 +243,22 @@ def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp
     # Not one that is not behind a Conv, or shares it: branches whose weights are the same fill have become one.
     shared = "densenet" in path.name or "inception_v2" in path.name
     assert "BatchNormalization" not in operators(tmp_path / "out.onnx") or shared
+
+
+def test_provenance(run: Run, models: list[str], tmp_path: Path) -> None:
+    import hashlib
+
+    original = tmp_path / models[0]
+    for out in ("a.onnx", "b.onnx"):
+        assert run("optimize", models[0], out, "--provenance").returncode == 0
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    said = {p.key: p.value for p in onnx.load(tmp_path / "a.onnx").metadata_props}
+    assert said["onnxopt.source_sha256"] == hashlib.sha256(original.read_bytes()).hexdigest()
+    assert said["onnxopt.pipeline"].startswith("fixpoint(lift-constants,")
+    assert said["onnxopt.version"]
+    assert run("optimize", "a.onnx", "again.onnx", "--provenance").returncode == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes(), "nothing was changed"
+    assert run("optimize", models[0], "plain.onnx").returncode == 0
+    assert not onnx.load(tmp_path / "plain.onnx").metadata_props
+    assert run("optimize", models[2], "noted.onnx", "--provenance").returncode == 0
+    assert len(onnx.load(tmp_path / "noted.onnx").metadata_props) == 3, "also where no rewrite fires"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import SCRIPT, Run
+from tests.cli.conftest import SCRIPT, Run, shown_on
 
 SLEEPER = '''
 import pathlib, time
@@ -68,18 +68,9 @@ def on_a_terminal(command: str, cwd: Path) -> str:
         [SCRIPT, *shlex.split(command)], cwd=cwd, stdout=follower, stderr=follower, env=environment
     )
     os.close(follower)
-    shown = b""
-    while True:
-        try:
-            block = os.read(leader, 4096)
-        except OSError:  # the other end is closed
-            break
-        if not block:
-            break
-        shown += block
-    os.close(leader)
-    assert process.wait(timeout=30) == 0, shown.decode()
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    shown = shown_on(leader).decode()
+    assert process.wait(timeout=30) == 0, shown
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
 
 
 def test_long_work_says_where_it_is(samples: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class Look:
     def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Feeds of all cases, with the defaults that some of them override. Raises ValueError where these differ."""
         fed = {name for known in feeds for name in known}
-        self.a, self.b = (r.inside(Program(r.program.skeleton, fed=fed)) for r in (self.a, self.b))
+        self.a, self.b = (_fed(r, fed) for r in (self.a, self.b))
         found = [dict(known) for known in feeds]
         for name in (n for n in fed if n in self.a.program.constants):
             default = self.a.program.constant(name)
@@ -168,6 +168,13 @@ class Look:
                         if name in changed:
                             found[name] = worst([found[name], difference(before, changed[name])])
         return {name: d.relative for name, d in found.items()}
+
+
+def _fed(runner: Runner, fed: set[str]) -> Runner:
+    """The same, where these inputs are fed, whatever has a default."""
+    program = runner.program
+    known = program.given & program.constants.keys()
+    return runner if known == fed & program.constants.keys() else runner.inside(Program(program.skeleton, fed=fed))
 
 
 def _called(node: NodeProto) -> str:

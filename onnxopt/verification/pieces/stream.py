@@ -10,7 +10,7 @@ import numpy as np
 from onnxopt.verification.pieces.program import Program, narrowed, type_of
 from onnxopt.verification.pieces.runner import Opened, Runner, Values
 
-NODES: Final = 1500  # in a segment: runtimes take more than linear time for models with more inputs and outputs
+NODES: Final = 600  # in a segment: runtimes take more than linear time for models with more inputs and outputs
 
 
 def segments(program: Program, weights: int) -> Iterator[list[int]]:

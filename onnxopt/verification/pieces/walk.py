@@ -23,11 +23,11 @@ from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, paths
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
-from onnxopt.verification.pieces.stream import NODES, Stream, segments
+from onnxopt.verification.pieces.stream import Stream, segments
 from onnxopt.verification.pieces.views import View
 from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
 
-_OPEN: Final = 20 * NODES  # nodes of B behind values that do not agree, before somebody is blamed
+_OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
 _PIECE: Final = 2000  # nodes of a piece that are counted
 _MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,

@@ -1,0 +1,36 @@
+"""Commands that contradict themselves, or do not say where results go: one line, and a hint."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["m.onnx"], "where should the result of m.onnx go?"),
+        (["a.onnx", "b.onnx", "c.onnx"], "the results of several models need a folder"),
+        (["a.onnx", "--in-place", "--check"], "exclude each other"),
+        (["a.onnx", "b.onnx", "--backup", ".orig"], "--backup is for --in-place"),
+        (["a.onnx", "-", "--out-dir", "d"], "stdin and stdout are for one model"),
+        (["a.onnx", "c.onnx", "--out-dir", "d", "--time-passes"], "--time-passes is for one model"),
+        (["a.onnx", "--out-dir", "d", "--executor", "cloud"], "there is no executor 'cloud'"),
+        (["a.onnx", "a.onnx", "--out-dir", "d"], "written twice"),
+        (["a.onnx", "b.onnx", "--jobs", "2"], "is b.onnx the result of a.onnx, or a second model?"),
+        (["a.onnx", "--in-place", "--backup", "old/"], "'old/' is not a suffix"),
+    ],
+)
+def test_what_contradicts_itself(run: Run, args: list[str], message: str) -> None:
+    done = run("optimize", *args)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 2, "one line, and a hint"
+
+
+def test_a_model_without_a_place_is_told_three(run: Run) -> None:
+    hint = run("optimize", "nets/m.onnx").stderr.splitlines()[1]
+    assert "onnxopt optimize nets/m.onnx nets/m.opt.onnx" in hint
+    assert "--in-place" in hint
+    assert "--out-dir" in hint

@@ -1,0 +1,159 @@
+"""A model and its weights change together or not at all, whoever writes, is killed or interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxopt.io.placing import is_data_of
+from tests.cli.conftest import SCRIPT, Run, snapshot
+from tests.cli.weights import references_of, total, write_model
+
+
+def test_model_and_data_change_together(tmp_path: Path) -> None:
+    """Two writers take turns, and are killed at any moment; a reader never finds a mixture."""
+    sizes = {1.0: 40_000, 2.0: 50_000}
+    for fill, size in sizes.items():
+        write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill, size=size)
+    (tmp_path / "here").mkdir()
+    out = tmp_path / "here" / "out.onnx"
+    rng = np.random.default_rng(0)
+
+    def writer(fill: float) -> subprocess.Popen[bytes]:
+        command = [SCRIPT, "optimize", f"in{fill}/m.onnx", "here/out.onnx", "--no-verify", "-q"]
+        return subprocess.Popen(command, cwd=tmp_path)
+
+    def read() -> float:
+        """What a reader finds; it opens the model, then the data: gone means that a writer was faster."""
+        for _ in range(100):
+            loaded = onnx.load(out, load_external_data=False)
+            (tensor,) = loaded.graph.initializer
+            (name,) = references_of(loaded)
+            try:
+                data = np.fromfile(out.parent / name, np.float32)
+            except FileNotFoundError:
+                continue
+            assert list(tensor.dims) == [sizes[float(data[0])]], "weights of the other"
+            assert (data == data[0]).all()
+            return float(data[0])
+        raise AssertionError("its data is gone")
+
+    assert writer(1.0).wait() == 0
+    start = time.monotonic()
+    assert writer(2.0).wait() == 0
+    takes = time.monotonic() - start
+    for _ in range(8):
+        pair = [writer(1.0), writer(2.0)]
+        end = time.monotonic() + float(rng.uniform(0.5, 1.3)) * takes
+        while time.monotonic() < end:
+            read()
+        pair[0].send_signal(signal.SIGKILL)
+        for process in pair:
+            process.wait()
+        read()
+    assert writer(1.0).wait() == 0
+    assert read() == 1
+    assert total(out) == 1
+    names = sorted(p.name for p in out.parent.iterdir())
+    assert [is_data_of("out.onnx", name) for name in names] == [False, True], "what the killed ones left is gone"
+
+
+@pytest.mark.parametrize("at", ["data", "model", "removal"])
+def test_killed_between_two_renames(at: str, tmp_path: Path) -> None:
+    """At each step of putting a result in place."""
+    for fill in (1.0, 2.0):
+        write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill)
+    kill = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from onnxopt.io import load, save, placing\n"
+        "steps = {'data': ('replace', 1), 'model': ('replace', 2), 'removal': ('_remove', 1)}\n"
+        "name, left = steps[sys.argv[2]]\n"
+        "place = os if name == 'replace' else placing\n"
+        "done = getattr(place, name)\n"
+        "def step(*args):\n"
+        "    global left\n"
+        "    left -= 1\n"
+        "    if left == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    done(*args)\n"
+        "if len(sys.argv) > 3: setattr(place, name, step)\n"
+        "save(load(sys.argv[1]), 'out.onnx')\n"
+    )
+
+    def go(*args: str) -> int:
+        return subprocess.run(
+            [Path(SCRIPT).with_name("python"), "-c", kill, *args], cwd=tmp_path, check=False
+        ).returncode
+
+    assert go("in1.0/m.onnx", at) == 0
+    assert go("in2.0/m.onnx", at, "die") == -signal.SIGKILL
+    assert total(tmp_path / "out.onnx") == (2 if at == "removal" else 1)
+    (tmp_path / ".out.onnx.stranger.tmp").mkdir()
+    assert len(list(tmp_path.glob(".out.onnx.*.tmp"))) == 2
+    assert go("in1.0/m.onnx", at) == 0
+    assert total(tmp_path / "out.onnx") == 1
+    assert len(list(tmp_path.glob("out.onnx.*.data"))) == 1
+    assert [p.name for p in tmp_path.glob(".*")] == [".out.onnx.stranger.tmp"], "which is not known to be ours"
+
+
+def test_a_living_writer_keeps_its_files(tmp_path: Path) -> None:
+    from onnxopt.io import Staged, load, save
+
+    source = write_model(tmp_path / "in" / "m.onnx", ["w.bin"])
+    out = tmp_path / "out.onnx"
+    with Staged(out) as slow:
+        slow.write(load(source), "copy")
+        save(load(source), out)
+        slow.commit()
+    assert total(out) == 1
+    assert sorted(is_data_of("out.onnx", p.name) for p in tmp_path.glob("*out.onnx*")) == [False, True]
+
+
+def test_interrupted_between_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxopt.io import load, save
+
+    sources = [write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill) for fill in (1, 2)]
+    save(load(sources[0]), tmp_path / "out.onnx", "copy")
+    before = snapshot(tmp_path)
+    replace, left = os.replace, 2
+
+    def interrupted(source: str, target: str) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(load(sources[1]), tmp_path / "out.onnx", "copy")
+    assert snapshot(tmp_path) == before
+
+
+def test_what_a_killed_build_left_is_cleared(run: Run, samples: Path, tmp_path: Path) -> None:
+    """Of whatever kind of run, by whatever kind; but nothing that is not known to be ours, or that somebody holds."""
+    import fcntl
+
+    build = tmp_path / "build"
+    for name in (".onnxopt.abcdefgh.tmp", ".residual_block.onnx.abcdefgh.tmp", ".onnxopt.held0000.tmp"):
+        (build / name / "half").mkdir(parents=True)
+        (build / name / "onnxopt.owner").touch()
+    for name in (".onnxopt.12345678.tmp", ".other.onnx.abcdefgh.tmp", "onnxopt.abcdefgh.tmp"):
+        (build / name).mkdir()
+    (build / ".other.onnx.abcdefgh.tmp" / "onnxopt.owner").touch()
+    kept = {".onnxopt.held0000.tmp", ".onnxopt.12345678.tmp", ".other.onnx.abcdefgh.tmp", "onnxopt.abcdefgh.tmp"}
+    with open(build / ".onnxopt.held0000.tmp" / "onnxopt.owner") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run("optimize", samples / "residual_block.onnx", "--out-dir", "build").returncode == 0
+        assert {p.name for p in build.iterdir()} == kept | {"residual_block.onnx"}
+    (build / ".residual_block.onnx.abcdefgh.tmp").mkdir()
+    (build / ".residual_block.onnx.abcdefgh.tmp" / "onnxopt.owner").touch()
+    assert run("optimize", samples / "residual_block.onnx", "build/residual_block.onnx").returncode == 0
+    assert {p.name for p in build.iterdir()} == (kept - {".onnxopt.held0000.tmp"}) | {"residual_block.onnx"}

@@ -1,0 +1,91 @@
+"""The driver: fuel, rules that fail or undo each other, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxopt.errors import NoFixpointError, PassError
+from onnxopt.graph import Value, read_model
+from onnxopt.passes.conv_bn_folding import fold_conv_bn
+from onnxopt.passes.elim_identity import identity
+from onnxopt.rewriting import Driver, Match, matcher, op, rewrite, var
+from onnxopt.rewriting import driver as driver_module
+from onnxopt.rewriting.pattern import Call
+from tests.rewriting.engine import model, operators, run
+
+
+def test_fuel_stops_after_so_many_rewrites() -> None:
+    body = "a = Identity (x) b = Identity (a) c = Identity (b) y = Relu (c)"
+    for fuel in range(4):
+        m = model(body)
+        run(m, identity, fuel=fuel)
+        assert operators(m).count("Identity") == 3 - fuel
+
+
+def test_a_rule_that_raises_is_a_bug_with_a_place() -> None:
+    @rewrite(op.Relu(var("x"), name="relu"))
+    def broken(m: Match, x: Value) -> Value:
+        """Divides by zero."""
+        raise ZeroDivisionError("on purpose")
+
+    m = model("[the_relu] y = Relu (x)")
+    with pytest.raises(PassError, match=r'g: main: rule broken failed at Relu "the_relu" -> y: ZeroDivisionError') as e:
+        Driver([broken]).run(m)
+    assert e.value.exit_code == 4
+
+
+def test_rules_that_undo_each_other_are_named() -> None:
+    @rewrite(op.Relu(var("x")))
+    def forth(m: Match, x: Value) -> Value:
+        """Relu to Abs."""
+        return m.op.Abs(x)  # type: ignore[no-any-return]
+
+    @rewrite(op.Abs(var("x")))
+    def back(m: Match, x: Value) -> Value:
+        """Abs to Relu."""
+        return m.op.Relu(x)  # type: ignore[no-any-return]
+
+    with pytest.raises(NoFixpointError, match="the last ones were back, forth"):
+        Driver([forth, back]).run(model("y = Relu (x)"))
+
+
+def test_the_cost_of_the_driver_per_node_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in matches tried, which do not depend on the machine."""
+    calls = 0
+
+    def counting(pattern: Call, anchor: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return matcher.match(pattern, anchor)
+
+    monkeypatch.setattr(driver_module, "match", counting)
+    per_node = []
+    for units in (50, 500, 5000):
+        m = read_model(chain(units))
+        calls = 0
+        Driver([identity, fold_conv_bn]).run(m)
+        assert m.node_count() == 2 * units
+        per_node.append(calls / (4 * units))
+    assert max(per_node) <= 1.1 * min(per_node)
+
+
+def chain(units: int) -> onnx.ModelProto:
+    """Conv, BatchNormalization, Identity, Relu, again and again."""
+    names = [f"p{i}" for i in range(4)]
+    g = onnx.GraphProto(name="chain")
+    g.initializer.append(onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32).reshape(2, 2, 1, 1), "w"))
+    g.initializer.extend(onnx.numpy_helper.from_array(np.ones(2, np.float32), n) for n in names)
+    value = "x"
+    for i in range(units):
+        g.node.add(op_type="Conv", input=[value, "w"], output=[f"c{i}"])
+        g.node.add(op_type="BatchNormalization", input=[f"c{i}", *names], output=[f"b{i}"])
+        g.node.add(op_type="Identity", input=[f"b{i}"], output=[f"i{i}"])
+        value = f"r{i}"
+        g.node.add(op_type="Relu", input=[f"i{i}"], output=[value])
+    for field, name in ((g.input, "x"), (g.output, value)):
+        field.append(onnx.helper.make_tensor_value_info(name, 1, [1, 2, 2, 2]))
+    return onnx.helper.make_model(g, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)

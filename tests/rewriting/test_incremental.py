@@ -1,0 +1,91 @@
+"""A later run of the driver looks only where something changed, and asks again what may answer otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxopt.graph import Model, Value
+from onnxopt.graph.model import Left
+from onnxopt.graph.node import Node
+from onnxopt.rewriting import Driver, Match, matcher, op, rewrite, var
+from onnxopt.rewriting import driver as driver_module
+from onnxopt.rewriting.pattern import Call
+from tests.rewriting.engine import model, run
+
+
+def left(m: Model, driver: Driver) -> Left:
+    return Left(m.state, m.clock, driver.declined)
+
+
+def test_a_later_run_looks_only_where_something_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Node] = []
+
+    def spy(pattern: Call, anchor: Node) -> Any:
+        asked.append(anchor)
+        return matcher.match(pattern, anchor)
+
+    m = model(" ".join(f"v{i + 1} = Relu (v{i})" for i in range(20)).replace("v0", "x") + " y = Neg (x)")
+    monkeypatch.setattr(driver_module, "match", spy)
+
+    @rewrite(op.Relu(op.Neg(var("x"))))
+    def relu_of_neg(m: Match, x: Value) -> Value:
+        """max(-x, 0) = -min(x, 0)."""
+        raise AssertionError
+
+    first = run(m, relu_of_neg)
+    assert len(asked) == 20
+    asked.clear()
+    known = left(m, first)
+    assert Driver([relu_of_neg]).run(m, known) == 0
+    assert not asked
+    nodes = list(m.graph)
+    nodes[5].set_attr("mark", 1)
+    Driver([relu_of_neg]).run(m, known)
+    assert asked == nodes[5:7], "itself, and what the pattern reaches from there"
+
+
+def test_what_was_declined_is_asked_again_by_the_rules_that_declined_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    @rewrite(op.Neg(var("x")))
+    def when_allowed(m: Match, x: Value) -> Value:
+        """-x = x, once the name of the graph's input is known: a guard may ask for anything."""
+        m.require(allowed, "not yet")
+        return x
+
+    @rewrite(op.Neg(op.Relu(var("x"))))
+    def never(m: Match, x: Value) -> Value:
+        """Has not even its form here."""
+        raise AssertionError
+
+    allowed: list[int] = []
+    m = model("a = Abs (x) b = Neg (a) y = Abs (b)")
+    first = run(m, when_allowed, never)
+    assert list(first.declined.values()) == [["when_allowed"]]
+    allowed.append(1)
+    again = Driver([when_allowed, never])
+    tried: list[Call] = []
+
+    def spy(pattern: Call, anchor: Node) -> Any:
+        tried.append(pattern)
+        return matcher.match(pattern, anchor)
+
+    monkeypatch.setattr(driver_module, "match", spy)
+    assert again.run(m, left(m, first)) == 1
+    assert tried == [when_allowed.source]
+
+
+def test_readers_of_what_becomes_constant_are_looked_at_again() -> None:
+    @rewrite(op.Add(var("x"), 0))
+    def plus_nothing(m: Match, x: Value) -> Value:
+        """x + 0 = x."""
+        return x
+
+    m = model("z = Sub (x, x) a = Add (x, z) y = Neg (a)")
+    first = run(m, plus_nothing)
+    known = left(m, first)
+    zero = next(iter(m.graph)).output
+    zero.array = np.float32([[0]])
+    m.graph.know(zero)
+    assert Driver([plus_nothing]).run(m, known) == 1
