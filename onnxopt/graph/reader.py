@@ -156,11 +156,11 @@ class _Reader:
     def error(self, graph: Graph, message: str) -> ModelError:
         return ModelError(f"{self.model.name}: {graph.path}: {message}", _HINT)
 
-    def define(self, graph: Graph, name: str) -> Value:
+    def define(self, graph: Graph, name: str, producer: Node | None = None, index: int = 0) -> Value:
         table = self.scopes[-1]
         if name in table:
             raise self.error(graph, f"`{name}` is defined twice")
-        value = table[name] = Value(name, graph)
+        table[name] = value = Value(name, graph, producer, index)
         return value
 
     def name_apart(self) -> None:
@@ -258,10 +258,7 @@ class _Reader:
         if node.op == "Constant" and not _has_value(proto):
             raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
         for i, name in enumerate(proto.output[:]):
-            value = self.define(graph, name) if name else None
-            if value is not None:
-                value.producer, value.index = node, i
-            outputs.append(value)
+            outputs.append(self.define(graph, name, node, i) if name else None)
         return node
 
 
