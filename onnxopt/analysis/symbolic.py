@@ -45,7 +45,7 @@ class Expr:
         return -1 * self + other
 
     def __mul__(self, other: Size) -> Size:
-        if other == 1:
+        if other == 1:  # most products begin with it
             return self
         if len(self.terms) * len(_terms(other)) > _TERMS**2:
             raise TooComplex

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from sys import intern
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -62,7 +61,7 @@ class Node:
 
     def __init__(self, proto: NodeProto, inputs: list[Value | None], outputs: list[Value | None]) -> None:
         self.proto = proto
-        self._op = intern(qualified(proto.op_type, proto.domain))  # thousands of nodes have one name
+        self._op = qualified(proto.op_type, proto.domain)
         self.inputs = inputs
         self.outputs = outputs
         self.bodies: dict[str, Graph] = {}

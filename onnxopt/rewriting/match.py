@@ -28,7 +28,7 @@ class Match:
 
     def __init__(self, bindings: Bindings, anchor: Node, options: Any = None) -> None:
         assert anchor.graph is not None
-        self.__dict__.update(bindings.nodes)  # what the pattern names; what follows goes before
+        self.__dict__.update(bindings.nodes)  # first, so that no name of a pattern hides what a match has
         self.bindings = bindings
         self.anchor = anchor
         self.options = options  # the pass that the rule belongs to
