@@ -1,10 +1,13 @@
 """The only door to onnx.helper and onnx.numpy_helper: tensors, attributes and types as plain Python.
 
-Everything here is a pure function of protobuf messages; nothing knows about graphs.
+Everything here is a pure function of protobuf messages; nothing knows about graphs. What is done for each node or
+tensor reads a repeated field as a slice, here and elsewhere: protobuf ends a loop over the field itself by an
+IndexError with a message, which takes longer than the loop.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -32,6 +35,7 @@ _RAW: Final[dict[int, np.dtype[Any]]] = {
     TensorProto.UINT32: np.dtype("<u4"),
     TensorProto.UINT64: np.dtype("<u8"),
 }
+_TYPES: Final = {dtype: data_type for data_type, dtype in _RAW.items()}
 _BITS: Final[dict[int, int]] = {
     TensorProto.UINT4: 4,
     TensorProto.INT4: 4,
@@ -69,6 +73,9 @@ def numpy_dtype(data_type: int) -> np.dtype[Any]:
 
 def element_type(array: Array) -> int:
     """The ONNX element type of a numpy array."""
+    known = _TYPES.get(array.dtype)
+    if known is not None:
+        return known
     if array.dtype.kind in "OUS":
         return int(TensorProto.STRING)
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
@@ -76,9 +83,9 @@ def element_type(array: Array) -> int:
 
 def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
     """Bytes that a dense tensor takes in memory; strings count as 8 bytes each."""
-    count = 1
-    for d in dims:
-        count *= d
+    count = math.prod(dims)
+    if data_type in _RAW:
+        return count * _RAW[data_type].itemsize
     if data_type in _BITS:
         return (count * _BITS[data_type] + 7) // 8
     try:
@@ -98,10 +105,9 @@ def read_only(array: Array) -> Array:
 
 def tensor_to_array(tensor: TensorProto) -> Array:
     """A read-only array of an inline tensor; shares the bytes with the message where it can."""
-    raw = _RAW.get(tensor.data_type)
-    if raw is not None and tensor.HasField("raw_data"):
-        array = np.frombuffer(tensor.raw_data, dtype=raw).reshape(tuple(tensor.dims))
-        return array if not array.flags.writeable else read_only(array)
+    raw, data = _RAW.get(tensor.data_type), tensor.raw_data
+    if raw is not None and (data or tensor.HasField("raw_data")):
+        return np.frombuffer(data, raw).reshape(tensor.dims[:])
     return read_only(np.asarray(numpy_helper.to_array(tensor)))
 
 
@@ -130,7 +136,7 @@ def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
         tensor.CopyFrom(numpy_helper.from_array(np.asarray(array), name))
         return
     describe_tensor(tensor, array, name)
-    tensor.raw_data = np.ascontiguousarray(array).astype(_RAW[data_type], copy=False).tobytes()
+    tensor.raw_data = array.astype(_RAW[data_type], copy=False).tobytes()
 
 
 def make_attribute(name: str, value: Any) -> AttributeProto:
@@ -179,8 +185,8 @@ def make_node(op_type: str, domain: str, name: str, attributes: Mapping[str, Any
 
 def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
     """The graphs in a node's attributes, with the attribute's name (`name[i]` for lists of graphs)."""
-    found = []
-    for a in proto.attribute:
+    found: list[tuple[str, GraphProto]] = []
+    for a in proto.attribute[:]:
         if a.type == AttributeProto.GRAPH and a.HasField("g"):
             found.append((a.name, a.g))
         elif a.type == AttributeProto.GRAPHS:

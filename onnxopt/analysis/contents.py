@@ -47,8 +47,9 @@ class Contents:
             tensor = node.attributes["value"].t
         if tensor is not None and is_external(tensor):
             return False
-        if any(user.op == "DequantizeLinear" and user.inputs[0] is value for user in value.users):
-            return False
+        for user in value.users:
+            if user.op == "DequantizeLinear" and user.inputs[0] is value:
+                return False
         data_type, dims = value.constant_type()
         return data_type != TensorProto.STRING and tensor_bytes(data_type, dims) <= self.max_bytes
 

@@ -13,6 +13,15 @@ from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
 
+def holds(condition: Array) -> bool:
+    """Is it true of all elements? Faster than `all`, which numpy has written in Python."""
+    return int(np.count_nonzero(condition)) == condition.size
+
+
+def is_finite(array: Array) -> bool:
+    return holds(np.isfinite(array))
+
+
 def output_channels(node: Node, w: Array) -> int:
     """Number of output channels (Conv [M, C/g, …], ConvTranspose [C, M/g, …], Gemm B [K, N] or [N, K])."""
     if node.op == "ConvTranspose":
@@ -38,7 +47,7 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:
     """Operands whose product, rounded once, is that of float64: two float32 multiply exactly in 48 bits."""
     narrow = a.astype(np.float32)
-    if w.dtype == np.float32 and (narrow == a).all():
+    if w.dtype == np.float32 and holds(narrow == a):
         return w, narrow
     return w.astype(np.float64), a
 
@@ -98,7 +107,7 @@ def batch_norm_affine(
 ) -> tuple[Array, Array] | None:
     """BatchNormalization in inference as y = a x + c, per channel, float64; None where var + eps is not positive."""
     variance = var.astype(np.float64) + epsilon
-    if not (variance > 0).all():
+    if not holds(variance > 0):
         return None
     a = scale / np.sqrt(variance)
     return a, shift - a * mean

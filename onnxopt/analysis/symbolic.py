@@ -45,6 +45,8 @@ class Expr:
         return -1 * self + other
 
     def __mul__(self, other: Size) -> Size:
+        if other == 1:  # most products begin with it
+            return self
         if len(self.terms) * len(_terms(other)) > _TERMS**2:
             raise TooComplex
         return _normal([(tuple(sorted((*m, *n))), a * b) for m, a in self.terms for n, b in _terms(other)])
@@ -73,9 +75,9 @@ def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _normal(terms: list[tuple[Monomial, int]]) -> Size:
-    sums: Counter[Monomial] = Counter()
+    sums: dict[Monomial, int] = {}
     for monomial, coefficient in terms:
-        sums[monomial] += coefficient
+        sums[monomial] = sums.get(monomial, 0) + coefficient
     left = sorted((m, c) for m, c in sums.items() if c)
     if len(left) > _TERMS or any(len(m) > _DEGREE or abs(c) >= LARGEST for m, c in left):
         raise TooComplex

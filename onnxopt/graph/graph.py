@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self.initializers: dict[str, Value] = {}
-        self.by_op: dict[str, dict[Node, None]] = {}
+        self.by_op: defaultdict[str, dict[Node, None]] = defaultdict(dict)
         self.owners: dict[Node, None] = {}  # nodes with bodies
         self.first: Node | None = None
         self.last: Node | None = None
@@ -86,7 +87,11 @@ class Graph:
 
     def is_pure(self, node: Node) -> bool:
         """May the node go when nothing reads it? Operators the standard does not define may have effects."""
-        return is_known(node.op, self.opset(node.domain))
+        return self.knows(node.op)
+
+    def knows(self, op: str) -> bool:
+        """Does the standard define this operator, in the version in force here?"""
+        return is_known(op, self.opset(op.rpartition("::")[0]))
 
     @property
     def holds_initializers(self) -> bool:
@@ -108,13 +113,14 @@ class Graph:
 
     def drop_use(self, value: Value, node: Node) -> None:
         """`node` reads `value` once less; the last reader left may now be fusable with the producer."""
-        count = value.users[node] - 1
+        users = value.users
+        count = users[node] - 1
         if count:
-            value.users[node] = count
+            users[node] = count
         else:
-            del value.users[node]
-        if len(value.users) == 1:
-            self.model.mark(next(iter(value.users)))
+            del users[node]
+        if len(users) == 1:
+            self.model.mark(next(iter(users)))
 
     def make(
         self,
@@ -154,10 +160,12 @@ class Graph:
             admit(self, node)
         if node.domain:
             self.model.foreign.append(node)
-        return self.place(node, before)
+        self.place(node, before)
+        self.touch(node)
+        return node
 
-    def place(self, node: Node, before: Node | None = None) -> Node:
-        """Insert a node as it is, which a file has."""
+    def place(self, node: Node, before: Node | None = None) -> None:
+        """Insert a node as it is, which a file has: nobody has looked at it yet."""
         assert node.graph is None
         node.graph = self
         following, preceding = before, before.prev if before is not None else self.last
@@ -171,39 +179,47 @@ class Graph:
         else:
             following.prev = node
         self.size += 1
-        self.by_op.setdefault(node.op, {})[node] = None
+        op = node.op
+        self.by_op[op][node] = None
         for v in node.inputs:
             if v is not None:
-                v.users[node] = v.users.get(node, 0) + 1
+                users = v.users
+                users[node] = users.get(node, 0) + 1
+        constant = op == "Constant" and not node.has_references and "sparse_value" not in node.attributes
         for i, v in enumerate(node.outputs):
             if v is not None:
-                v.producer, v.index, v.graph = node, i, self
-                v.constant = (
-                    node.op == "Constant" and not node.has_references and "sparse_value" not in (node.attributes)
-                )
+                v.producer, v.index, v.graph, v.constant = node, i, self, constant
         if node.bodies:
             self.owners[node] = None
             for body in node.bodies.values():
                 body.owner = node
         self.nodes_changed = True
-        self.touch(node)
-        return node
 
     def remove(self, node: Node) -> None:
         """Remove a node nobody reads; uses made by its bodies go with it."""
         assert node.graph is self
-        assert not any(v is not None and v.is_used and v.producer is node for v in node.outputs), node
-        for body in node.bodies.values():
-            body._release()
-        self._unlink(node)
-        model = self.model
-        model.version += 1
-        if model.watch is not None:
-            model.watch(node)
         # No cycle is left behind: what only this node kept goes now, not when a collector finds it.
         for v in node.outputs:
             if v is not None and v.producer is node:
+                assert not v.is_used, node
                 v.producer = None
+        if node.bodies:
+            for body in node.bodies.values():
+                body._release()
+            self.owners.pop(node, None)
+        model = self.model
+        self._take_out(node)
+        node.graph = None
+        self.size -= 1
+        del self.by_op[node.op][node]
+        model.marked.pop(node, None)
+        self.nodes_changed = True
+        for v in node.inputs:
+            if v is not None:
+                self.drop_use(v, node)
+        model.version += 1
+        if model.watch is not None:
+            model.watch(node)
         node.inputs, node.outputs, node._places = [], [], None
 
     def move_after(self, node: Node, place: Node) -> None:
@@ -227,18 +243,6 @@ class Graph:
             self.last = node.prev
         else:
             node.next.prev = node.prev
-
-    def _unlink(self, node: Node) -> None:
-        self._take_out(node)
-        node.graph = None
-        self.size -= 1
-        del self.by_op[node.op][node]
-        self.owners.pop(node, None)
-        self.model.marked.pop(node, None)
-        self.nodes_changed = True
-        for v in node.inputs:
-            if v is not None:
-                self.drop_use(v, node)
 
     def _release(self) -> None:
         """Drop every use that this scope makes of values outside it, its owner being removed."""
@@ -271,7 +275,7 @@ class Graph:
             else:
                 owner.prev.next = node
             owner.prev, node.graph = node, self
-            self.by_op.setdefault(node.op, {})[node] = None
+            self.by_op[node.op][node] = None
             if node.bodies:
                 self.owners[node] = None
             for v in node.outputs:
@@ -283,7 +287,8 @@ class Graph:
         results = body.outputs
         for v in results:
             v.output_count -= 1
-        body.initializers, body.by_op, body.owners, body.outputs, body.size = {}, {}, {}, [], 0
+        body.by_op.clear()
+        body.initializers, body.owners, body.outputs, body.size = {}, {}, [], 0
         body.nodes_changed = self.nodes_changed = True
         return results
 
@@ -331,7 +336,9 @@ class Graph:
 
         It becomes an initializer, or where a scope cannot hold one a Constant node before `before`.
         """
-        value.array = array = np_contiguous(value.array)
+        array = np_contiguous(value.array)
+        if array is not value.array:
+            value.array = array
         value.name = self.model.names.fresh(hint)
         value.graph, value.constant = self, True
         value.dtype, value.shape = element_type(array), array.shape
@@ -343,6 +350,7 @@ class Graph:
             node = Node(make_node("Constant", "", "", {"value": array}), [], [value])
             node.stale = True
             self.place(node, before)
+            self.touch(node)
 
     def add_initializer(self, value: Value) -> None:
         """Make an existing value, whose array or tensor is set, an initializer of this scope."""
@@ -374,9 +382,11 @@ class Graph:
 
 def np_contiguous(array: Array) -> Array:
     """A read-only, C-contiguous view or copy."""
-    if not array.flags.c_contiguous:
+    flags = array.flags
+    if not flags.c_contiguous:
         array = array.copy(order="C")
-    if array.flags.writeable:
+        flags = array.flags
+    if flags.writeable:
         array = array.view()
         array.flags.writeable = False
     return array

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
-from onnxopt.graph.structure import Interface, interface_of
+from onnxopt.graph.structure import Interface
 from onnxopt.protos import Array, is_external, tensor_to_array
 from onnxopt.record import record
 
@@ -53,7 +52,7 @@ class Model:
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         self.ir_version = int(proto.ir_version)
         self.graph: Graph
-        self.interface: Interface = interface_of(proto)  # what no pass may change
+        self.interface: Interface  # what no pass may change
         self.functions: dict[str, Graph] = {}
         self.freeze_initializers = False
         self.analyses: dict[str, object] = {}  # results that analyses keep for one round of passes
@@ -90,7 +89,12 @@ class Model:
 
     def marked_since(self, clock: int) -> list[Node]:
         """The nodes that were marked after `clock`, the latest first."""
-        return list(takewhile(lambda node: self.marked[node] > clock, reversed(self.marked)))
+        found = []
+        for node, when in reversed(self.marked.items()):
+            if when <= clock:
+                break
+            found.append(node)
+        return found
 
     def decode(self, tensor: TensorProto) -> Array:
         """The data of a tensor. Raises ModelError where it is none of its type and dims."""

@@ -6,36 +6,38 @@ from collections.abc import Iterator
 
 
 class Names:
-    """Counts how often each name is defined (sibling bodies may define the same one) and makes fresh ones.
+    """Knows each name that was ever defined (sibling bodies may define the same one), and makes fresh ones.
 
     What is made from a made name goes back to the one that was given, else names grow with every rewrite.
     """
 
     def __init__(self) -> None:
-        self._count: dict[str, int] = {}
+        self._known: dict[str, None] = {}
         self._next: dict[str, int] = {}
         self._stem: dict[str, str] = {}  # of each name made: what it was made from
 
-    def add(self, name: str) -> None:
-        self._count[name] = self._count.get(name, 0) + 1
+    def add(self, *names: str) -> None:
+        self._known.update(dict.fromkeys(names))
 
     def __contains__(self, name: str) -> bool:
         """Was it ever defined?"""
-        return name in self._count
+        return name in self._known
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._count)
+        return iter(self._known)
 
     def fresh(self, hint: str, ending: str = "") -> str:
         """`hint` and `ending` if free, else with `_1`, `_2`, … behind; amortised constant time."""
-        stem = self._stem.get(hint, hint) if ending or hint in self._count else hint
+        stem = self._stem.get(hint, hint) if ending or hint in self._known else hint
         base = stem + ending
-        name, i = base, self._next.get(base, 0)
-        while name in self._count:
-            i += 1
-            name = f"{base}_{i}"
-        self._next[base] = i
-        self._count[name] = 1
+        name, i = base, 0
+        if name in self._known:
+            i = self._next.get(base, 0)
+            while name in self._known:
+                i += 1
+                name = f"{base}_{i}"
+            self._next[base] = i
+        self._known[name] = None
         if name != stem:
             self._stem[name] = stem
         return name

@@ -88,7 +88,7 @@ class Node:
         self._op, self.proto.op_type, self.proto.domain = op, op_type, domain
         if not graph.by_op.get(op):
             admit(graph, self)
-        graph.by_op.setdefault(op, {})[self] = None
+        graph.by_op[op][self] = None
         graph.touch(self)
 
     @property
@@ -109,7 +109,7 @@ class Node:
     @property
     def attributes(self) -> dict[str, AttributeProto]:
         if self._attributes is None:
-            self._attributes = {a.name: a for a in self.proto.attribute}
+            self._attributes = {a.name: a for a in self.proto.attribute[:]}
         return self._attributes
 
     @property
@@ -132,6 +132,14 @@ class Node:
                     self._places.setdefault(v, set()).add(i)
         return sorted(self._places.get(value, ()))
 
+    @property
+    def is_used(self) -> bool:
+        """Does anything read one of its outputs?"""
+        for v in self.outputs:
+            if v is not None and (v.users or v.output_count):
+                return True
+        return False
+
     def used_outputs(self) -> list[int]:
         return [i for i, v in enumerate(self.outputs) if v is not None and v.is_used]
 
@@ -141,7 +149,7 @@ class Node:
         if found is not None:
             return self._referred(found) if found.ref_attr_name else attribute_value(found)
         if self.graph is not None:
-            schema = attribute_default(self.op, self.graph.opset(self.domain), name)
+            schema = attribute_default(self._op, self.graph.opset(self._op.rpartition("::")[0]), name)
             if schema is not None:
                 return schema
         return default

@@ -12,6 +12,7 @@ from onnxopt.graph.domains import import_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
+from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs
 from onnxopt.worker.calls import refuse_explosion
@@ -50,13 +51,12 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     reader = _Reader(model, trainable)
     reader.read_graph(model.graph, proto.graph)
     reader.name_apart()
+    model.interface = interface_of(proto, model.graph.initializers)
     for name in _annotated(proto):
         value = model.graph.initializers.get(name)
         if value is not None:
             value.output_count += 1  # pinned: something we do not model refers to it by name
     _check_text(model)
-    model.version = 0
-    model.marked.clear()
     return model
 
 
@@ -95,7 +95,10 @@ def add_function(model: Model, function: FunctionProto) -> Graph:
     if model.ir_version < _FUNCTIONS_SINCE:
         model.ir_version = model.proto.ir_version = _FUNCTIONS_SINCE
     import_domain(model.graph, function.domain, 1)
-    return _index_function(model, model.proto.functions[-1])
+    graph = _index_function(model, model.proto.functions[-1])
+    for node in graph.walk():
+        model.mark(node)
+    return graph
 
 
 def function_label(domain: str, name: str, overload: str = "") -> str:
@@ -153,19 +156,12 @@ class _Reader:
     def error(self, graph: Graph, message: str) -> ModelError:
         return ModelError(f"{self.model.name}: {graph.path}: {message}", _HINT)
 
-    def define(self, graph: Graph, name: str) -> Value:
+    def define(self, graph: Graph, name: str, producer: Node | None = None, index: int = 0) -> Value:
         table = self.scopes[-1]
         if name in table:
             raise self.error(graph, f"`{name}` is defined twice")
-        value = table[name] = Value(name, graph)
-        self.model.names.add(name)
-        if graph.owner is not None:
-            self.note_hiding(value)
+        table[name] = value = Value(name, graph, producer, index)
         return value
-
-    def note_hiding(self, value: Value) -> None:
-        if any(value.name in table for table in self.scopes[:-1]):
-            self.hiding.append(value)
 
     def name_apart(self) -> None:
         """Give those that hide a value around them names of their own: nobody who makes a node read another value asks
@@ -209,14 +205,14 @@ class _Reader:
             graph.inputs.append(value)
         frozen = self.model.freeze_initializers or self.model.ir_version < 4
         table = self.scopes[-1]
+        initializers = graph.initializers
         for tensor in proto.initializer:
             name = tensor.name
-            value = table[name] if name in table else self.define(graph, name)
-            if name in graph.initializers:
+            if name in initializers:
                 raise self.error(graph, f"initializer `{name}` is there twice")
+            value = initializers[name] = table.get(name) or self.define(graph, name)
             value.tensor = tensor
             value.constant = (frozen or not value.is_input) and name not in self.trainable
-            graph.initializers[name] = value
         for sparse in proto.sparse_initializer:
             if sparse.values.name not in table:
                 self.define(graph, sparse.values.name)
@@ -231,16 +227,20 @@ class _Reader:
 
     def read_nodes(self, graph: Graph, protos: Iterable[NodeProto]) -> None:
         nodes = [self.new_node(graph, proto) for proto in protos]
-        table = self.scopes[-1]
+        *around, table = self.scopes  # all that the scope defines is in its table now
+        self.model.names.add(*table)
+        if around:
+            self.hiding += [v for name, v in table.items() if any(name in outer for outer in around)]
         unsorted = False
         for node in nodes:
-            for name in node.proto.input:
+            inputs, proto = node.inputs, node.proto
+            for name in proto.input[:]:
                 value = table.get(name) or (self.resolve(graph, name, node) if name else None)
-                node.inputs.append(value)
+                inputs.append(value)
                 # Producers join the graph in order: one that has not yet comes later.
                 if value is not None and value.producer is not None and value.producer.graph is None:
                     unsorted = True
-            for key, body_proto in body_graphs(node.proto):
+            for key, body_proto in body_graphs(proto) if len(proto.attribute) else ():
                 body = node.bodies[key] = Graph(self.model, body_proto, node, key)
                 node.graph = graph  # for the path in error messages
                 self.read_graph(body, body_proto)
@@ -253,21 +253,12 @@ class _Reader:
 
     def new_node(self, graph: Graph, proto: NodeProto) -> Node:
         """A node whose outputs are defined; its inputs may be defined by later nodes."""
-        table, names = self.scopes[-1], self.model.names
-        node = Node(proto, [], [])
+        outputs: list[Value | None] = []
+        node = Node(proto, [], outputs)
         if node.op == "Constant" and not _has_value(proto):
             raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
-        for i, name in enumerate(proto.output):
-            if not name:
-                node.outputs.append(None)
-                continue
-            if name in table:
-                raise self.error(graph, f"`{name}` is defined twice")
-            value = table[name] = Value(name, graph, node, i)
-            names.add(name)
-            if graph.owner is not None:
-                self.note_hiding(value)
-            node.outputs.append(value)
+        for i, name in enumerate(proto.output[:]):
+            outputs.append(self.define(graph, name, node, i) if name else None)
         return node
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -14,20 +14,23 @@ from onnxopt.protos import body_graphs, qualified
 Interface = tuple[dict[str, bytes], dict[str, bytes]]
 
 
-def interface_of(proto: ModelProto) -> Interface:
+def interface_of(proto: ModelProto, stored: Collection[str] | None = None) -> Interface:
     """(inputs, outputs) of a model by name, in order, with their types. An input that has an initializer is optional,
-    and which ones are listed is not part of the interface."""
+    and which ones are listed is not part of the interface. `stored`: the names of initializers, if they are known."""
     graph = proto.graph
-    optional = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    optional = {t.name for t in graph.initializer} if stored is None else set(stored)
+    optional.update(s.values.name for s in graph.sparse_initializer)
     return (
         {i.name: i.type.SerializeToString() for i in graph.input if i.name not in optional},
         {o.name: o.type.SerializeToString() for o in graph.output},
     )
 
 
-def check_interface(proto: ModelProto, promised: Interface, name: str = "") -> None:
+def check_interface(
+    proto: ModelProto, promised: Interface, name: str = "", stored: Collection[str] | None = None
+) -> None:
     """Raise InvariantError where the model takes or gives what it did not before, or does so in another order."""
-    for kind, now, before in zip(("input", "output"), interface_of(proto), promised):
+    for kind, now, before in zip(("input", "output"), interface_of(proto, stored), promised):
         if now == before and list(now) == list(before):
             continue
         changed = [v for v in {**before, **now} if now.get(v) != before.get(v)]
@@ -35,13 +38,15 @@ def check_interface(proto: ModelProto, promised: Interface, name: str = "") -> N
         _fail(name, "main", what)
 
 
-def check_structure(proto: ModelProto, name: str = "") -> None:
+def check_structure(proto: ModelProto, name: str = "") -> set[str]:
     """Raise InvariantError, naming scope, node and value, unless every name that is read is defined before, in its
-    scope or around it, and none twice in one scope. Linear."""
+    scope or around it, and none twice in one scope. Linear. Returns the names of the main graph's initializers."""
     for function in proto.functions:
         label = f"function {function.domain}::{function.name}"
         _check(name, label, function, set(function.input), ())
-    _check(name, "main", proto.graph, _given(name, "main", proto.graph), ())
+    stored = _stored(name, "main", proto.graph)
+    _check(name, "main", proto.graph, stored | _inputs(name, "main", proto.graph), ())
+    return stored
 
 
 def _check(
@@ -50,15 +55,15 @@ def _check(
     """`defined`: what the scope is given. `outer`: what is defined around it so far, innermost first."""
     defined.add("")  # what is absent
     for node in scope.node:
-        if not defined.issuperset(node.input):
+        if not defined.issuperset(node.input[:]):
             for read in node.input:
                 if read not in defined and not any(read in around for around in outer):
                     _fail(name, path, f"{_shown(node)} reads `{read}`, which nothing before it defines")
         if node.op_type in CONTROL_FLOW or node.domain:
             for key, body in body_graphs(node):
                 inner = f"{path} / {_operator(node)} / {key}"
-                _check(name, inner, body, _given(name, inner, body), (defined, *outer))
-        made = node.output
+                _check(name, inner, body, _stored(name, inner, body) | _inputs(name, inner, body), (defined, *outer))
+        made = node.output[:]
         if not defined.isdisjoint(made) or (len(made) > 1 and len(set(made)) < len(made)):
             _refuse_twice(name, path, node, defined)
         defined.update(made)
@@ -76,15 +81,18 @@ def _refuse_twice(name: str, path: str, node: NodeProto, defined: set[str]) -> N
         own.add(made)
 
 
-def _given(name: str, path: str, graph: GraphProto) -> set[str]:
-    """Inputs and initializers."""
-    given = {i.name for i in graph.input}
-    if len(given) < len(graph.input):
+def _inputs(name: str, path: str, graph: GraphProto) -> set[str]:
+    inputs = {i.name for i in graph.input}
+    if len(inputs) < len(graph.input):
         _fail(name, path, "an input is there twice")
+    return inputs
+
+
+def _stored(name: str, path: str, graph: GraphProto) -> set[str]:
     stored = {t.name for t in graph.initializer}
     if len(stored) < len(graph.initializer):
         _fail(name, path, "an initializer is there twice")
-    return given | stored | {s.values.name for s in graph.sparse_initializer}
+    return stored.union(s.values.name for s in graph.sparse_initializer)
 
 
 def _results(scope: Any) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Value:
 
     @property
     def is_used(self) -> bool:
-        return bool(self.users) or self.output_count > 0
+        return len(self.users) > 0 or self.output_count > 0
 
     @property
     def only_user(self) -> Node | None:
@@ -102,7 +102,7 @@ class Value:
     def constant_type(self) -> tuple[int, tuple[int, ...]]:
         """(element type, dims) of a constant, without decoding its data."""
         if self.tensor is not None:
-            return self.tensor.data_type, tuple(self.tensor.dims)
+            return self.tensor.data_type, tuple(self.tensor.dims[:])
         return element_type(self.array), self.array.shape
 
     def rename(self, name: str) -> None:

@@ -12,9 +12,6 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.structure import check_interface, check_structure
 from onnxopt.protos import Array, describe_tensor, fill_tensor, is_raw, tensor_value_info
 
-# Up to here, deleting from a repeated field in place is cheaper than copying what stays.
-_FEW = 64
-
 
 def write_model(model: Model) -> ModelProto:
     """The model's proto, brought up to date. The model stays usable."""
@@ -32,8 +29,8 @@ def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict
         _write_scope(scope, deferred, at_least if scope is model.graph else None)
     model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
     _write_types(model.foreign)
-    check_structure(model.proto, model.name)
-    check_interface(model.proto, model.interface, model.name)
+    stored = check_structure(model.proto, model.name)
+    check_interface(model.proto, model.interface, model.name, stored)
     return model.proto, deferred
 
 
@@ -67,21 +64,18 @@ def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:
 def write_names(node: Node) -> None:
     """Bring the names in a node's proto up to date."""
     if node.stale:
-        _set_strings(node.proto.input, [v.name if v is not None else "" for v in node.inputs])
-        _set_strings(node.proto.output, [v.name if v is not None else "" for v in node.outputs])
+        _set_strings(node.proto.input, ["" if v is None else v.name for v in node.inputs])
+        _set_strings(node.proto.output, ["" if v is None else v.name for v in node.outputs])
         node.stale = False
 
 
 def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
     proto = graph.proto
     for node in graph:
-        write_names(node)
+        if node.stale:
+            write_names(node)
     if graph.nodes_changed:
-        protos = [node.proto for node in graph]
-        del proto.node[:]
-        proto.node.extend(protos)
-        for node, copy in zip(graph, proto.node):
-            node.adopt(copy)
+        _arrange(proto.node, list(graph))
     if graph.is_function:
         names = [v.name for v in graph.outputs]
         if names != list(proto.output):
@@ -103,29 +97,36 @@ def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None)
 def _set_strings(field, names: list[str]) -> None:  # type: ignore[no-untyped-def]
     while names and not names[-1]:
         names.pop()
-    del field[:]
-    field.extend(names)
+    field[:] = names
+
+
+def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
+    """Have a scope's field hold what backs `nodes`, in their order. Only what is new in it is copied."""
+    there = set(map(id, field))  # a node keeps its message alive: no other has its id
+    new = [node for node in nodes if id(node.proto) not in there]
+    field.extend(node.proto for node in new)
+    for node, copy in zip(new, field[len(field) - len(new) :]):
+        node.adopt(copy)
+    place = {id(node.proto): i for i, node in enumerate(nodes)}
+    field.sort(key=lambda proto: place.get(id(proto), len(nodes)))
+    del field[len(nodes) :]
 
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
     proto, model = graph.proto, graph.model
-    kept = {t.name: i for i, t in enumerate(proto.initializer)}
-    gone = [i for name, i in kept.items() if name not in graph.initializers]
+    there = [t.name for t in proto.initializer[:]]
+    kept = set(there)
     new = [v for name, v in graph.initializers.items() if name not in kept]
-    for name, i in kept.items():
+    gone = kept.difference(graph.initializers)
+    for i, name in enumerate(there):
         value = graph.initializers.get(name)
         if value is not None and value.tensor is None:  # deferred by an earlier call
             value.tensor = proto.initializer[i]
             value.tensor.Clear()
             fill_tensor(value.tensor, value.array, name)
-    if len(gone) <= _FEW:
-        for i in sorted(gone, reverse=True):
-            del proto.initializer[i]
-    else:
-        drop = set(gone)
-        stay = [t for i, t in enumerate(proto.initializer) if i not in drop]
-        del proto.initializer[:]
-        proto.initializer.extend(stay)
+    if gone:  # behind what stays, which is not copied
+        proto.initializer.sort(key=lambda tensor: tensor.name in gone)
+        del proto.initializer[len(there) - len(gone) :]
     for value in new:
         tensor = proto.initializer.add()
         if value.tensor is not None:
@@ -138,19 +139,14 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int 
         else:
             fill_tensor(tensor, value.array, value.name)
         value.tensor = tensor
-    if gone:
-        for i, tensor in enumerate(proto.initializer):
-            if i not in deferred:
-                graph.initializers[tensor.name].tensor = tensor
     if model.ir_version < 4 and graph.owner is None:
         listed = {i.name for i in proto.input}
         for value in new:
             if value.name not in listed:
                 proto.input.append(tensor_value_info(value.name, *value.constant_type()))
-    gone_names = {name for name in kept if name not in graph.initializers}
     inputs = {v.name for v in graph.inputs}
     for i in range(len(proto.input) - 1, -1, -1):
-        if proto.input[i].name in gone_names and proto.input[i].name not in inputs:
+        if proto.input[i].name in gone and proto.input[i].name not in inputs:
             del proto.input[i]
 
 

@@ -157,7 +157,7 @@ def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
                 yield from (sparse.values, sparse.indices)
             nodes.extend(graph.node)
         while nodes:
-            for a in nodes.pop().attribute:
+            for a in nodes.pop().attribute[:]:
                 if a.type == AttributeProto.TENSOR:
                     yield a.t
                 elif a.type == AttributeProto.TENSORS:

@@ -191,17 +191,19 @@ def plan(proto: ModelProto, new: Mapping[int, Array], data: ExternalData, home: 
     data file. Raises UsageError for what cannot be done, ModelError for data that are not there.
     """
     layout = Layout(home)
-    initializers = list(proto.graph.initializer)
-    index = {id(t): i for i, t in enumerate(initializers)}
     tensors = list(all_tensors(proto))
-    elsewhere = any(is_external(t) for t in tensors)
-    inside = sum(tensor_bytes(t.data_type, t.dims) for t in tensors if external == INLINE or not is_external(t))
+    elsewhere = any(map(is_external, tensors))
+    inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in tensors if external == INLINE or not is_external(t))
     outgrown = inside > INLINE_LIMIT
     if outgrown and external == INLINE:
         raise WriteError(
             f"the result has {inside / (1 << 30):.1f} GiB of weights, and protobuf's files end at 2 GiB",
             "--external copy puts them into a file beside it",
         )
+    if not elsewhere and not outgrown:
+        layout.inside.update(new)
+        return layout
+    index = {id(t): i for i, t in enumerate(proto.graph.initializer)}
     for tensor in tensors:
         at = index.get(id(tensor))
         array = new.get(at) if at is not None else None

@@ -10,7 +10,7 @@ from onnxopt.analysis.training import may_train
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import is_deterministic, is_known
+from onnxopt.graph.schema import is_deterministic
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.rewriting.pattern import COMMUTATIVE
 
@@ -51,11 +51,13 @@ class _Merging:
         self.was: dict[Value, Value] = {}  # outputs that took another's place: readers were told apart by that one
 
     def merge(self, graph: Graph, seen: Seen) -> None:
+        pure = {op for op in graph.by_op if op not in _KEPT and graph.knows(op) and is_deterministic(op)}
         for node in graph:
-            for body in node.bodies.values():
-                if not body.skipped:
-                    self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
-            if node.op in _KEPT or not node.used_outputs() or not _is_pure(node):
+            if node.bodies:
+                for body in node.bodies.values():
+                    if not body.skipped:
+                        self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
+            if node.op not in pure or not node.is_used or may_train(node):
                 continue
             told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
             first = first_like(node, seen, told)
@@ -78,8 +80,10 @@ class _Merging:
 
     def _form(self, node: Node) -> Hashable:
         """What equal nodes have in common at least: operator and inputs, whatever the constants hold."""
-        inputs = [None if v is None or v.constant else self.was.get(v, v) for v in node.inputs]
-        return node.op, frozenset(inputs) if node.op in COMMUTATIVE else tuple(inputs)
+        op, inputs = node.op, [None if v is None or v.constant else v for v in node.inputs]
+        if self.was:
+            inputs = [v and self.was.get(v, v) for v in inputs]
+        return op, frozenset(inputs) if op in COMMUTATIVE else tuple(inputs)
 
     def _content(self, node: Node) -> Hashable:
         return self._key(node, {})
@@ -129,9 +133,7 @@ class _Merging:
 
 def _is_pure(node: Node) -> bool:
     """Is its result a matter of its inputs only?"""
-    assert node.graph is not None
-    known = is_known(node.op, node.graph.opset(node.domain))
-    return known and is_deterministic(node.op) and not may_train(node)
+    return node.graph is not None and node.graph.is_pure(node) and is_deterministic(node.op) and not may_train(node)
 
 
 def _replaceable(node: Node, first: Node) -> bool:

@@ -376,7 +376,7 @@ class _Cone:
         stack = [unread]
         while stack:
             node = stack.pop()
-            if node.graph is None or node not in self.nodes or node.used_outputs():
+            if node.graph is None or node not in self.nodes or node.is_used:
                 continue
             stack += [v.producer for v in node.inputs if v is not None and v.producer is not None]
             self.graph.remove(node)

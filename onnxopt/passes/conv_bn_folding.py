@@ -20,10 +20,11 @@ def batch_norm(x: Pattern) -> Pattern:
 
 def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Array) -> tuple[Array, Array]:
     """(a, c) of y = a x + c per channel; declines where BatchNormalization is not in inference."""
+    opset = m.opset
     m.require(not bn.attr("training_mode", 0), "training_mode is set")
-    m.require(m.opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
-    m.require(m.opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
-    m.require(m.opset >= 14 or len(bn.outputs) == 1, "the training outputs are there")
+    m.require(opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
+    m.require(opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
+    m.require(opset >= 14 or len(bn.outputs) == 1, "the training outputs are there")
     result = linear.batch_norm_affine(scale, shift, mean, var, bn.attr("epsilon", 1e-5))
     m.require(result is not None, "var + epsilon is not positive")
     assert result is not None
@@ -33,7 +34,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
         # differ from the original by independent roundings only, not by a common one: up to a third closer.
         with np.errstate(over="ignore"):
             a, c = a.astype(np.float32).astype(np.float64), c.astype(np.float32).astype(np.float64)
-    m.require(np.isfinite(a).all() and np.isfinite(c).all(), "the statistics are not finite")
+    m.require(linear.is_finite(a) and linear.is_finite(c), "the statistics are not finite")
     return a, c
 
 

@@ -33,10 +33,10 @@ class DeadCode(ModelPass):
             node = graph.last
             while node is not None:  # against the order: readers go before what they read
                 previous = node.prev
-                if not node.used_outputs() and graph.is_pure(node):
+                if not node.is_used and graph.is_pure(node):
                     graph.remove(node)
                     ctx.count("dead_node")
-                else:
+                elif len(node.outputs) > 1:
                     _drop_optional_outputs(node, graph, ctx)
                 node = previous
         for graph in model.open_scopes():
@@ -47,8 +47,6 @@ class DeadCode(ModelPass):
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     """Unread trailing outputs that the standard lets a node leave out (a Dropout's mask, an LSTM's last state)."""
     last = len(node.outputs) - 1
-    if last < 1:
-        return
     value = node.outputs[last]
     if value is not None and value.is_used:
         return
@@ -68,10 +66,12 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
 
 
 def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
-    dead = [v for v in graph.initializers.values() if not v.is_used and (v.constant or not v.is_input)]
+    unused = [v for v in graph.initializers.values() if not v.users and not v.output_count]
+    dead = [v for v in unused if v.constant or not v.is_input]
     for value in dead:
         graph.remove_initializer(value)
-        ctx.count("dead_initializer")
+    if dead:
+        ctx.count("dead_initializer", len(dead))
     if any(v.is_input for v in dead):  # IR 3, or frozen: a weight listed among the inputs, not an interface
         gone = set(dead)
         graph.inputs = [v for v in graph.inputs if v not in gone]

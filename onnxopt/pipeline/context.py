@@ -175,7 +175,9 @@ class PassContext:
 
     def count(self, what: str, by: int = 1) -> None:
         """A pass that has no rules reports its hits under a name."""
-        self.rules.setdefault(what, RuleReport()).hits += by
+        if what not in self.rules:
+            self.rules[what] = RuleReport()
+        self.rules[what].hits += by
 
     def only_looked(self, p: Pass, hits: Mapping[str, int]) -> None:
         """`p`, before which `hits` were, changed nothing: what it counted replaces what it counted the last time."""

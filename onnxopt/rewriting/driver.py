@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import field
 
 from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError
@@ -101,13 +101,14 @@ class Driver:
         budget = 1000 + 20 * model.node_count()
         done = 0
         outer, model.watch = model.watch, self._touched.append
+        queue, queued, again = self._queue, self._queued, self._again
         try:
-            while self._queue:
-                node = self._queue.popleft()
-                self._queued.discard(node)
+            while queue:
+                node = queue.popleft()
+                queued.discard(node)
                 if node.graph is None or node.graph.skipped:
                     continue
-                if self._visit(node, self._again.pop(node, self.by_anchor[node.op])):
+                if self._visit(node, again.pop(node, None) if again else None):
                     done += 1
                     if done > budget:
                         raise NoFixpointError(
@@ -129,50 +130,53 @@ class Driver:
     def _fill(self, model: Model, left: Left | None) -> None:
         """Begin with all anchors; later with those at which a pattern may match since, and with the rules that were
         declined, whose guards may ask for anything."""
+        scopes = [scope for scope in model.open_scopes() if any(map(scope.by_op.get, self.by_anchor))]
         due: set[Node] | None = None
-        if left is not None and left.declined is not None:
-            reached = set(self._reached(model.marked_since(left.clock)))
+        if scopes and left is not None and left.declined is not None:
+            reached = self._reached(model.marked_since(left.clock))
             self._again = {
                 n: [r for r in self.by_anchor[n.op] if r.name in names]
                 for n, names in left.declined.items()
                 if n.graph is not None and n not in reached
             }
-            due = reached | self._again.keys()
+            due = reached.keys() | self._again.keys()
             if not due:
                 return
-        for scope in model.open_scopes():
+        for scope in scopes:
             for anchor in self.by_anchor:
                 nodes = scope.by_op.get(anchor, ())
                 self._queue.extend(nodes if due is None else [n for n in nodes if n in due])
 
     def _requeue(self) -> None:
-        touched = dict.fromkeys(n for n in self._touched if n.graph is not None)
+        touched = [n for n in self._touched if n.graph is not None]
         self._touched.clear()
         for node in self._reached(touched):
-            self._again.pop(node, None)
-            if node.op in self.by_anchor and node not in self._queued:
-                self._queued.add(node)
-                self._queue.append(node)
+            if node._op in self.by_anchor:
+                self._again.pop(node, None)
+                if node not in self._queued:
+                    self._queued.add(node)
+                    self._queue.append(node)
 
-    def _reached(self, level: Iterable[Node]) -> Iterator[Node]:
+    def _reached(self, level: Iterable[Node]) -> dict[Node, None]:
         """These nodes, and what reads them as far as the deepest pattern reaches."""
-        seen = set(level)
-        for remaining in range(self.depth - 1, -1, -1):
-            following: dict[Node, None] = {}
+        seen = dict.fromkeys(level)
+        level = list(seen)
+        for _ in range(self.depth - 1):
+            following = []
             for node in level:
-                yield node
-                if remaining:
-                    for v in node.outputs:
-                        if v is not None:
-                            for user in v.users:
-                                if user not in seen:
-                                    seen.add(user)
-                                    following[user] = None
+                for v in node.outputs:
+                    if v is not None:
+                        for user in v.users:
+                            if user not in seen:
+                                seen[user] = None
+                                following.append(user)
             level = following
+        return seen
 
-    def _visit(self, node: Node, rules: list[Rule]) -> bool:
-        declined, op = [], node.op
-        for rule in rules:
+    def _visit(self, node: Node, rules: list[Rule] | None) -> bool:
+        """Try `rules`, or all that there are for the node's operator: did one fire?"""
+        declined, op = [], node._op
+        for rule in self.by_anchor[op] if rules is None else rules:
             reason = None
             for pattern in rule.by_anchor[op]:
                 bindings = match(pattern, node)
@@ -200,7 +204,7 @@ class Driver:
         """Fire the rule; None when it did, else the reason it did not."""
         node = m.anchor
         try:
-            result = rule(m, **m.arguments())
+            result = rule.apply(m, **m.arguments())
             if self.fuel.left == 0:
                 raise Declined("out of fuel")
             if self.leaves_out is not None and (reason := self.leaves_out(node, rule.name)):

@@ -6,11 +6,12 @@ Nothing a rule builds touches the graph before the rule has returned: declining 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.linear import is_finite
 from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -27,6 +28,7 @@ class Match:
 
     def __init__(self, bindings: Bindings, anchor: Node, options: Any = None) -> None:
         assert anchor.graph is not None
+        self.__dict__.update(bindings.nodes)  # first, so that no name of a pattern hides what a match has
         self.bindings = bindings
         self.anchor = anchor
         self.options = options  # the pass that the rule belongs to
@@ -38,11 +40,9 @@ class Match:
         self.results: list[Value] | None = None
         self.before: Node | None = anchor
 
-    def __getattr__(self, name: str) -> Node:
-        try:
-            return self.bindings.nodes[name]
-        except KeyError:
-            raise AttributeError(f"the pattern names no node {name!r}") from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Node: ...
 
     def arguments(self) -> dict[str, Any]:
         """The rule function's keyword arguments: values, and arrays for constants."""
@@ -58,7 +58,10 @@ class Match:
         """Will the rewrite leave `node` without readers? Its proto can then pass to a new node."""
         if node in self.borrowed:
             return False
-        return any(node is n and (not p.shared or n is self.anchor) for n, p in self.bindings.covered)
+        for n, p in self.bindings.covered:
+            if n is node and (not p.shared or n is self.anchor):
+                return True
+        return False
 
     # -- guards ------------------------------------------------------------------------------------------
 
@@ -105,11 +108,7 @@ class Match:
         data = np.asarray(array)
         if like is not None:
             dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
-            with np.errstate(over="ignore", invalid="ignore"):
-                cast = data.astype(dtype)
-            if data.dtype.kind == "f" and not _all_finite(cast) and _all_finite(data):
-                raise Declined("the folded constant overflows its type")
-            data = cast
+            data = data if data.dtype == dtype else _cast(data, dtype)
         value = Value("", self.graph)
         value.constant = True
         value.array = data
@@ -125,9 +124,9 @@ class Match:
 
     def adopt(self, inputs: list[Value | None]) -> None:
         """What was an attribute is a constant of the graph, where a new node reads it."""
-        made = {id(v) for v, _ in self.new_constants}
+        made = {v for v, _ in self.new_constants}
         for v in inputs:
-            if v is not None and v.constant and not v.name and v.producer is None and id(v) not in made:
+            if v is not None and not v.name and v.constant and v.producer is None and v not in made:
                 self.new_constants.append((v, self._hint(None)))
 
     def _hint(self, like: Array | Value | None) -> str:
@@ -140,8 +139,12 @@ class Match:
         return f"{output.name}_const" if output is not None else "const"
 
 
-def _all_finite(array: Array) -> bool:
-    return bool(np.isfinite(array).all())
+def _cast(data: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = data.astype(dtype)
+    if data.dtype.kind == "f" and not is_finite(cast) and is_finite(data):
+        raise Declined("the folded constant overflows its type")
+    return cast
 
 
 class Builder:

@@ -204,7 +204,6 @@ def _refusal(b: Bindings) -> str | None:
     assert anchor.graph is not None
     if anchor.graph.root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
-    assert anchor.graph is not None
     if anchor.graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
         return "an attribute says which axes broadcast, before opset 7"
     for name, value in b.values.items():
@@ -222,7 +221,7 @@ def _refusal(b: Bindings) -> str | None:
                     continue
                 if output.is_output:
                     return f"{node.op} output is a graph output"
-                if any(user not in nodes for user in output.users):
+                if not nodes.issuperset(output.users):
                     return f"{node.op} output used elsewhere"
     for node, literal in b.literals:
         _, dims = literal.constant_type()

@@ -25,25 +25,26 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     """
     anchor, graph = m.anchor, m.graph
     pairs = check_replacement(m, result)
-    created = {id(n) for n in m.new_nodes}
-    taken: set[int] = set()
-    before = [v for node, _ in m.bindings.covered for v in node.inputs if v is not None]
-    read = {id(v) for n in m.new_nodes for v in n.inputs} | {id(new) for _, new in pairs}
-    for value, hint in m.new_constants:
-        if id(value) not in read:
-            continue  # an attribute says it
-        graph.attach_constant(value, hint, before=m.before)
+    created, taken = set(m.new_nodes), set[Value]()
+    before = {v.producer: None for node, _ in m.bindings.covered for v in node.inputs if v is not None}
+    if m.new_constants:
+        read = {v for n in m.new_nodes for v in n.inputs}
+        read.update(new for _, new in pairs)
+        for value, hint in m.new_constants:
+            if value in read:  # else an attribute says it
+                graph.attach_constant(value, hint, before=m.before)
     for node in m.new_nodes:
         for v in node.outputs:
             if v is not None and not v.name:
                 v.name = "?"  # named below, if nothing takes it over
         graph.insert(node, m.before)
     for old, new in pairs:
-        if new.producer is not None and id(new.producer) in created and id(new) not in taken:
-            taken.add(id(new))
+        if new.producer in created and new not in taken:
+            taken.add(new)
             if new.producer.domain:
                 types.shape(old)  # as long as something tells
-            new.redirect_readers(old)  # a new node may read what another new node produces
+            if new.users:
+                new.redirect_readers(old)  # a new node may read what another new node produces
             _keep_type(old, new)
             graph.take_over(old, new.producer, new.index)
         else:
@@ -54,15 +55,16 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
                 base = next((old.name for old, _ in pairs), node.op)
                 v.rename(graph.model.names.fresh(base, f"_{node.op}"))
     for root in m.bindings.roots or (anchor,):
-        if root.graph is not None and not any(v is not None and v.is_used for v in root.outputs):
+        if root.graph is not None and not root.is_used:
             graph.remove(root)
     if anchor.graph is None:
-        for value in before:
-            if value.producer is not None and not value.is_used:
-                remove_dead(value.producer)
+        for producer in before:
+            if producer is not None:
+                remove_dead(producer)
     for node in m.new_nodes:
         remove_dead(node)
-    _name_apart(m)
+    if m.new_nodes:
+        _name_apart(m)
     for lender in m.borrowed:
         if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
             copy = NodeProto()
@@ -74,9 +76,11 @@ def _name_apart(m: Match) -> None:
     """Runtimes refuse two nodes of one name: a node that was there keeps it, also if it was made again, else the last
     that was made. The others get names of their own."""
     names = {n.name for n, _ in m.bindings.covered if n.graph is not None}
-    was = {n.name: n.op for n, _ in m.bindings.covered}
     made = [n for n in reversed(m.new_nodes) if n.graph is not None and n.name]
-    for node in sorted(made, key=lambda n: was.get(n.name) != n.op) if len(made) > 1 else made:
+    if len(made) > 1:
+        was = {n.name: n.op for n, _ in m.bindings.covered}
+        made.sort(key=lambda n: was.get(n.name) != n.op)
+    for node in made:
         if node.name in names:
             proto = NodeProto()
             proto.CopyFrom(node.proto)
@@ -90,8 +94,10 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
     is no replacement; changes nothing."""
     results = result if isinstance(result, tuple) else (result,)
     wanted = len(m.anchor.outputs) if m.results is None else len(m.results)
-    surplus = any(v is not None for v in results[wanted:])
-    if result is None or surplus or not all(v is None or isinstance(v, Value) for v in results):
+    fits = result is not None
+    for i, v in enumerate(results):
+        fits = fits and (v is None or (isinstance(v, Value) and i < wanted))
+    if not fits:
         raise refusal(m.graph, m.anchor, f"what replaces it is {_shown(result)}, not {_count(wanted)}", hint=_HINT)
     pairs = _pairs(m, results)
     if m.anchor.op == "Identity" and pairs and all(_must_stay(old, new) and not old.users for old, new in pairs):
@@ -114,11 +120,12 @@ def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Val
     """(old, new) values. Raises Declined where an output that is used has no replacement."""
     pairs: list[tuple[Value, Value]] = []
     if m.results is None:
-        for i in m.anchor.used_outputs():
-            new, old = results[i] if i < len(results) else None, m.anchor.outputs[i]
+        for i, old in enumerate(m.anchor.outputs):
+            if old is None or not old.is_used:
+                continue
+            new = results[i] if i < len(results) else None
             if new is None:
                 raise Declined(f"output {i} of {m.anchor.op} is used")
-            assert old is not None
             pairs.append((old, new))
         return pairs
     for root in m.bindings.roots:
@@ -166,7 +173,7 @@ def remove_dead(node: Node) -> int:
     stack = [node]
     while stack:
         n = stack.pop()
-        if n.graph is None or any(v is not None and v.is_used for v in n.outputs) or not n.graph.is_pure(n):
+        if n.graph is None or n.is_used or not n.graph.is_pure(n):
             continue
         reads = list(n.inputs)
         for body in n.bodies.values():

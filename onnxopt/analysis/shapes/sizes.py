@@ -18,6 +18,8 @@ Found = tuple[Size | None, ...]  # None: a dim that is not known
 def broadcast(shapes: list[Dims]) -> Found:
     """The shape of an elementwise result; None where it is one of two symbols."""
     rank = max(map(len, shapes))
+    if all(s == shapes[0] or not s for s in shapes) and shapes[0]:
+        return shapes[0]
     result: list[Size | None] = []
     for i in range(rank):
         sizes = {s[i - rank + len(s)] for s in shapes if i - rank + len(s) >= 0} - {1}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,7 @@ class ShapeData:
 
     dims: dict[Value, Dims] = field(default_factory=dict)
     contents: dict[Value, Array] = field(default_factory=dict)
+    _symbols: dict[str, Expr] = field(default_factory=dict)
 
     def shape(self, v: Value | None) -> Dims | None:
         """The dims of `v`, None while its rank is unknown. What has no name gets one, which becomes a fact."""
@@ -48,7 +49,7 @@ class ShapeData:
             known = types.shape(v)
             if known is None:
                 return None
-            found = self.dims[v] = tuple(_size(d) for d in known)
+            found = self.dims[v] = self._sizes(known)
             if None in known:
                 v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
         return found
@@ -81,11 +82,11 @@ class ShapeData:
             self.contents.update((v, p) for v, p in zip(node.outputs, parts(self, node) or ()) if v is not None)
         if len(node.outputs) != 1 or node.outputs[0] is None:
             return
-        value = node.outputs[0]
-        with suppress(TooComplex):
-            self._visit_shape(node, value)
-        with suppress(TooComplex):
-            self._visit_data(node, value)
+        for visit in (self._visit_shape, self._visit_data):
+            try:
+                visit(node, node.outputs[0])
+            except TooComplex:
+                continue
 
     def _learn_all(self, node: Node, found: Sequence[Found | None]) -> None:
         for i, (v, dims) in enumerate(zip(node.outputs, found)):
@@ -110,18 +111,32 @@ class ShapeData:
     def _learn(self, value: Value, dims: Found) -> None:
         """What was found out, where inference does not know a number; it becomes a fact of the value."""
         known = types.shape(value)
-        if known == dims:  # numbers, all of them
-            self.dims[value] = tuple(_size(d) for d in known)
+        if known is not None and known == dims:  # numbers, all of them
+            self.dims[value] = self._sizes(known)
+            return
+        sizes = [d for d in dims if d is not None]
+        if len(sizes) == len(dims) and known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
+            self.dims[value] = tuple(sizes)  # as it was found before
             return
         if known is not None and len(known) != len(dims):
             return
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
-        found = tuple(_better(k, d) for k, d in zip(before, dims))
-        named = tuple(d if isinstance(d, Expr) else _size(d) for d in found)
-        self.dims[value] = named
-        facts = tuple(d if isinstance(d, int) else d.name for d in named)
+        named = self.dims[value] = self._sizes(map(_better, before, dims))
+        facts = tuple([d if isinstance(d, int) else d.name for d in named])
         if facts != value.shape and not value.constant:
             types.learn(value, facts)
+
+    def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:
+        return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
+
+    def _symbol(self, name: str | None) -> Expr:
+        """One for each name: that equal ones are the same is seen at once."""
+        if name is None:
+            return symbol(f"?{next(_unnamed)}@")
+        found = self._symbols.get(name)
+        if found is None:
+            found = self._symbols[name] = symbol(name)
+        return found
 
     def _like_inputs(self, node: Node) -> Found | None:
         shapes = [self.shape(v) for v in node.inputs if v is not None]
@@ -141,9 +156,3 @@ def _better(known: int | str | None, found: Size | None) -> int | str | Size | N
     if isinstance(found, int) or known is None:
         return found
     return known if "@" in found.name and "@" not in known else found
-
-
-def _size(d: int | str | None) -> Size:
-    if isinstance(d, int):
-        return d
-    return symbol(d if d is not None else f"?{next(_unnamed)}@")

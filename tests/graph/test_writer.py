@@ -1,0 +1,43 @@
+"""Writing the index back: what a rewrite did not touch is the message that it was."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import ModelProto, helper, numpy_helper
+
+from onnxopt.graph import check_model, read_model, write_model
+
+COUNT = 200
+
+
+def chain() -> ModelProto:
+    nodes = [helper.make_node("Add", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(COUNT)]
+    weights = [numpy_helper.from_array(np.full(2, i, np.float32), f"w{i}") for i in range(COUNT)]
+    info = [helper.make_tensor_value_info(name, 1, [2]) for name in ("v0", f"v{COUNT}")]
+    return helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:], weights))
+
+
+def test_what_stays_is_not_copied() -> None:
+    model = read_model(chain())
+    graph = model.graph
+    nodes, tensors = list(graph.proto.node), list(graph.proto.initializer)
+    for i, node in enumerate(list(graph)[:-1]):
+        if i % 3 == 0:
+            read, weight = node.inputs
+            assert read is not None and weight is not None
+            node.output.replace_all_uses_with(read)
+            graph.remove(node)
+            graph.remove_initializer(weight)
+    made = graph.make("Mul", [graph.inputs[0], graph.constant(np.ones(2, np.float32), "one")], before=graph.first)
+    assert graph.first is not None and graph.first.next is not None
+    graph.first.next.set_input(0, made)
+
+    proto = write_model(model)
+    check_model(model)
+    assert [n.op_type for n in proto.graph.node[:2]] == ["Mul", "Add"]
+    stay = [n for i, n in enumerate(nodes) if i % 3 or i == COUNT - 1]
+    assert all(a is b for a, b in zip(proto.graph.node[1:], stay, strict=True))
+    kept = [t for i, t in enumerate(tensors) if i % 3 or i == COUNT - 1]
+    assert all(a is b for a, b in zip(proto.graph.initializer[:-1], kept, strict=True))
+    assert [t.name for t in proto.graph.initializer][-1] == "one"
+    read_model(ModelProto.FromString(proto.SerializeToString()))
