@@ -11,8 +11,12 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -132,10 +136,41 @@ def effect(guard: Guard, case: Case) -> str:
     return ""
 
 
-def untried(file: Path) -> list[Guard]:
-    """Guards of a pass without which all its cases are as they are."""
-    cases = reached(cases_of(file))
-    return [g for g in guards_of(file) if not any(effect(g, c) for c in cases[g])]
+@cache
+def _reached(file: Path) -> dict[Guard, list[Case]]:
+    return reached(cases_of(file))
+
+
+def is_tried(file: Path, guard: Guard) -> bool:
+    """Is a case of the pass another without the guard?"""
+    return any(effect(guard, c) for c in _reached(file)[guard])
+
+
+class Trials:
+    """Tries guards in a process of its own: what a pass makes without one may be a model that takes a runtime's memory
+    apart, and whoever runs after it."""
+
+    def __init__(self) -> None:
+        self._pool = self._start()
+
+    @staticmethod
+    def _start() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+    def untried(self, file: Path) -> list[Guard]:
+        """Guards of a pass without which all its cases are as they are."""
+        return [g for g in guards_of(file) if not self._is_tried(file, g)]
+
+    def _is_tried(self, file: Path, guard: Guard) -> bool:
+        for _ in range(2):  # it may have been the one before
+            try:
+                return self._pool.submit(is_tried, file, guard).result()
+            except BrokenProcessPool:
+                self._pool = self._start()
+        return True
+
+    def close(self) -> None:
+        self._pool.shutdown()
 
 
 def main(names: Sequence[str]) -> None:
