@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -70,6 +69,9 @@ class Single:
         if self.verify_options is not None and (given["level"] or given["pipeline"] or given["dtype"]):
             verifier = Verifier(source, self.verify_options)
             verifier.start()  # it imports while we import
+        # Not deep inside our own imports: Python's calls are slower where a chunk of its stack ends.
+        import onnx  # noqa: F401
+
         from onnxopt.api import DifferentResult
         from onnxopt.report.progress import Progress
         from onnxopt.rollback import optimize_or_roll_back
@@ -143,6 +145,8 @@ def _warn(rolled_back: list[Any]) -> int:
     for r in rolled_back:
         for line in (f"warning: {left_out(asdict(r))}", *(f"  {r.scope}: {line}" for line in r.match)):
             say(line, err=True)
+    import shlex
+
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
     disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
     more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
@@ -165,6 +169,8 @@ def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
 
         print_report(report, verbose)
         if report["source"] and report["destination"]:
+            import shlex
+
             places = shlex.join((report["source"], report["destination"]))
             say(f"next: onnxopt report {places} -o report.html", dim=True)
     else:

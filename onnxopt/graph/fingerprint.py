@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Final
 
 from onnxopt.graph.model import Model
@@ -14,6 +13,8 @@ _SMALL: Final = 4096  # bytes of scales and targets of reshapes, which are looke
 
 def fingerprint(model: Model) -> bytes:
     """A hash of all but the data of weights, which is read-only anyway. Brings the model's proto up to date."""
+    import hashlib  # OpenSSL takes its time to load
+
     found = hashlib.sha256()
 
     def add(*messages: Any) -> None:

@@ -5,7 +5,6 @@ All is decided and checked before a byte is written. Data that did not change ne
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
@@ -87,6 +86,8 @@ class Layout:
 
     def digest(self) -> str:
         """Of what the data file holds. Large files that are copied count by what tells them from their later selves."""
+        import hashlib  # OpenSSL takes its time to load
+
         found = hashlib.sha256()
         files = {p.source for p in self.pieces if p.source is not None}
         read = {file: file.stat() for file in files}
