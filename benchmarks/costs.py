@@ -33,12 +33,22 @@ def end(*_):
     late.append(1)
     os.kill(child, signal.SIGKILL)
 signal.signal(signal.SIGALRM, end)
+if sys.platform == "linux":  # whom nobody waits for is handed to us
+    import ctypes
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 out, start = os.open(os.devnull, os.O_WRONLY), time.monotonic()
 child = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out, 1)])
 signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
 _, status, used = os.wait4(child, 0)
 seconds, code = time.monotonic() - start, os.waitstatus_to_exitcode(status)
-print(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss, code, len(late))
+busy, peak = used.ru_utime + used.ru_stime, used.ru_maxrss
+while True:
+    try:
+        used = os.wait4(-1, 0)[2]
+    except ChildProcessError:
+        break
+    busy, peak = busy + used.ru_utime + used.ru_stime, max(peak, used.ru_maxrss)
+print(seconds, busy, peak, code, len(late))
 """
 
 
