@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,8 +11,8 @@ from onnxopt.worker import room
 from onnxopt.worker.service import Spare
 
 
-@pytest.fixture(scope="module")
-def kept_worker() -> Iterator[None]:
+@contextmanager
+def keeping_worker() -> Iterator[None]:
     """Its start is most of what a fold there costs; that it starts and ends is tested elsewhere."""
     spare = Spare()
 
@@ -25,3 +26,9 @@ def kept_worker() -> Iterator[None]:
         patch.setattr(room.Room, "close", close)
         yield
     spare.close()
+
+
+@pytest.fixture(scope="module")
+def kept_worker() -> Iterator[None]:
+    with keeping_worker():
+        yield
