@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime as rt
 import pytest
 from hypothesis import HealthCheck, given, note, reject, settings
 from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 
 from onnxopt.api import OptimizeOptions, optimize_model
 from onnxopt.errors import ModelError
@@ -102,8 +103,14 @@ def models(draw: Any, shadowing: bool = False) -> ModelProto:
 
 
 def results(proto: ModelProto) -> list[np.ndarray[Any, Any]]:
+    """By onnxruntime: onnx's own evaluator gives a body's input the value of what it hides."""
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
+    session = rt.InferenceSession(proto.SerializeToString(), options)
     x = np.array([5, -7], np.float32)
-    return [ReferenceEvaluator(proto).run(None, {"c": np.array(c), "x": x})[0] for c in (True, False)]
+    return [session.run(None, {"c": np.array(c), "x": x})[0] for c in (True, False)]
 
 
 def settled(proto: ModelProto, options: OptimizeOptions) -> ModelProto:
@@ -151,4 +158,9 @@ def test_a_name_that_hides_another(proto: ModelProto, level: int) -> None:
     except ModelError:
         reject()  # what is read before the scope defines it is not what the scope around calls so
     note(onnx.printer.to_text(once))
-    np.testing.assert_array_equal(results(once), results(proto))
+    now = results(once)
+    try:
+        expected = results(proto)
+    except (Fail, InvalidGraph):
+        reject()  # onnxruntime lets no result of a node hide another
+    np.testing.assert_array_equal(now, expected)
