@@ -118,7 +118,7 @@ class ModelPass(Pass):
 
 class GraphPass(Pass):
     """Runs once for every scope: bodies before the graph around them, functions, main. Not for those marked
-    `onnxopt.skip` in their metadata."""
+    `onnxopt.skip` in their metadata. A Fixpoint runs it again while what it changed around bodies may be news to them."""
 
     kind: ClassVar[str] = "graph"
 
@@ -126,7 +126,10 @@ class GraphPass(Pass):
         for graph in list(model.open_scopes()):
             if graph.owner is None or graph.owner.graph is not None:  # its owner may be gone by now
                 ctx.scope = graph
+                state = model.state
                 self.run_graph(graph, ctx)
+                if graph.owners and model.state != state:
+                    ctx.settled = False
         ctx.scope = None
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:

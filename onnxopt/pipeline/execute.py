@@ -64,14 +64,16 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
     if ctx.trace is not None:
         ctx.trace(model, p.info, True)
     key, declined = _key(p, ctx), None
+    around, ctx.settled = ctx.settled, True
     if composite:
         p.run(model, ctx)
         for instrument in ctx.instruments:
             instrument.after(model, p)
     else:
-        declined = _run_leaf(p, model, ctx, model.left_by.get(key))
-    if ctx.fuel.left != 0:
+        declined = _run_leaf(p, model, ctx, model.left_by.pop(key, None))
+    if ctx.settled and ctx.fuel.left != 0:
         model.left_by[key] = Left(model.state, model.clock, declined)
+    ctx.settled = ctx.settled and around
     if ctx.trace is not None:
         ctx.trace(model, p.info, False)
 

@@ -98,6 +98,6 @@ class Fixpoint(Composite):
                     ctx.rest.pop()
             ctx.report.rounds += 1
             if model.state == before or ctx.fuel.left == 0:
-                ctx.in_round = outer
+                ctx.in_round, ctx.settled = outer, True
                 return
         raise restless.error(model, rounds)

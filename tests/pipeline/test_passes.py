@@ -159,6 +159,20 @@ def test_fixpoint_runs_until_nothing_changes(model: Any) -> None:
     assert report.of("elim-identity").runs == 1, "nothing changed after it ran"
 
 
+def test_fixpoint_looks_again_at_bodies_inside_of_what_changed(model: Any) -> None:
+    """A pass over each scope has been in the body when the scope around becomes one that the body can use."""
+    m = model(
+        """b = Constant <value = bool {1}> ()
+        c = Neg (w)
+        y = If (b) <then_branch = t () => (float[4] t) { t = Mul (c, w) },
+                    else_branch = e () => (float[4] e) { e = Neg (x) }>""",
+        weights="<float[4] w = {1, 2, 3, 4}>",
+    )
+    fixpoint = Fixpoint((get_pass("constant-folding")(),))
+    assert fixpoint(m).of("constant-folding").hits == 2
+    assert not fixpoint(m).of("constant-folding").changed
+
+
 def test_fixpoint_without_end_is_an_error(model: Any) -> None:
     with pytest.raises(NoFixpointError) as e:
         Fixpoint((touch(), get_pass("dead-code")(), touch(times=2)), max_rounds=7)(model())
