@@ -118,7 +118,8 @@ class ModelPass(Pass):
 
 class GraphPass(Pass):
     """Runs once for every scope: bodies before the graph around them, functions, main. Not for those marked
-    `onnxopt.skip` in their metadata. A Fixpoint runs it again while what it changed around bodies may be news to them."""
+    `onnxopt.skip` in their metadata. A Fixpoint runs it again while what it changed around bodies may be news to these.
+    """
 
     kind: ClassVar[str] = "graph"
 
