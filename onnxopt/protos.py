@@ -107,7 +107,8 @@ def tensor_to_array(tensor: TensorProto) -> Array:
     """A read-only array of an inline tensor; shares the bytes with the message where it can."""
     raw, data = _RAW.get(tensor.data_type), tensor.raw_data
     if raw is not None and (data or tensor.HasField("raw_data")):
-        return np.frombuffer(data, raw).reshape(tensor.dims[:])
+        array, dims = np.frombuffer(data, raw), tensor.dims[:]
+        return array if dims == [array.size] else array.reshape(dims)
     return read_only(np.asarray(numpy_helper.to_array(tensor)))
 
 

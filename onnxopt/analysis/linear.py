@@ -46,9 +46,10 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
 
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:
     """Operands whose product, rounded once, is that of float64: two float32 multiply exactly in 48 bits."""
-    narrow = a.astype(np.float32)
-    if w.dtype == np.float32 and holds(narrow == a):
-        return w, narrow
+    if w.dtype == np.float32:
+        narrow = a.astype(np.float32, copy=False)
+        if narrow is a or holds(narrow == a):
+            return w, narrow
     return w.astype(np.float64), a
 
 

@@ -158,7 +158,7 @@ class Graph:
         """
         if not self.by_op.get(node.op):
             admit(self, node)
-        if node.domain:
+        if "::" in node.op:
             self.model.foreign.append(node)
         self.place(node, before)
         self.touch(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class Names:
@@ -16,7 +16,7 @@ class Names:
         self._next: dict[str, int] = {}
         self._stem: dict[str, str] = {}  # of each name made: what it was made from
 
-    def add(self, *names: str) -> None:
+    def add(self, names: Iterable[str]) -> None:
         self._known.update(dict.fromkeys(names))
 
     def __contains__(self, name: str) -> bool:
@@ -36,7 +36,8 @@ class Names:
             while name in self._known:
                 i += 1
                 name = f"{base}_{i}"
-            self._next[base] = i
+            if i > 1:  # most are asked for once
+                self._next[base] = i
         self._known[name] = None
         if name != stem:
             self._stem[name] = stem

@@ -124,7 +124,11 @@ class Node:
     def places(self, value: Value) -> list[int]:
         """The inputs that read `value`. Of a Concat of thousands they are indexed: each may be asked for."""
         if len(self.inputs) <= _FEW:
-            return [i for i, v in enumerate(self.inputs) if v is value]
+            found = []
+            for i, v in enumerate(self.inputs):
+                if v is value:
+                    found.append(i)
+            return found
         if self._places is None:
             self._places = {}
             for i, v in enumerate(self.inputs):

@@ -157,10 +157,9 @@ class _Reader:
         return ModelError(f"{self.model.name}: {graph.path}: {message}", _HINT)
 
     def define(self, graph: Graph, name: str, producer: Node | None = None, index: int = 0) -> Value:
-        table = self.scopes[-1]
-        if name in table:
+        value = Value(name, graph, producer, index)
+        if self.scopes[-1].setdefault(name, value) is not value:
             raise self.error(graph, f"`{name}` is defined twice")
-        table[name] = value = Value(name, graph, producer, index)
         return value
 
     def name_apart(self) -> None:
@@ -208,9 +207,9 @@ class _Reader:
         initializers = graph.initializers
         for tensor in proto.initializer:
             name = tensor.name
-            if name in initializers:
-                raise self.error(graph, f"initializer `{name}` is there twice")
             value = initializers[name] = table.get(name) or self.define(graph, name)
+            if value.tensor is not None:
+                raise self.error(graph, f"initializer `{name}` is there twice")
             value.tensor = tensor
             value.constant = (frozen or not value.is_input) and name not in self.trainable
         for sparse in proto.sparse_initializer:
@@ -228,7 +227,7 @@ class _Reader:
     def read_nodes(self, graph: Graph, protos: Iterable[NodeProto]) -> None:
         nodes = [self.new_node(graph, proto) for proto in protos]
         *around, table = self.scopes  # all that the scope defines is in its table now
-        self.model.names.add(*table)
+        self.model.names.add(table)
         if around:
             self.hiding += [v for name, v in table.items() if any(name in outer for outer in around)]
         unsorted = False
@@ -238,7 +237,7 @@ class _Reader:
                 value = table.get(name) or (self.resolve(graph, name, node) if name else None)
                 inputs.append(value)
                 # Producers join the graph in order: one that has not yet comes later.
-                if value is not None and value.producer is not None and value.producer.graph is None:
+                if value is not None and (producer := value.producer) is not None and producer.graph is None:
                     unsorted = True
             for key, body_proto in body_graphs(proto) if len(proto.attribute) else ():
                 body = node.bodies[key] = Graph(self.model, body_proto, node, key)

@@ -71,11 +71,12 @@ def write_names(node: Node) -> None:
 
 def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
     proto = graph.proto
-    for node in graph:
+    nodes = list(graph)
+    for node in nodes:
         if node.stale:
             write_names(node)
     if graph.nodes_changed:
-        _arrange(proto.node, list(graph))
+        _arrange(proto.node, nodes)
     if graph.is_function:
         names = [v.name for v in graph.outputs]
         if names != list(proto.output):
@@ -114,19 +115,20 @@ def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
     proto, model = graph.proto, graph.model
-    there = [t.name for t in proto.initializer[:]]
-    kept = set(there)
-    new = [v for name, v in graph.initializers.items() if name not in kept]
-    gone = kept.difference(graph.initializers)
-    for i, name in enumerate(there):
+    there = {t.name: t for t in proto.initializer[:]}
+    new = [v for name, v in graph.initializers.items() if name not in there]
+    goes = []
+    for name, tensor in there.items():
         value = graph.initializers.get(name)
+        goes.append(value is None)
         if value is not None and value.tensor is None:  # deferred by an earlier call
-            value.tensor = proto.initializer[i]
-            value.tensor.Clear()
-            fill_tensor(value.tensor, value.array, name)
-    if gone:  # behind what stays, which is not copied
-        proto.initializer.sort(key=lambda tensor: tensor.name in gone)
-        del proto.initializer[len(there) - len(gone) :]
+            value.tensor = tensor
+            tensor.Clear()
+            fill_tensor(tensor, value.array, name)
+    if any(goes):  # behind what stays, which is not copied
+        each = iter(goes)
+        proto.initializer.sort(key=lambda _: next(each))
+        del proto.initializer[len(there) - sum(goes) :]
     for value in new:
         tensor = proto.initializer.add()
         if value.tensor is not None:
@@ -146,7 +148,8 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int 
                 proto.input.append(tensor_value_info(value.name, *value.constant_type()))
     inputs = {v.name for v in graph.inputs}
     for i in range(len(proto.input) - 1, -1, -1):
-        if proto.input[i].name in gone and proto.input[i].name not in inputs:
+        name = proto.input[i].name
+        if name in there and name not in graph.initializers and name not in inputs:
             del proto.input[i]
 
 

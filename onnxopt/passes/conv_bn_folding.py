@@ -19,7 +19,7 @@ def batch_norm(x: Pattern) -> Pattern:
 
 
 def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Array) -> tuple[Array, Array]:
-    """(a, c) of y = a x + c per channel; declines where BatchNormalization is not in inference."""
+    """(a, c) of y = a x + c per channel, float32 or float64; declines where BatchNormalization is not in inference."""
     opset = m.opset
     m.require(not bn.attr("training_mode", 0), "training_mode is set")
     m.require(opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
@@ -33,7 +33,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
         # Runtimes round the factor to float32 before they multiply. Using the same factor, the folded weights
         # differ from the original by independent roundings only, not by a common one: up to a third closer.
         with np.errstate(over="ignore"):
-            a, c = a.astype(np.float32).astype(np.float64), c.astype(np.float32).astype(np.float64)
+            a, c = a.astype(np.float32), c.astype(np.float32)
     m.require(linear.is_finite(a) and linear.is_finite(c), "the statistics are not finite")
     return a, c
 
@@ -51,9 +51,8 @@ def fold_conv_bn(
     m.require(bias is not None, "the bias has another shape")
     assert bias is not None
     weight = m.const(linear.scale_outputs(m.conv, w, a), like=w)
-    result: Value = getattr(m.op, m.conv.op)(
-        x, weight, m.const(a * bias + c, like=w, hint=m.value("shift").name), like=m.conv
-    )
+    bias_value = m.const(c if b is None else a * bias + c, like=w, hint=m.value("shift").name)
+    result: Value = getattr(m.op, m.conv.op)(x, weight, bias_value, like=m.conv)
     return result
 
 

@@ -28,7 +28,8 @@ class Match:
 
     def __init__(self, bindings: Bindings, anchor: Node, options: Any = None) -> None:
         assert anchor.graph is not None
-        self.__dict__.update(bindings.nodes)  # first, so that no name of a pattern hides what a match has
+        if bindings.nodes:
+            self.__dict__.update(bindings.nodes)  # first, so that no name of a pattern hides what a match has
         self.bindings = bindings
         self.anchor = anchor
         self.options = options  # the pass that the rule belongs to
@@ -46,8 +47,12 @@ class Match:
 
     def arguments(self) -> dict[str, Any]:
         """The rule function's keyword arguments: values, and arrays for constants."""
-        b = self.bindings
-        return {k: v.array if v is not None and k in b.constants else v for k, v in b.values.items()}
+        found: dict[str, Any] = dict(self.bindings.values)
+        for name in self.bindings.constants:
+            value = found[name]
+            if value is not None:
+                found[name] = value.array
+        return found
 
     @property
     def op(self) -> Builder:

@@ -26,7 +26,7 @@ class Bindings:
     """What a successful match bound: values by name, nodes by name, and every node it covers (anchor first)."""
 
     values: dict[str, Value | None] = field(default_factory=dict)
-    constants: set[str] = field(default_factory=set)
+    constants: dict[str, None] = field(default_factory=dict)  # which of `values` the pattern wants to be constant
     nodes: dict[str, Node] = field(default_factory=dict)
     covered: list[tuple[Node, Call]] = field(default_factory=list)
     literals: list[tuple[Node, Value]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Bindings:
 
     def copy(self) -> Bindings:
         return Bindings(
-            dict(self.values), set(self.constants), dict(self.nodes), list(self.covered), list(self.literals)
+            dict(self.values), dict(self.constants), dict(self.nodes), list(self.covered), list(self.literals)
         )
 
 
@@ -129,17 +129,13 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
         if value is None or value.producer is None or value.index != p.output:
             return False
         return _match_node(p, value.producer, b)
-    if isinstance(p, (Var, Const)):
-        if value is None and not p.optional:
+    if isinstance(p, Const):
+        b.constants[p.name] = None
+        return (value is not None or p.optional) and b.values.setdefault(p.name, value) is value
+    if isinstance(p, Var):
+        if p.constant is not None and (value is None or value.constant is not p.constant):
             return False
-        if isinstance(p, Var) and p.constant is not None and (value is None or value.constant is not p.constant):
-            return False
-        if p.name in b.values:
-            return b.values[p.name] is value
-        b.values[p.name] = value
-        if isinstance(p, Const):
-            b.constants.add(p.name)
-        return True
+        return (value is not None or p.optional) and b.values.setdefault(p.name, value) is value
     if p is None:
         return value is None
     if value is None or not value.constant:
@@ -206,8 +202,9 @@ def _refusal(b: Bindings) -> str | None:
         return "an attribute is a reference, its value unknown inside the function"
     if anchor.graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
         return "an attribute says which axes broadcast, before opset 7"
-    for name, value in b.values.items():
-        if name in b.constants and value is not None and not value.constant:
+    for name in b.constants:
+        value = b.values[name]
+        if value is not None and not value.constant:
             return f"{name} is not constant"
     if len(b.covered) > 1:
         nodes = {node for node, _ in b.covered}

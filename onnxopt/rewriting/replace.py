@@ -25,8 +25,13 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     """
     anchor, graph = m.anchor, m.graph
     pairs = check_replacement(m, result)
-    created, taken = set(m.new_nodes), set[Value]()
-    before = {v.producer: None for node, _ in m.bindings.covered for v in node.inputs if v is not None}
+    created = set(m.new_nodes)
+    taken: set[Value] = set()
+    before: dict[Node, None] = {}  # what makes what the match reads
+    for node, _ in m.bindings.covered:
+        for v in node.inputs:
+            if v is not None and v.producer is not None:
+                before[v.producer] = None
     if m.new_constants:
         read = {v for n in m.new_nodes for v in n.inputs}
         read.update(new for _, new in pairs)
@@ -39,14 +44,15 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
                 v.name = "?"  # named below, if nothing takes it over
         graph.insert(node, m.before)
     for old, new in pairs:
-        if new.producer in created and new not in taken:
+        maker = new.producer
+        if maker is not None and maker in created and new not in taken:
             taken.add(new)
-            if new.producer.domain:
+            if "::" in maker.op:
                 types.shape(old)  # as long as something tells
             if new.users:
                 new.redirect_readers(old)  # a new node may read what another new node produces
             _keep_type(old, new)
-            graph.take_over(old, new.producer, new.index)
+            graph.take_over(old, maker, new.index)
         else:
             _forward(m, old, new)
     for node in m.new_nodes:
@@ -59,8 +65,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             graph.remove(root)
     if anchor.graph is None:
         for producer in before:
-            if producer is not None:
-                remove_dead(producer)
+            remove_dead(producer)
     for node in m.new_nodes:
         remove_dead(node)
     if m.new_nodes:
@@ -75,8 +80,10 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
 def _name_apart(m: Match) -> None:
     """Runtimes refuse two nodes of one name: a node that was there keeps it, also if it was made again, else the last
     that was made. The others get names of their own."""
-    names = {n.name for n, _ in m.bindings.covered if n.graph is not None}
     made = [n for n in reversed(m.new_nodes) if n.graph is not None and n.name]
+    if not made:
+        return
+    names = {n.name for n, _ in m.bindings.covered if n.graph is not None}
     if len(made) > 1:
         was = {n.name: n.op for n, _ in m.bindings.covered}
         made.sort(key=lambda n: was.get(n.name) != n.op)
@@ -100,8 +107,10 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
     if not fits:
         raise refusal(m.graph, m.anchor, f"what replaces it is {_shown(result)}, not {_count(wanted)}", hint=_HINT)
     pairs = _pairs(m, results)
-    if m.anchor.op == "Identity" and pairs and all(_must_stay(old, new) and not old.users for old, new in pairs):
-        raise Declined("a graph output is produced by a node")
+    if m.anchor.op == "Identity":
+        for old, new in pairs:
+            if _must_stay(old, new) and not old.users:
+                raise Declined("a graph output is produced by a node")
     return pairs
 
 
@@ -169,6 +178,8 @@ def _forward(m: Match, old: Value, new: Value) -> None:
 
 def remove_dead(node: Node) -> int:
     """Remove `node` if nothing reads it and it is pure, then what only it kept alive. Iterative; returns how many."""
+    if node.is_used:
+        return 0
     removed = 0
     stack = [node]
     while stack:
