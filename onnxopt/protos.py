@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -53,8 +54,12 @@ INTEGERS: Final = frozenset(
 )
 
 
+@lru_cache(1 << 10)
 def qualified(op_type: str, domain: str) -> str:
-    """`Conv` in the default domain, `com.microsoft::Gelu` elsewhere: one key for one operator."""
+    """`Conv` in the default domain, `com.microsoft::Gelu` elsewhere: one key for one operator.
+
+    One object too, or each node would have a string of its own, which is far away when it is compared.
+    """
     return op_type if domain in DEFAULT_DOMAINS else f"{domain}::{op_type}"
 
 

@@ -193,8 +193,9 @@ def plan(proto: ModelProto, new: Mapping[int, Array], data: ExternalData, home: 
     """
     layout = Layout(home)
     tensors = list(all_tensors(proto))
-    elsewhere = any(map(is_external, tensors))
-    inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in tensors if external == INLINE or not is_external(t))
+    within = tensors if external == INLINE else [t for t in tensors if not is_external(t)]
+    elsewhere = len(within) < len(tensors) or (external == INLINE and any(map(is_external, tensors)))
+    inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in within)
     outgrown = inside > INLINE_LIMIT
     if outgrown and external == INLINE:
         raise WriteError(
