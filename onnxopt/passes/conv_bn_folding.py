@@ -51,7 +51,7 @@ def fold_conv_bn(
     m.require(bias is not None, "the bias has another shape")
     assert bias is not None
     weight = m.const(linear.scale_outputs(m.conv, w, a), like=w)
-    bias_value = m.const(c if b is None else a * bias + c, like=w, hint=m.value("shift").name)
+    bias_value = m.const(a * bias + c, like=w, hint=m.value("shift").name)
     result: Value = getattr(m.op, m.conv.op)(x, weight, bias_value, like=m.conv)
     return result
 
