@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, asdict, field, fields, replace
 
+import numpy as np
 import pytest
 
-from onnxopt.record import record
+from onnxopt.record import plain, record
 
 
 @record
@@ -47,6 +48,14 @@ def test_a_record_is_a_dataclass() -> None:
     assert [f.name for f in fields(Plain)] == ["name", "seen"]
     with pytest.raises(TypeError, match="unhashable"):
         hash(one)
+
+
+def test_plain_is_asdict_without_copies() -> None:
+    nested = {"a": [Plain("b", [1, 2.5, None, True])], "c": (Fixed("d", 3),)}
+    assert plain(Plain("e", [nested])) == asdict(Plain("e", [nested]))
+    assert isinstance(plain(nested)["c"], tuple)
+    array = np.zeros(2)
+    assert plain([array])[0] is array
 
 
 def test_a_frozen_record_stays_what_it_is() -> None:

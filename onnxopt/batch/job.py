@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 from uuid import uuid4
 
@@ -69,8 +68,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
+        """For JSON. The report is the same, not a copy: it has a thousand entries, of each model."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @record(frozen=True)
