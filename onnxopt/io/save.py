@@ -147,7 +147,8 @@ def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto 
     place = Path(os.path.realpath(destination))
     if _same(source, place):
         raise WriteError(f"{destination} is the input itself", "write to another name, the original stays untouched")
-    ours = [name for name in listed(place.parent) if name == f"{place.name}.data" or is_data_of(place.name, name)]
+    model = place.name
+    ours = [name for name in listed(place.parent) if name == f"{model}.data" or is_data_of(model, name)]
     replaced = [(place, str(destination)), *((place.parent / name, name) for name in ours)]
     replaced = [(file, called) for file, called in replaced if file.exists()]
     if not replaced:

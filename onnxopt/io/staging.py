@@ -34,8 +34,7 @@ class StagingFolder:
         self._parent, self._prefix = parent, f".{name}."
         self._model: tuple[Path, IO[bytes]] | None = None
         with alone_in(parent):
-            for known in {name, *others, MANY}:
-                clear(parent, known)
+            clear(parent, name, *others, MANY)
             self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
             self._owner = own(self.path / _OWNER)
 
@@ -71,10 +70,11 @@ class StagingFolder:
             self._model[0].unlink(missing_ok=True)
 
 
-def clear(parent: Path, name: str) -> None:
-    """Remove what killed processes staged in `parent` under this name."""
-    prefix = f".{name}."
-    for found in [f for f in listed(parent) if f.startswith(prefix)]:
+def clear(parent: Path, *names: str) -> None:
+    """Remove what killed processes staged in `parent` under these names."""
+    prefixes = tuple({f".{name}." for name in names})
+    hidden = [f for f in listed(parent) if f.startswith(prefixes)]
+    for found, prefix in [(f, prefix) for f in hidden for prefix in prefixes if f.startswith(prefix)]:
         entry, rest = parent / found, found[len(prefix) :]
         if _FOLDER.fullmatch(rest) and entry.is_dir() and not entry.is_symlink():
             _clear_folder(entry)
