@@ -10,6 +10,9 @@ import onnxopt
 from onnxopt.api import OptimizeOptions
 from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.local import run_locally
+from onnxopt.batch.run import run
+from onnxopt.verification import PROVEN
+from onnxopt.worker.service import Service, Spare
 from tests.samples import build
 
 # Notes the process; one model ends it.
@@ -75,3 +78,21 @@ def test_a_death_costs_one_job(jobs: list[Job], tmp_path: Path) -> None:
     assert "crashed (SIGKILL)" in failed[0].message
     assert len(pids(tmp_path)) == 2
     assert not list(tmp_path.glob(".*.tmp*"))
+
+
+def test_nothing_small_is_opened_before_there_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many models most do not change, and what is not changed is not verified."""
+    asked: list[str] = []
+    post = Service.post
+    monkeypatch.setattr(Service, "post", lambda self, name, *args: (asked.append(name), post(self, name, *args))[1])
+    build.build_all(tmp_path)
+    first = Job(str(tmp_path / "residual_block.onnx"), str(tmp_path / "a.onnx"))
+    again = Job(first.destination, str(tmp_path / "b.onnx"))
+    judge = Spare()
+    done = run(first, judge=judge)
+    assert (done.status, "open" in asked) == ("optimized", True), done.message
+    assert done.report is not None
+    assert done.report["verification"]["status"] in PROVEN
+    asked.clear()
+    assert (run(again, judge=judge).status, asked) == ("unchanged", [])
+    judge.close()
