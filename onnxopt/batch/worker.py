@@ -22,7 +22,7 @@ from onnxopt.batch.run import run
 from onnxopt.worker.limits import peak_memory
 from onnxopt.worker.service import LARGE, Spare
 
-_MOST_JOBS: Final = 200  # what leaks, in us or in a runtime, ends with the process
+_MOST_JOBS: Final = 1000  # what leaks, in us or in a runtime, ends with the process
 
 
 def main() -> None:
