@@ -19,6 +19,7 @@ from tests.samples import build
 PLUGIN = """
 import os
 import signal
+import time
 from pathlib import Path
 
 from onnxopt import model_pass, register
@@ -32,6 +33,8 @@ def witness(model, ctx):
     "Notes the process."
     with open(HERE / "pids", "a") as file:
         file.write(f"{os.getpid()}\\n")
+    if (HERE / "slow").exists():
+        time.sleep(0.3)
     if (HERE / "deadly").exists() and (HERE / "deadly").read_text() in model.name:
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -67,6 +70,14 @@ def test_what_was_done_before_shows_in_nothing(jobs: list[Job], tmp_path: Path) 
     for job in jobs:
         onnxopt.optimize_file(job.source, tmp_path / "alone.onnx", OptimizeOptions(), check_result=False)
         assert Path(job.destination).read_bytes() == (tmp_path / "alone.onnx").read_bytes(), job.source
+
+
+def test_what_takes_a_while_is_told(jobs: list[Job], tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    heard: list[tuple[str, str]] = []
+    run_locally(jobs[:2], 1, lambda outcome: None, lambda source, name: heard.append((source, name)))
+    assert {(job.source, "witness") for job in jobs[:2]} <= {*heard}
+    assert len(heard) < 40
 
 
 def test_a_death_costs_one_job(jobs: list[Job], tmp_path: Path) -> None:
