@@ -23,7 +23,7 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.rounding import is_float
 from onnxopt.verification.run import OnnxRuntime, TooLarge, find_provider, is_starved, open_original, reason
-from onnxopt.wire import count_nodes
+from onnxopt.wire import count_nodes, stands_alone
 from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.service import Refused, Tell
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 KEPT: Final = 16  # cases whose inputs and results stay in memory
 _FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
 _RUNTIME: Final = 1 << 28  # bytes that a runtime takes for itself, and small values with it
-_GLANCE: Final = 1 << 20  # bytes of a model that is looked at for a reference to another file
 _NODES: Final = 7000  # from so many on a model is run in segments: loading takes time that grows with their square
 
 
@@ -215,9 +214,8 @@ class Original:
 def _may_be_large(path: Path, memory: int) -> bool:
     """Could the model, with what lies beside it, take more than its share? Then its plan is waited for."""
     try:
-        size = path.stat().st_size
-        if size <= _GLANCE and b"location" not in path.read_bytes():  # alone, in a folder of however many
-            return 2 * size > memory
+        if stands_alone(path):  # in a folder of however many
+            return 2 * path.stat().st_size > memory
         return any(2 * entry.stat().st_size > memory for entry in os.scandir(path.parent) if entry.is_file())
     except OSError:
         return False
