@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import field, fields
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -42,7 +43,7 @@ class Job:
     stats: bool = False
     token: str = field(default_factory=lambda: uuid4().hex[:12])
 
-    @property
+    @cached_property
     def in_place(self) -> bool:
         return not self.check and os.path.realpath(self.source) == os.path.realpath(self.destination)
 
