@@ -16,6 +16,7 @@ from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
 from onnxopt.protos import Array, element_type, make_node, tensor_bytes
+from onnxopt.record import record
 
 # Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW)
@@ -60,7 +61,7 @@ class ConstantFolding(GraphPass):
             patient = replaced
 
 
-@dataclass
+@record
 class _Spent:
     """What all folds of a run took: bytes made beyond those that went, operations, seconds of other processes."""
 
