@@ -33,11 +33,18 @@ class StagingFolder:
         """`others`: names of which leftovers are cleared too."""
         self._parent, self._prefix = parent, f".{name}."
         self._model: tuple[Path, IO[bytes]] | None = None
-        with alone_in(parent):
-            for known in {name, *others, MANY}:
-                clear(parent, known)
-            self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
-            self._owner = own(self.path / _OWNER)
+        try:
+            with alone_in(parent):
+                for known in {name, *others, MANY}:
+                    clear(parent, known)
+                self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
+                self._owner = own(self.path / _OWNER)
+        except BaseException:  # an interruption, in the middle of making it
+            with alone_in(parent):
+                if hasattr(self, "path"):
+                    _remove_folder(self.path)
+                clear(parent, name)  # or what has no name yet
+            raise
 
     def files(self) -> list[Path]:
         """What was staged here."""
