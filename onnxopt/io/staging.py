@@ -41,6 +41,8 @@ class StagingFolder:
                 self._owner = own(self.path / _OWNER)
         except BaseException:  # an interruption, in the middle of making it
             with alone_in(parent):
+                if hasattr(self, "_owner"):
+                    self._owner.close()
                 if hasattr(self, "path"):
                     _remove_folder(self.path)
                 clear(parent, name)  # or what has no name yet
