@@ -33,10 +33,19 @@ class StagingFolder:
         """`others`: names of which leftovers are cleared too."""
         self._parent, self._prefix = parent, f".{name}."
         self._model: tuple[Path, IO[bytes]] | None = None
-        with alone_in(parent):
-            clear(parent, name, *others, MANY)
-            self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
-            self._owner = own(self.path / _OWNER)
+        try:
+            with alone_in(parent):
+                clear(parent, name, *others, MANY)
+                self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
+                self._owner = own(self.path / _OWNER)
+        except BaseException:  # an interruption, in the middle of making it
+            with alone_in(parent):
+                if hasattr(self, "_owner"):
+                    self._owner.close()
+                if hasattr(self, "path"):
+                    _remove_folder(self.path)
+                clear(parent, name)  # or what has no name yet
+            raise
 
     def files(self) -> list[Path]:
         """What was staged here."""
@@ -90,7 +99,11 @@ def _clear_folder(entry: Path) -> None:
         return
     if is_owned(owner):
         return
-    model, *names = owner.read_bytes().decode("utf-8", "surrogateescape").splitlines() or [""]
+    try:
+        text = owner.read_bytes()
+    except OSError:  # it was not left: who made it is just taking it away
+        return
+    model, *names = text.decode("utf-8", "surrogateescape").splitlines() or [""]
     if model and os.path.basename(model) == model:
         remove_unread(entry.parent / model, names)
     _remove_folder(entry)

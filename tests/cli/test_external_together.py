@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from onnxopt.io import staging
 from onnxopt.io.placing import is_data_of
 from tests.cli.conftest import SCRIPT, Run, snapshot
 from tests.cli.weights import references_of, total, write_model
@@ -135,6 +138,29 @@ def test_interrupted_between_two_renames(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         save(load(sources[1]), tmp_path / "out.onnx", "copy")
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("step", ["mkdtemp", "own", "close"])
+def test_interrupted_while_room_is_made(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step is done, and the interruption comes before anybody knows."""
+    place = {"mkdtemp": tempfile, "own": staging, "close": os}[step]
+    done = getattr(place, step)
+    calls = []
+
+    def interrupted(*args: Any, **more: Any) -> Any:
+        found = done(*args, **more)
+        calls.append(args)
+        if len(calls) == 1:
+            if step == "own":
+                found.close()
+            raise KeyboardInterrupt
+        return found
+
+    (tmp_path / "mine").touch()
+    monkeypatch.setattr(place, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        staging.StagingFolder(tmp_path, "out.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_what_a_killed_build_left_is_cleared(run: Run, samples: Path, tmp_path: Path) -> None:
