@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from tools import ONNXOPT, PEERS, find_models
 
 from onnxopt.errors import OnnxOptError
 from onnxopt.verification import verify
-from onnxopt.verification.latency import LEVELS, BenchOptions, bench
+from onnxopt.verification.latency import LEVELS, Bench, BenchOptions, bench
 
 OURS = "onnxopt"
 TOOLS = {
@@ -53,7 +54,7 @@ class Result:
 
 @dataclass
 class Beside:
-    """How long onnxopt's result runs over how long the fastest of the others' does; `failure`: why nobody knows."""
+    """How long onnxopt's result runs over how long the fastest of the others' does; `failure`: why that is unknown."""
 
     peer: str = ""
     value: float = 0.0
@@ -63,7 +64,7 @@ class Beside:
 
     @property
     def slower(self) -> bool:
-        return bool(self.failure) or self.low > 1
+        return self.low > 1
 
     def __str__(self) -> str:
         return self.failure or f"{self.peer} | {self.value:.3f} | {self.low:.3f} to {self.high:.3f}"
@@ -110,11 +111,11 @@ def made(source: Path, folder: Path, limit: float) -> dict[str, Result]:
     return found
 
 
-def beside(files: dict[str, Path], ratios: dict[str, float], options: BenchOptions) -> Beside | None:
+def beside(files: dict[str, Path], ratios: dict[str, float], options: BenchOptions) -> Beside:
     """onnxopt's and the fastest of the others', measured once more, and twice where that looks bad."""
     peer = min((name for name in ratios if name in PEERS), key=lambda name: ratios[name], default="")
     if not peer or OURS not in ratios:
-        return Beside(failure="onnxopt has no right result") if peer else None
+        return Beside(peer, math.inf, math.inf, math.inf) if peer else Beside(failure="no other has a right result")
     for seconds in (options.seconds, 4 * options.seconds):
         found = bench([files[peer], files[OURS]], replace(options, seconds=seconds))
         if found.failure:
@@ -126,21 +127,20 @@ def beside(files: dict[str, Path], ratios: dict[str, float], options: BenchOptio
     return result
 
 
-def report(source: Path, folder: Path, limit: float, options: BenchOptions) -> Beside | None:
-    """Prints what is known of a model; None where nothing is timed, or no other has a right result."""
+def report(source: Path, folder: Path, limit: float, options: BenchOptions) -> Beside:
+    """Prints what is known of a model."""
     print(f"\n### {source.parent.name}/{source.stem}: {nodes(source):,} nodes\n", flush=True)
     results = made(source, folder, limit)
     right = {name: folder / f"{name}.onnx" for name, r in results.items() if not (r.said or r.wrong)}
-    ratios: dict[str, float] = {}
-    if options.seconds:
-        found = bench([source, *right.values()], options)
-        ratios = {name: r.value for name, r in zip(right, found.ratios)}
+    found = bench([source, *right.values()], options) if options.seconds else Bench(failure="not asked for")
+    ratios = {name: r.value for name, r in zip(right, found.ratios)}
     print("| | nodes | seconds | difference | time |\n|---|---:|---:|---|---:|")
     for name, r in results.items():
         ratio = f"{ratios[name]:.2f}" if name in ratios else ""
         print(f"| {name} | {r.said or f'{r.nodes:,}'} | {r.seconds:.2f} | {r.difference} | {ratio} |")
-    failure = found.failure if options.seconds else ""
-    return Beside(failure=failure) if failure else beside(right, ratios, options)
+    result = Beside(failure=found.failure) if found.failure else beside(right, ratios, options)
+    print(f"\nonnxopt beside the fastest other: {result}", flush=True)
+    return result
 
 
 def main() -> int:
@@ -158,16 +158,16 @@ def main() -> int:
         for model in find_models(asked.models, Path(temporary)):
             name = f"{model.parent.name}/{model.stem}"
             kept = f"{model.stem}-{zlib.crc32(model.read_bytes()):08x}"
-            ratio = report(model, (asked.keep or Path(temporary)) / kept, asked.limit, options)
-            if ratio:
-                found[name] = ratio
-                print(f"\nonnxopt beside the fastest other: {ratio}", flush=True)
-    slower = [name for name, ratio in found.items() if ratio.slower]
-    if found:
-        print("\n| model | fastest other | onnxopt's time over its | 95 % |\n|---|---|---:|---:|")
-        for name in sorted(found, key=lambda name: found[name].low, reverse=True):
-            print(f"| {name} | {found[name]} |")
-        print(f"\nSlower than the fastest other on {len(slower)} of {len(found)} models: {', '.join(slower) or 'none'}")
+            found[name] = report(model, (asked.keep or Path(temporary)) / kept, asked.limit, options)
+    if not asked.seconds:
+        return 0
+    timed = {name: ratio for name, ratio in found.items() if not ratio.failure}
+    slower = [name for name, ratio in timed.items() if ratio.slower]
+    print("\n| model | fastest other | onnxopt's time over its | 95 % |\n|---|---|---:|---:|")
+    for name in sorted(timed, key=lambda name: timed[name].value, reverse=True):
+        print(f"| {name} | {timed[name]} |")
+    print(f"\nNot timed: {', '.join(found.keys() - timed.keys()) or 'none'}")
+    print(f"Slower than the fastest other on {len(slower)} of {len(timed)} models: {', '.join(slower) or 'none'}")
     return int(bool(slower))
 
 

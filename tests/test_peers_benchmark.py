@@ -53,4 +53,4 @@ def test_slower_is_what_is_so_twice(peers: Any, monkeypatch: pytest.MonkeyPatch,
 
 def test_no_result_of_onnxopt_is_no_success(peers: Any) -> None:
     assert peers.beside(FILES, {"onnxsim": 1.0}, BenchOptions()).slower
-    assert peers.beside(FILES, {"onnxopt": 1.0}, BenchOptions()) is None
+    assert peers.beside(FILES, {"onnxopt": 1.0}, BenchOptions()).failure == "no other has a right result"
