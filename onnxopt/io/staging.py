@@ -9,10 +9,11 @@ import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from onnxopt.io.locks import alone_in, is_owned, own
+from onnxopt.io.locks import CAN_LOCK, alone_in, is_owned, own
 from onnxopt.io.placing import listed, remove_unread
 
 MANY: Final = "onnxopt"  # the name under which results of many models are staged
@@ -64,7 +65,7 @@ class StagingFolder:
     def remove(self) -> None:
         """All that is left of it."""
         self._owner.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove_folder(self.path)
         if self._model is not None:
             self._model[1].close()
             self._model[0].unlink(missing_ok=True)
@@ -83,12 +84,32 @@ def clear(parent: Path, name: str) -> None:
 
 def _clear_folder(entry: Path) -> None:
     owner = entry / _OWNER
-    if not _is_file(owner) or is_owned(owner):
+    if not _is_file(owner):
+        if CAN_LOCK:  # nobody is just making it
+            _remove_empty(entry)
+        return
+    if is_owned(owner):
         return
     model, *names = owner.read_bytes().decode("utf-8", "surrogateescape").splitlines() or [""]
     if model and os.path.basename(model) == model:
         remove_unread(entry.parent / model, names)
-    shutil.rmtree(entry, ignore_errors=True)
+    _remove_folder(entry)
+
+
+def _remove_folder(folder: Path) -> None:
+    """The owner's file last: who finds none does not know what is in there."""
+    for path in sorted((folder / name for name in listed(folder)), key=lambda path: path.name == _OWNER):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+    _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _is_file(path: Path) -> bool:
