@@ -166,7 +166,7 @@ def main() -> int:
     print("\n| model | fastest other | onnxopt's time over its | 95 % |\n|---|---|---:|---:|")
     for name in sorted(timed, key=lambda name: timed[name].value, reverse=True):
         print(f"| {name} | {timed[name]} |")
-    print(f"\nNot timed: {', '.join(found.keys() - timed.keys()) or 'none'}")
+    print(f"\nNot timed: {', '.join(sorted(found.keys() - timed.keys())) or 'none'}")
     print(f"Slower than the fastest other on {len(slower)} of {len(timed)} models: {', '.join(slower) or 'none'}")
     return int(bool(slower))
 
