@@ -43,7 +43,7 @@ _REFUSED: Final = (
 )
 _CLEANING_UP: Final = 10.0  # seconds
 _IMPORTING: Final = 5.0  # seconds; what takes longer hangs
-_PAUSE: Final = 0.02
+_PAUSE: Final = 0.001
 
 
 class _Commands(click.Group):
