@@ -10,7 +10,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 PEERS := .venv-peers
-RUNS ?= 20
 
 # The onnx package ships the graph of this network; models/network.py gives it weights.
 DEMO := densenet121
@@ -112,8 +111,8 @@ bench-onnxsim: $(READY) $(PEERS)/.installed ## time against onnxsim, installed i
 bench-macs: $(READY) $(PEERS)/.installed ## compare MACs with onnx-tool, installed in .venv-peers (MODEL=in.onnx)
 	@$(BIN)/python benchmarks/against_onnx_tool.py $(MODEL)
 
-bench-peers: $(READY) $(PEERS)/.installed ## nodes, time and speed beside the other optimizers (MODEL=in.onnx RUNS=20)
-	@$(BIN)/python benchmarks/peers.py $(MODEL) --runs $(RUNS)
+bench-peers: $(READY) $(PEERS)/.installed ## nodes, time and speed beside the other optimizers; is a result slower? (MODEL=folder OPTIONS="--keep DIR")
+	@$(BIN)/python benchmarks/peers.py $(MODEL) $(OPTIONS)
 
 bench-scale: $(READY) ## one table: large graphs, commands on them, weights of 20 GiB, beside cp and onnxruntime (OPTIONS=--sparse)
 	@$(BIN)/python benchmarks/scale.py $(OPTIONS)

@@ -1,8 +1,10 @@
-"""The optimizers that are compared, as commands; a result is asked of each with its default settings."""
+"""The optimizers that are compared, as commands, each with its default settings; and the models they are given."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,3 +39,11 @@ PEERS: Final = {
         "o.optimized_model_filepath = sys.argv[2]; rt.InferenceSession(sys.argv[1], o)",
     ],
 }
+
+
+def find_models(given: Sequence[Path], folder: Path) -> list[Path]:
+    """The files, and those in the folders, that are `given`; the sample models, built in `folder`, if nothing is."""
+    if not given:
+        given = [folder / "models"]
+        subprocess.run([sys.executable, ROOT / "models" / "build.py", given[0]], check=True, stdout=subprocess.DEVNULL)
+    return sorted(m for g in given for m in (g.rglob("*.onnx") if g.is_dir() else [g]))

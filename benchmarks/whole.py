@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from costs import Cost, cost, middle
-from tools import FLOOR, ONNXOPT, PEER, PEERS, ROOT
+from tools import FLOOR, ONNXOPT, PEER, PEERS, find_models
 
 OURS = {
     "onnxopt -O0": [ONNXOPT, "optimize", "-q", "-O0", "--no-verify"],
@@ -53,10 +52,7 @@ def main() -> int:
     tools = {NAME: FLOOR, **OURS, **(PEERS if options.peers and PEER.exists() else {})}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given = options.models or [folder / "models"]
-        if not options.models:
-            subprocess.run([sys.executable, ROOT / "models" / "build.py", given[0]], check=True, stdout=subprocess.PIPE)
-        models = sorted(m for g in given for m in (g.rglob("*.onnx") if g.is_dir() else [g]))
+        models = find_models(options.models, folder)
         results = []
         for i, model in enumerate(models):
             print(f"\r{i + 1}/{len(models)} {model.stem[:40]:40}", end="", file=sys.stderr, flush=True)

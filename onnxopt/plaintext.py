@@ -46,7 +46,9 @@ def cut(text: str) -> str:
 def cleaned(record: Any) -> Any:
     """A plain record for people: its texts, keys too, are `printable`, and none is too long."""
     if isinstance(record, str):
-        return cut(printable(record))
+        return record if len(record) <= _WORD and record.isprintable() else cut(printable(record))
+    if record is None or isinstance(record, (int, float)):  # most of a report
+        return record
     if isinstance(record, dict):
         return {cleaned(key): cleaned(value) for key, value in record.items()}
     if isinstance(record, (list, tuple)):

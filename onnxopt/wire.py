@@ -19,6 +19,7 @@ GRAPH: Final = 7
 NODE: Final = 1
 INITIALIZER: Final = 5
 RAW_DATA: Final = 9
+_GLANCE: Final = 1 << 20  # bytes
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -49,6 +50,17 @@ def fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int,
             raise ValueError("a field is longer than the message it is in")
         yield found, start, at, at + size
         at += size
+
+
+def stands_alone(path: str | Path) -> bool:
+    """Does a model file refer to no other? Only a small one is looked at: False of the rest, and of pipes."""
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > _GLANCE:
+            return False
+        with open(path, "rb") as f:
+            return b"location" not in f.read()
+    except OSError:
+        return False
 
 
 def count_nodes(path: str | Path, most: int) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from onnxopt.record import record
+from onnxopt.record import plain, record
 
 
 @record
@@ -49,6 +52,14 @@ def test_a_record_is_a_dataclass() -> None:
         hash(one)
 
 
+def test_plain_is_asdict_without_copies() -> None:
+    nested = {"a": [Plain("b", [1, 2.5, None, True])], "c": (Fixed("d", 3),)}
+    assert plain(Plain("e", [nested])) == asdict(Plain("e", [nested]))
+    assert isinstance(plain(nested)["c"], tuple)
+    array = np.zeros(2)
+    assert plain([array])[0] is array
+
+
 def test_a_frozen_record_stays_what_it_is() -> None:
     one = Fixed("a", 2)
     assert {one: 1}[Fixed("a", 2)] == 1
@@ -66,3 +77,37 @@ def test_one_without_equality_is_equal_to_itself_only() -> None:
     one = Own("a")
     assert one != Own("a")
     assert {one, Own("a")} > {one}
+
+
+def test_a_record_takes_what_a_dataclass_takes() -> None:
+    assert Fixed("a") == Fixed(name="a", size=0)
+    assert Plain("a").seen is not Plain("a").seen
+    assert str(inspect.signature(Fixed)) == "(name: 'str', size: 'int' = 0)"
+    make: Any = Fixed
+    with pytest.raises(TypeError, match=r"Fixed.__init__\(\) missing 1 required positional argument: 'name'"):
+        make()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sise'"):
+        make("a", sise=1)
+
+
+@record
+class Checked:
+    """Looks at what it is given."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        self.double = 2 * self.size
+
+
+@record
+class Derived(Checked):
+    """Has one more field."""
+
+    name: str = ""
+
+
+def test_a_record_may_derive_from_one_and_look_at_what_it_is_given() -> None:
+    assert Checked(2).double == 4
+    assert Derived(2, "a").double == 4
+    assert repr(Derived(size=2)) == "Derived(size=2, name='')"

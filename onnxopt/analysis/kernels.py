@@ -10,6 +10,7 @@ Results may be zero-stride views (Expand, ConstantOfShape): nothing big is made 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -17,12 +18,16 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.protos import Array, numpy_dtype, tensor_bytes
 
 Inputs = Sequence[Array | None]
 Kernel = Callable[[Node, Inputs, int], "list[Array] | None"]
 _KERNELS: Final[dict[str, Kernel]] = {}
 _NUMBERS: Final = "iufb"
+# Their kernels return views.
+_VIEWS: Final = frozenset(
+    {"Expand", "ConstantOfShape", "Shape", "Size", "Identity", "Transpose", "Slice", "Squeeze", "Unsqueeze"}
+)
 
 
 class Invalid(Exception):
@@ -47,6 +52,36 @@ def evaluate(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     except (ValueError, IndexError, TypeError, KeyError, AssertionError, ZeroDivisionError, OverflowError):
         return None  # odd operands: let a runtime decide
     return None if results is None else [np.asarray(r) for r in results]
+
+
+def result_bytes(node: Node, inputs: Inputs) -> int:
+    """Bytes that `evaluate` will make. Views cost nothing; what has no kernel is measured by its shape."""
+    if node.op in _VIEWS or not exists(node.op):
+        return 0
+    arrays = [x for x in inputs if x is not None]
+    if node.op == "Range":
+        return _range_bytes(arrays)
+    if node.op == "NonZero":
+        return sum(8 * x.size * max(1, x.ndim) for x in arrays)
+    if node.op == "Gather" and len(arrays) == 2:
+        axis = int(node.attr("axis"))
+        size = arrays[0].shape[axis] if -arrays[0].ndim <= axis < arrays[0].ndim else 1
+        return arrays[0].nbytes // max(1, size) * arrays[1].size
+    try:
+        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    except ValueError:
+        return sum(x.nbytes for x in arrays)
+    if node.op == "Cast":
+        return tensor_bytes(node.attr("to"), shape)
+    return max(math.prod(shape) * max(x.itemsize for x in arrays), sum(x.nbytes for x in arrays)) if arrays else 0
+
+
+def _range_bytes(operands: Sequence[Array]) -> int:
+    """What Range makes of (start, limit, delta); 0 where they are no integers."""
+    if len(operands) != 3 or any(x.size != 1 or x.dtype.kind not in "iu" for x in operands):
+        return 0
+    start, limit, delta = (int(x.item()) for x in operands)
+    return max(0, -((start - limit) // delta)) * operands[0].itemsize if delta else 0
 
 
 def _kernel(*ops: str) -> Callable[[Kernel], Kernel]:
@@ -284,14 +319,6 @@ def _constant_of_shape(node: Node, inputs: Inputs, opset: int) -> list[Array] | 
     value = node.attr("value")
     fill = value.reshape(()) if value is not None and value.size == 1 else np.zeros((), np.float32)
     return [np.broadcast_to(fill, tuple(int(d) for d in shape))]
-
-
-def range_bytes(operands: Sequence[Array]) -> int:
-    """What Range makes of (start, limit, delta); 0 where they are no integers."""
-    if len(operands) != 3 or any(x.size != 1 or x.dtype.kind not in "iu" for x in operands):
-        return 0
-    start, limit, delta = (int(x.item()) for x in operands)
-    return max(0, -((start - limit) // delta)) * operands[0].itemsize if delta else 0
 
 
 @_kernel("Range")

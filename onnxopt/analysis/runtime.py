@@ -1,8 +1,9 @@
 """Evaluate constant nodes with a real runtime: onnxruntime for the whole cone at once, optimizations off.
 
 Here, where nothing can go wrong: operators of which it is known, of known and small sizes. The rest in a process that
-may die (`worker.room`). Where onnxruntime has no kernel (float16 on CPU, an opset it does not know), onnx's
-ReferenceEvaluator answers node by node, there; where that has none either, the node stays.
+may die (`worker.room`). Where onnxruntime has no kernel (bfloat16 on CPU, an opset it does not know), onnx's
+ReferenceEvaluator answers node by node, in that process unless it is done at once; where that has none either, the node
+stays.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import write_names
 from onnxopt.protos import FLOATS, Array, array_to_tensor
-from onnxopt.worker.native import run_session
+from onnxopt.worker.native import Native, run_session
 from onnxopt.worker.room import Declined, Room
 
 Arrays = dict[Value, Array]
 GiveUp = Callable[[Node, str], None]
 
 _HERE: Final = 1 << 30  # operations at once: about a second, in which no signal is heard
+_FEW: Final = 1 << 14  # that an evaluator in Python does in the time in which a process starts
 _DEATHS: Final = 4  # of one cone, before the rest of it is left alone
 # Whatever their operands hold, onnxruntime's kernels of these return or raise.
 _HARMLESS: Final = frozenset((
@@ -57,12 +59,16 @@ def run_cone(
         return {}
     data = _model(graph, nodes, known, wanted).SerializeToString()
     names = [v.name for v in wanted]
-    if all(map(is_harmless, nodes)) and sum(f.operations for n in nodes if (f := work(n))) <= _HERE:
+    operations = sum(f.operations for n in nodes if (f := work(n)))
+    if all(map(is_harmless, nodes)) and operations <= _HERE:
         try:
             found = run_session(data, names)
             return {v: found[v.name] for v in wanted if v.name in found}
         except Exception:  # one of them has no kernel, or raises: find out which
             pass
+        if operations <= _FEW:
+            found = Native().evaluate_each(data, names, most, ())
+            return {v: found[v.name] for v in wanted if v.name in found}
     found = _run_elsewhere(room, data, nodes, names, most, give_up)
     return {v: found[v.name] for v in wanted if v.name in found}
 

@@ -124,7 +124,8 @@ def _infer_once(model: Model) -> None:
 
 def infer(model: Model) -> None:
     """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts."""
-    part = unsettled(model.graph)
+    part = unsettled(model.graph, model.inferred_clock)
+    model.inferred_clock = model.clock
     if not part:
         model.is_vague = False
         return
@@ -137,12 +138,18 @@ def infer(model: Model) -> None:
     _Facts(own, f"@{next(_runs)}").add(model, part, inferred.graph)
 
 
-def unsettled(graph: Graph) -> list[Node]:
+def unsettled(graph: Graph, since: int = 0) -> list[Node]:
     """The nodes of whose results something is unknown, and those that compute what they may take a size from, in order.
-    Of the rest nothing more can be found."""
+    Of the rest nothing more can be found, nor where nothing changed `since`, or before it on the way from the inputs.
+    """
     if graph.owners:
         return list(graph)
-    found = [n for n in graph if any(v is not None and _is_vague(v) for v in n.outputs)]
+    reached = set(graph.model.marked_since(since)) if since else set(graph)
+    if since:
+        for n in graph:
+            if any(v is not None and v.producer in reached for v in n.inputs):
+                reached.add(n)
+    found = [n for n in graph if n in reached and any(v is not None and _is_vague(v) for v in n.outputs)]
     if 2 * len(found) > graph.size:
         return list(graph)
     inside = set(found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import VerificationError
 from onnxopt.pipeline import PipelineReport
 from onnxopt.pipeline.site import Site
-from onnxopt.record import record
+from onnxopt.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, UNVERIFIED, WITHIN_NOISE, Verification
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Report:
     stats: dict[str, Any] | None = None  # `ModelStats` before and after, where they were asked for
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(plain(self))
 
 
 @record

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from onnxopt.batch.job import Done, Job, Outcome
 from onnxopt.batch.staging import clear_staging
@@ -34,12 +34,9 @@ def run_locally(
         largest_first = sorted(range(len(jobs)), key=lambda i: -_size(jobs[i].source))  # none is left alone at the end
         futures: dict[Future[Outcome], int] = {pool.submit(workers.run, jobs[i]): i for i in largest_first}
         outcomes: dict[int, Outcome] = {}
-        waiting = set(futures)
-        while waiting:
-            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in finished:
-                outcomes[futures[future]] = future.result()
-                done(future.result())
+        for future in as_completed(futures):
+            outcomes[futures[future]] = future.result()
+            done(future.result())
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         workers.stop()

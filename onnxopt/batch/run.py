@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onnxopt.batch.cache import Cache
 from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
-from onnxopt.batch.staging import clear_staging, fetching, staging
+from onnxopt.batch.staging import fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
 from onnxopt.io import refuse_overwriting_input
@@ -57,7 +57,6 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
 
     for plugin in job.plugins:
         load_module(plugin)
-    clear_staging(job)
     with ExitStack() as stack:
         source = Path(job.source)
         if is_url(job.source):

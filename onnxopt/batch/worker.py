@@ -15,14 +15,16 @@ import queue
 import signal
 import sys
 import threading
-from typing import Final
+import time
+from typing import IO, Final
 
 from onnxopt.batch.job import Done, Job
 from onnxopt.batch.run import run
 from onnxopt.worker.limits import peak_memory
 from onnxopt.worker.service import LARGE, Spare
 
-_MOST_JOBS: Final = 200  # what leaks, in us or in a runtime, ends with the process
+_MOST_JOBS: Final = 1000  # what leaks, in us or in a runtime, ends with the process
+_LEGIBLE: Final = 0.05  # seconds
 
 
 def main() -> None:
@@ -31,18 +33,14 @@ def main() -> None:
     jobs, judge = _Jobs(), Spare()
     with os.fdopen(os.dup(1), "wb") as target:
         os.dup2(2, 1)  # whatever a plugin prints must not enter the answer
-
-        def send(message: object) -> None:
-            pickle.dump(message, target)
-            target.flush()
-
+        tell = _Telling(target)
         try:
             last = False
             while not last and (job := jobs.next()) is not None:
-                outcome = run(job, send, judge=judge)
+                outcome = run(job, tell.phase, judge=judge)
                 jobs.is_busy = False  # before anybody hears of it, and ends stdin
                 last = jobs.taken >= _MOST_JOBS or peak_memory() > LARGE
-                send(Done(outcome, last))
+                tell.done(Done(outcome, last))
                 if not last:
                     gc.collect()
                     gc.freeze()  # what is alive now stays, and need not be looked at again
@@ -50,6 +48,37 @@ def main() -> None:
             os._exit(130)
     sys.stderr.flush()
     os._exit(0)  # without taking the graph apart object by object
+
+
+class _Telling:
+    """Messages to the parent. Of the phases, which are forty in as many milliseconds, those that somebody can read."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target = target
+        self._phase = self._told = ""
+        self._lock = threading.Lock()
+        threading.Thread(target=self._tell, daemon=True).start()
+
+    def phase(self, name: str) -> None:
+        self._phase = name
+
+    def done(self, message: Done) -> None:
+        with self._lock:
+            self._phase = self._told = ""
+            self._send(message)
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError):  # the main thread hears that the parent is gone, too
+            while True:
+                time.sleep(_LEGIBLE)
+                with self._lock:
+                    if (name := self._phase) not in ("", self._told):
+                        self._send(name)
+                        self._told = name
+
+    def _send(self, message: object) -> None:
+        pickle.dump(message, self._target)
+        self._target.flush()
 
 
 class _Jobs:

@@ -42,6 +42,8 @@ _REFUSED: Final = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
 )
 _CLEANING_UP: Final = 10.0  # seconds
+_IMPORTING: Final = 5.0  # seconds; what takes longer hangs
+_PAUSE: Final = 0.001
 
 
 class _Commands(click.Group):
@@ -129,20 +131,28 @@ def main() -> None:
 class _Interruption:
     """Raises KeyboardInterrupt, but not again while what the first one set off cleans up.
 
-    In the middle of an import it ends the process: a module that initializes itself, in C++ perhaps, passes no
-    exception on (onnx's aborts, a class says RuntimeError). Nothing has begun then, or the next run clears it.
+    Nor in the middle of an import: a module that initializes itself, in C++ perhaps, passes no exception on (onnx's
+    aborts, a class says RuntimeError). It comes again when that is over; without such timers (Windows) it ends the
+    process, and what was begun the next run clears.
     """
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
+        self._importing_since = 0.0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if time.monotonic() <= self._quiet_until:
+        now = time.monotonic()
+        if now <= self._quiet_until:
             return
         if _is_importing(frame):
+            self._importing_since = self._importing_since or now
+            if sys.platform != "win32" and now < self._importing_since + _IMPORTING:
+                signal.signal(signal.SIGALRM, self)
+                signal.setitimer(signal.ITIMER_REAL, _PAUSE)
+                return
             os.write(2, b"error: interrupted\n")
             os._exit(130)
-        self._quiet_until = time.monotonic() + _CLEANING_UP
+        self._quiet_until = now + _CLEANING_UP
         raise KeyboardInterrupt
 
 

@@ -15,6 +15,7 @@ if sys.platform != "win32":
 
 _PATIENCE: Final = 10.0  # seconds; what is done alone takes milliseconds
 _PAUSE: Final = 0.01
+CAN_LOCK: Final = sys.platform != "win32"  # folders, where the system has such locks
 
 
 @contextmanager

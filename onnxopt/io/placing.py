@@ -17,6 +17,7 @@ from onnxopt.errors import OnnxOptError, WriteError
 from onnxopt.io.locks import alone_in
 
 _TOKEN: Final = 12  # hexadecimal digits
+_DATA: Final = re.compile(rf"\.[0-9a-f]{{{_TOKEN}}}\.data")
 
 
 def data_name(model: str, digest: str) -> str:
@@ -26,7 +27,7 @@ def data_name(model: str, digest: str) -> str:
 
 def is_data_of(model: str, file: str) -> bool:
     """Is it such a name?"""
-    return re.fullmatch(rf"{re.escape(model)}\.[0-9a-f]{{{_TOKEN}}}\.data", file) is not None
+    return file.startswith(model) and _DATA.fullmatch(file, len(model)) is not None
 
 
 def put_in_place(model: Path, data: Sequence[Path], target: Path, intend: Callable[[str, Sequence[str]], None]) -> None:
@@ -90,10 +91,11 @@ def listed(folder: Path) -> list[str]:
 
 def _ours(target: Path) -> list[str]:
     """The data files of ours that the model in place reads."""
-    if not any(is_data_of(target.name, name) for name in listed(target.parent)):
+    called = target.name
+    if not target.exists() or not any(is_data_of(called, name) for name in listed(target.parent)):
         return []
     try:
-        return sorted(n for n in _read_by(target) if is_data_of(target.name, n))
+        return sorted(n for n in _read_by(target) if is_data_of(called, n))
     except OnnxOptError:  # no model
         return []
 

@@ -22,6 +22,7 @@ from onnxopt.io.external import data_of, external_tensors, location
 from onnxopt.io.layout import AUTO, REUSE, check_choice, plan
 from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refuse_special
 from onnxopt.io.staging import StagingFolder
+from onnxopt.wire import stands_alone
 
 _SPLICED = 1 << 16  # new weights from here on go into the file without a copy in the proto
 
@@ -147,7 +148,10 @@ def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto 
     place = Path(os.path.realpath(destination))
     if _same(source, place):
         raise WriteError(f"{destination} is the input itself", "write to another name, the original stays untouched")
-    ours = [name for name in listed(place.parent) if name == f"{place.name}.data" or is_data_of(place.name, name)]
+    if stands_alone(source):  # as most of many small models, which lie in one folder
+        return
+    model = place.name
+    ours = [name for name in listed(place.parent) if name == f"{model}.data" or is_data_of(model, name)]
     replaced = [(place, str(destination)), *((place.parent / name, name) for name in ours)]
     replaced = [(file, called) for file, called in replaced if file.exists()]
     if not replaced:

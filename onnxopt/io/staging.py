@@ -9,10 +9,11 @@ import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from onnxopt.io.locks import alone_in, is_owned, own
+from onnxopt.io.locks import CAN_LOCK, alone_in, is_owned, own
 from onnxopt.io.placing import listed, remove_unread
 
 MANY: Final = "onnxopt"  # the name under which results of many models are staged
@@ -32,11 +33,19 @@ class StagingFolder:
         """`others`: names of which leftovers are cleared too."""
         self._parent, self._prefix = parent, f".{name}."
         self._model: tuple[Path, IO[bytes]] | None = None
-        with alone_in(parent):
-            for known in {name, *others, MANY}:
-                clear(parent, known)
-            self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
-            self._owner = own(self.path / _OWNER)
+        try:
+            with alone_in(parent):
+                clear(parent, name, *others, MANY)
+                self.path = Path(tempfile.mkdtemp(prefix=self._prefix, suffix=".tmp", dir=parent))
+                self._owner = own(self.path / _OWNER)
+        except BaseException:  # an interruption, in the middle of making it
+            with alone_in(parent):
+                if hasattr(self, "_owner"):
+                    self._owner.close()
+                if hasattr(self, "path"):
+                    _remove_folder(self.path)
+                clear(parent, name)  # or what has no name yet
+            raise
 
     def files(self) -> list[Path]:
         """What was staged here."""
@@ -64,16 +73,17 @@ class StagingFolder:
     def remove(self) -> None:
         """All that is left of it."""
         self._owner.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove_folder(self.path)
         if self._model is not None:
             self._model[1].close()
             self._model[0].unlink(missing_ok=True)
 
 
-def clear(parent: Path, name: str) -> None:
-    """Remove what killed processes staged in `parent` under this name."""
-    prefix = f".{name}."
-    for found in [f for f in listed(parent) if f.startswith(prefix)]:
+def clear(parent: Path, *names: str) -> None:
+    """Remove what killed processes staged in `parent` under these names."""
+    prefixes = tuple({f".{name}." for name in names})
+    hidden = [f for f in listed(parent) if f.startswith(prefixes)]
+    for found, prefix in [(f, prefix) for f in hidden for prefix in prefixes if f.startswith(prefix)]:
         entry, rest = parent / found, found[len(prefix) :]
         if _FOLDER.fullmatch(rest) and entry.is_dir() and not entry.is_symlink():
             _clear_folder(entry)
@@ -83,12 +93,36 @@ def clear(parent: Path, name: str) -> None:
 
 def _clear_folder(entry: Path) -> None:
     owner = entry / _OWNER
-    if not _is_file(owner) or is_owned(owner):
+    if not _is_file(owner):
+        if CAN_LOCK:  # nobody is just making it
+            _remove_empty(entry)
         return
-    model, *names = owner.read_bytes().decode("utf-8", "surrogateescape").splitlines() or [""]
+    if is_owned(owner):
+        return
+    try:
+        text = owner.read_bytes()
+    except OSError:  # it was not left: who made it is just taking it away
+        return
+    model, *names = text.decode("utf-8", "surrogateescape").splitlines() or [""]
     if model and os.path.basename(model) == model:
         remove_unread(entry.parent / model, names)
-    shutil.rmtree(entry, ignore_errors=True)
+    _remove_folder(entry)
+
+
+def _remove_folder(folder: Path) -> None:
+    """The owner's file last: who finds none does not know what is in there."""
+    for path in sorted((folder / name for name in listed(folder)), key=lambda path: path.name == _OWNER):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+    _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _is_file(path: Path) -> bool:

@@ -16,13 +16,10 @@ from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
 from onnxopt.protos import Array, element_type, make_node, tensor_bytes
+from onnxopt.record import record
 
 # Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW)
-# Their kernels return views.
-_VIEWS = frozenset(
-    {"Expand", "ConstantOfShape", "Shape", "Size", "Identity", "Transpose", "Slice", "Squeeze", "Unsqueeze"}
-)
 # Small operands may make a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
@@ -60,7 +57,7 @@ class ConstantFolding(GraphPass):
             patient = replaced
 
 
-@dataclass
+@record
 class _Spent:
     """What all folds of a run took: bytes made beyond those that went, operations, seconds of other processes."""
 
@@ -156,7 +153,7 @@ class _Cone:
                 waiting.update(v for v in node.outputs if v is not None)
                 continue
             inputs = [None if v is None else self.arrays[v] if v in self.arrays else v.array for v in node.inputs]
-            if not self._pays(node, self._expected(node, inputs)):
+            if not self._pays(node, kernels.result_bytes(node, inputs)):
                 continue
             if node.op == "QuantizeLinear":
                 quantized = quantize(node, inputs)
@@ -215,27 +212,6 @@ class _Cone:
             return True
         self._give_up(node, "takes too much memory to compute", retry=extra <= self.options.max_work)
         return False
-
-    def _expected(self, node: Node, inputs: list[Array | None]) -> int:
-        """Bytes that a kernel will make; views cost nothing, and what has no kernel is measured by its shape."""
-        if node.op in _VIEWS or not kernels.exists(node.op):
-            return 0
-        arrays = [x for x in inputs if x is not None]
-        if node.op == "Range":
-            return kernels.range_bytes(arrays)
-        if node.op == "NonZero":
-            return sum(8 * x.size * max(1, x.ndim) for x in arrays)
-        if node.op == "Gather" and len(arrays) == 2:
-            axis = int(node.attr("axis"))
-            size = arrays[0].shape[axis] if -arrays[0].ndim <= axis < arrays[0].ndim else 1
-            return arrays[0].nbytes // max(1, size) * arrays[1].size
-        try:
-            shape = np.broadcast_shapes(*(x.shape for x in arrays))
-        except ValueError:
-            return sum(x.nbytes for x in arrays)
-        if node.op == "Cast":
-            return tensor_bytes(node.attr("to"), shape)
-        return max(math.prod(shape) * max(x.itemsize for x in arrays), sum(x.nbytes for x in arrays)) if arrays else 0
 
     def _affordable(self, node: Node) -> bool:
         """Decide before running: the result's size must be known, or small because all it is made of is."""

@@ -37,7 +37,6 @@ class ShapeArithmetic(ModelPass):
         scopes = [g for g in model.open_scopes() if not g.root.is_function]
         if not any(g.by_op.get(op) for g in scopes for op in ("Shape", "Size")):
             return  # what is computed from numbers alone, constant folding does
-        types.settle(model)
         if not model.graph.skipped:
             _run_graph(model.graph, ShapeData(), {}, ctx)
 

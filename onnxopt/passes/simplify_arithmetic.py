@@ -96,7 +96,7 @@ def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
 
 @rewrite(op.Min(op.Max(var("x"), const("a")), const("b")))
 def clip_of_max(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """Min(Max(x, a), b) = Clip(x, a, b)."""
+    """Min(Max(x, a), b) = Clip(x, min(a, b), b)."""
     return _clip(m, x, a, b)
 
 
@@ -109,7 +109,7 @@ def clip_of_min(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 @rewrite(op.Min(op.Relu(var("x")), const("b")))
 def clip_of_relu_below(m: Match, x: Value, b: Array) -> Value:
-    """Min(Relu(x), b) = Clip(x, 0, b)."""
+    """Min(Relu(x), b) = Clip(x, min(0, b), b)."""
     return _clip(m, x, np.zeros((), b.dtype), b)
 
 
@@ -119,7 +119,8 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
     m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "the rank is unknown, or would rise")
     m.require(a.dtype == np.float32 or (a.dtype == np.float64 and m.opset >= 12), "runtimes clip few other types")
     m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
-    result: Value = m.op.Clip(x, m.const(a.reshape(()), like=a), m.const(b.reshape(()), like=b))
+    low = np.minimum(a.reshape(()), b.reshape(()))  # before opset 11 runtimes refuse bounds that exclude each other
+    result: Value = m.op.Clip(x, m.const(low, like=a), m.const(b.reshape(()), like=b))
     return result
 
 

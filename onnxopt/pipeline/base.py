@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Model
 from onnxopt.graph.fingerprint import fingerprint
+from onnxopt.record import record
 from onnxopt.rewriting import Driver, Rule, RuleRecord
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.records import PipelineReport
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PassInfo:
     """What the manager must know of a pass before it runs one (TVM Relay's PassInfo, Paddle Lite's BindTargets).
 

@@ -51,7 +51,7 @@ def pipeline_text(passes: tuple[Pass, ...] | list[Pass]) -> str:
 
 
 def _is_composite(cls: type[Pass]) -> bool:
-    return getattr(cls, "recipe", None) is None and any(f.name == "passes" for f in dataclasses.fields(cls))
+    return getattr(cls, "recipe", None) is None and "passes" in cls.__dataclass_fields__
 
 
 def _fields(cls: type[Pass]) -> list[dataclasses.Field[Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import product
 from operator import is_
@@ -20,6 +20,7 @@ import numpy as np
 
 from onnxopt.graph.text import float_text
 from onnxopt.protos import Array
+from onnxopt.record import record
 
 COMMUTATIVE: Final = frozenset(
     {"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "BitwiseAnd", "BitwiseOr"}
@@ -27,7 +28,7 @@ COMMUTATIVE: Final = frozenset(
 _MAX_VARIANTS: Final = 256
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Var:
     """Any value. The same name twice means the same value."""
 
@@ -40,7 +41,7 @@ class Var:
         return replace(self, optional=True)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Const:
     """A constant; the rule receives its read-only array."""
 
@@ -52,7 +53,7 @@ class Const:
         return replace(self, optional=True)
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Literal:
     """A constant equal to `array` in type, shape and every element, floats within `tolerance`."""
 
@@ -60,7 +61,7 @@ class Literal:
     tolerance: float = 0.0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class About:
     """A number, or an attribute's numbers, within `tolerance` of `value`: relative to it, of zero absolute."""
 
@@ -79,14 +80,14 @@ class About:
         return f"about({shown(self.value)}, {self.tolerance})"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Either:
     """One of several patterns, tried in order."""
 
     choices: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 

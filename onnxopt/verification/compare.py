@@ -102,7 +102,7 @@ def evidence(value: Any) -> Evidence | None:
         bool(nan.any()),
         not value.any(),
         value.shape,
-        zlib.crc32(np.ascontiguousarray(value).data),
+        zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data),  # a float of 8 bits has no buffer
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,8 +28,9 @@ LEVELS: Final = {
     "all": "ORT_ENABLE_ALL",
 }
 _START: Final = "from onnxopt.verification.latency import main; main()"
-# Sizes of dynamic dims, tried in this order: what is typical of use rather than small. A batch has one.
-_SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1)
+# Sizes of dynamic dims, tried in this order: what is typical of use rather than small, then a second of sound, and last
+# those that verification tries, which knows what a model's windows and Reshapes ask for. A batch has one.
+_SIZES: Final = (64, 128, 224, 32, 16, 8, 4, 3, 2, 1, 16_000)
 _OPENINGS: Final = 10  # times that the files are opened anew
 _FEW_OPENINGS: Final = 6  # of files that are slow to load
 _SLOW_TO_LOAD: Final = 1.0  # seconds
@@ -230,7 +232,8 @@ class Runner:
         bound = bound_dims(plan, given)
         batch = {symbol: 1 for symbol in plan.symbols if plan.is_batch(symbol) and symbol not in bound}
         plan.fix(batch)
-        case, _ = feed(self._first, plan, Recipe("bench"), Data(given), plan.size_choices(_SIZES), options.seed)
+        choices = itertools.chain(plan.size_choices(_SIZES), plan.size_choices())
+        case, _ = feed(self._first, plan, Recipe("bench"), Data(given), choices, options.seed)
         self.feeds = case.feeds
         self._warm_up()
         return self.provider, options.dims | batch | case.dims, loading

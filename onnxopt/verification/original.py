@@ -23,7 +23,7 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.rounding import is_float
 from onnxopt.verification.run import OnnxRuntime, TooLarge, find_provider, is_starved, open_original, reason
-from onnxopt.wire import count_nodes
+from onnxopt.wire import count_nodes, stands_alone
 from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.service import Refused, Tell
 
@@ -214,6 +214,8 @@ class Original:
 def _may_be_large(path: Path, memory: int) -> bool:
     """Could the model, with what lies beside it, take more than its share? Then its plan is waited for."""
     try:
+        if stands_alone(path):  # in a folder of however many
+            return 2 * path.stat().st_size > memory
         return any(2 * entry.stat().st_size > memory for entry in os.scandir(path.parent) if entry.is_file())
     except OSError:
         return False

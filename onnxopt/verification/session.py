@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.datasets import Data
     from onnxopt.verification.plan import Plan
 
+_SMALL: Final = 1 << 20  # bytes that are loaded sooner than somebody is told to
 START: Final = "from onnxopt.verification.judge import main; main()"
 
 Read = Callable[[], "Data"]
@@ -54,6 +55,7 @@ class Session:
         self._base: dict[str, int] | None = None
         self._path = ""
         self._options = VerifyOptions()
+        self._waits = False  # for a result, before anything is opened
 
     # -- the worker --------------------------------------------------------------------------------------
 
@@ -67,10 +69,19 @@ class Session:
         return self._answers is not None
 
     def start(self, options: VerifyOptions) -> None:
-        """Start the worker, unless it runs already or there is nothing to open."""
-        if self._service is not None or not self.original.is_file():
+        """Start the worker, unless it runs already or there is nothing to open. Of many small models most do not
+        change: nothing is opened before there is a result."""
+        if self._service is not None or self._waits or not self.original.is_file():
             return
         self._options = options
+        if self._spare is not None and self.original.stat().st_size <= _SMALL:
+            self._waits = True
+            self._spare.prepare(self._start, options.timeout, self._memory)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._waits = False
         self._serve()
         self._open()
 
@@ -108,12 +119,17 @@ class Session:
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
         """What the original asks for, the cases, and how to read their data."""
         self.plan, self._requests = plan, list(requests)
-        self.post("plan", plan)
-        self._post_originals()
+        if self._waits and plan.bytes > _SMALL:  # beside the model
+            self._begin()
+        if not self._waits:
+            self._post_plan()
 
     def submit(self, path: str, options: VerifyOptions) -> None:
         """The result, and what it may be allowed."""
         self._path, self._options = path, options
+        if self._waits:
+            self._begin()
+            self._post_plan()
         if self._answers is not None:
             self.limit()
         if not self.stepwise:
@@ -121,6 +137,10 @@ class Session:
 
     def _open(self) -> None:
         self.post("open", str(self.original.absolute()), self._options, self.labels, self.stepwise)
+
+    def _post_plan(self) -> None:
+        self.post("plan", self.plan)
+        self._post_originals()
 
     def _post_originals(self) -> None:
         """Where the worker need not wait for us."""
@@ -139,8 +159,7 @@ class Session:
         if not self.alive:
             self._serve()
         self._open()
-        self.post("plan", self.plan)
-        self._post_originals()
+        self._post_plan()
         self._answers = None
         if result or not self.stepwise:
             self._post_result()

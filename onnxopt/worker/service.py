@@ -60,6 +60,7 @@ class Service:
         self._posted: deque[str] = deque()
         self._worker: Worker | None = Worker(start, memory)
         self._state = _STARTING
+        self._is_new = True  # nothing was asked of it
 
     @property
     def alive(self) -> bool:
@@ -69,6 +70,7 @@ class Service:
         """Ask for a call without waiting for it: the next `call` of this method gets its result."""
         if self._worker is None:
             self._worker = Worker(self._start, self._memory)
+        self._is_new = False
         self._posted.append(method)
         self._worker.send((method, args))
 
@@ -103,7 +105,10 @@ class Service:
         """Forget all that was said and asked, for another caller; False, and closed, where that cannot be, or has no
         point."""
         if self._worker is not None and (start, memory) == (self._start, self._memory):
-            self._timeout, self.deadline = timeout, time.monotonic() + _GRACE
+            self._timeout = timeout
+            if self._is_new:  # it may still be starting
+                return True
+            self.deadline = time.monotonic() + _GRACE
             self.drain()
             if self._worker is not None:
                 with contextlib.suppress(Died):
@@ -131,6 +136,11 @@ class Spare:
 
     def __init__(self) -> None:
         self._kept: Service | None = None
+
+    def prepare(self, start: str, timeout: float, memory: int) -> None:
+        """Start one if there is none, that `take` finds ready."""
+        if self._kept is None:
+            self._kept = Service(start, timeout, memory)
 
     def take(self, start: str, timeout: float, memory: int) -> Service:
         """The one that is kept, as if it were new, or a new one."""

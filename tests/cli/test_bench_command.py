@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
-from onnxopt.verification.latency import order, ratio
+from onnxopt.verification.latency import BenchOptions, bench, order, ratio
 from tests.cli.conftest import Run
 
 QUICK = ("--runs", "8")
@@ -74,6 +74,27 @@ def test_plain_lines(run: Run, models: Path) -> None:
 def test_a_given_input_decides_the_sizes(run: Run, models: Path) -> None:
     np.save(models / "x.npy", np.ones((5, 5), np.float32))
     assert measure(run, "one.onnx", *QUICK, "--input", "x=x.npy")["dims"] == {"N": 5}
+
+
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        (
+            "float[1, 1, length] x) => (float[1, 1, frames] y) <float[1,1,400] w> { y = Conv <strides=[320]> (x, w) }",
+            16_000,
+        ),
+        ("float[length, 8] x) => (float[7, 4, 2] y) <int64[3] s = {7, 4, 2}> { y = Reshape (x, s) }", 7),
+    ],
+)
+def test_sizes_that_a_model_asks_for_are_found(tmp_path: Path, body: str, size: int) -> None:
+    """A window over more than small sizes have, a number that an exporter wrote into a Reshape."""
+    path = tmp_path / "model.onnx"
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g ({body}')
+    if "w>" in body:
+        model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 1, 400), np.float32), "w"))
+    onnx.save(model, path)
+    found = bench([path], BenchOptions(runs=2))
+    assert (found.failure, found.dims) == ("", {"length": size})
 
 
 def test_what_cannot_be_run_is_said(run: Run, models: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from onnxopt.io import staging
 from onnxopt.io.placing import is_data_of
 from tests.cli.conftest import SCRIPT, Run, snapshot
 from tests.cli.weights import references_of, total, write_model
@@ -65,24 +68,24 @@ def test_model_and_data_change_together(tmp_path: Path) -> None:
     assert [is_data_of("out.onnx", name) for name in names] == [False, True], "what the killed ones left is gone"
 
 
-@pytest.mark.parametrize("at", ["data", "model", "removal"])
-def test_killed_between_two_renames(at: str, tmp_path: Path) -> None:
-    """At each step of putting a result in place."""
+@pytest.mark.parametrize("at", ["making", "data", "model", "removal", "end"])
+def test_killed_at_each_step(at: str, tmp_path: Path) -> None:
+    """Of making room for a result and putting it in place; `end`: what was staged is gone, its folder is not."""
     for fill in (1.0, 2.0):
         write_model(tmp_path / f"in{fill}" / "m.onnx", ["w.bin"], fill=fill)
     kill = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from onnxopt.io import load, save, placing\n"
-        "steps = {'data': ('replace', 1), 'model': ('replace', 2), 'removal': ('_remove', 1)}\n"
-        "name, left = steps[sys.argv[2]]\n"
-        "place = os if name == 'replace' else placing\n"
+        "from onnxopt.io import load, save, placing, staging\n"
+        "steps = {'making': (staging, 'own', 1), 'data': (os, 'replace', 1), 'model': (os, 'replace', 2),\n"
+        "         'removal': (placing, '_remove', 1), 'end': (Path, 'rmdir', 1)}\n"
+        "place, name, left = steps[sys.argv[2]]\n"
         "done = getattr(place, name)\n"
         "def step(*args):\n"
         "    global left\n"
         "    left -= 1\n"
         "    if left == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    done(*args)\n"
+        "    return done(*args)\n"
         "if len(sys.argv) > 3: setattr(place, name, step)\n"
         "save(load(sys.argv[1]), 'out.onnx')\n"
     )
@@ -94,8 +97,8 @@ def test_killed_between_two_renames(at: str, tmp_path: Path) -> None:
 
     assert go("in1.0/m.onnx", at) == 0
     assert go("in2.0/m.onnx", at, "die") == -signal.SIGKILL
-    assert total(tmp_path / "out.onnx") == (2 if at == "removal" else 1)
-    (tmp_path / ".out.onnx.stranger.tmp").mkdir()
+    assert total(tmp_path / "out.onnx") == (2 if at in ("removal", "end") else 1)
+    (tmp_path / ".out.onnx.stranger.tmp" / "theirs").mkdir(parents=True)
     assert len(list(tmp_path.glob(".out.onnx.*.tmp"))) == 2
     assert go("in1.0/m.onnx", at) == 0
     assert total(tmp_path / "out.onnx") == 1
@@ -137,6 +140,29 @@ def test_interrupted_between_two_renames(tmp_path: Path, monkeypatch: pytest.Mon
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize("step", ["mkdtemp", "own", "close"])
+def test_interrupted_while_room_is_made(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step is done, and the interruption comes before anybody knows."""
+    place = {"mkdtemp": tempfile, "own": staging, "close": os}[step]
+    done = getattr(place, step)
+    calls = []
+
+    def interrupted(*args: Any, **more: Any) -> Any:
+        found = done(*args, **more)
+        calls.append(args)
+        if len(calls) == 1:
+            if step == "own":
+                found.close()
+            raise KeyboardInterrupt
+        return found
+
+    (tmp_path / "mine").touch()
+    monkeypatch.setattr(place, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        staging.StagingFolder(tmp_path, "out.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_what_a_killed_build_left_is_cleared(run: Run, samples: Path, tmp_path: Path) -> None:
     """Of whatever kind of run, by whatever kind; but nothing that is not known to be ours, or that somebody holds."""
     import fcntl
@@ -146,7 +172,7 @@ def test_what_a_killed_build_left_is_cleared(run: Run, samples: Path, tmp_path: 
         (build / name / "half").mkdir(parents=True)
         (build / name / "onnxopt.owner").touch()
     for name in (".onnxopt.12345678.tmp", ".other.onnx.abcdefgh.tmp", "onnxopt.abcdefgh.tmp"):
-        (build / name).mkdir()
+        (build / name / "theirs").mkdir(parents=True)
     (build / ".other.onnx.abcdefgh.tmp" / "onnxopt.owner").touch()
     kept = {".onnxopt.held0000.tmp", ".onnxopt.12345678.tmp", ".other.onnx.abcdefgh.tmp", "onnxopt.abcdefgh.tmp"}
     with open(build / ".onnxopt.held0000.tmp" / "onnxopt.owner") as held:

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from onnxopt.errors import ModelError, OnnxOptError, WriteError
-from onnxopt.io import load, save
+from onnxopt.io import load, save, staging
 from onnxopt.io.placing import is_data_of
 
 
@@ -220,3 +220,16 @@ def test_mode_and_link_of_an_existing_destination_are_kept(tmp_path: Path) -> No
     assert (tmp_path / "out.onnx").is_symlink()
     assert target.read_bytes() == (tmp_path / "in.onnx").read_bytes()
     assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_just_taken_away_was_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes of a batch, of which one is done while the other looks: a model in some ten thousand failed."""
+    first = staging.StagingFolder(tmp_path, staging.MANY)
+
+    def too_late(file: Path) -> bool:
+        first.remove()
+        return False
+
+    monkeypatch.setattr(staging, "is_owned", too_late)
+    staging.StagingFolder(tmp_path, staging.MANY).remove()
+    assert not [*tmp_path.iterdir()]

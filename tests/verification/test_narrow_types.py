@@ -24,7 +24,7 @@ def save(path: Path, kind: int, op: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["UINT4", "FLOAT8E4M3FN", "BFLOAT16"])
+@pytest.mark.parametrize("kind", ["UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "BFLOAT16"])
 def test_they_are_fed_and_compared(kind: str, tmp_path: Path) -> None:
     number = TensorProto.DataType.Value(kind)
     a, b = (save(tmp_path / name, number, op) for name, op in (("a", "Mul"), ("b", "Add")))

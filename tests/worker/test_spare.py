@@ -12,6 +12,8 @@ from onnxopt.worker.service import Spare
 
 START = "from tests.worker.toy import main; main()"
 
+SLOW_START = f"import time; time.sleep(60); {START}"
+
 
 @pytest.fixture
 def spare() -> Iterator[Spare]:
@@ -60,3 +62,10 @@ def test_one_is_kept(spare: Spare) -> None:
     spare.keep(second)
     assert not first.alive
     assert second.alive
+
+
+def test_one_that_is_prepared_is_not_asked_whether_it_has_started(spare: Spare) -> None:
+    spare.prepare(SLOW_START, 10.0, 0)
+    began = time.monotonic()
+    spare.take(SLOW_START, 10.0, 0).close()
+    assert time.monotonic() - began < 2.0

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,12 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array
+from onnxopt.record import record
 
 _unnamed = itertools.count()
 
 
-@dataclass(eq=False)
+@record(eq=False)
 class ShapeData:
     """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int,
     Expr, bool, or None where an element is unknown."""
