@@ -32,16 +32,17 @@ def output_channels(node: Node, w: Array) -> int:
 
 
 def scale_outputs(node: Node, w: Array, a: Array) -> Array:
-    """Weights that give `a` (one factor per output channel) times the result; float64, or exact products."""
+    """Weights that give `a` (one factor per output channel) times the result; float64, or exact products. Infinite
+    where these overflow."""
     wide, a = _exact_operands(w, a)
     if node.op == "ConvTranspose":
         group = int(node.attr("group"))
-        parts = wide.reshape(group, w.shape[0] // group, *w.shape[1:])
-        factor = a.reshape(group, 1, w.shape[1], *[1] * (w.ndim - 2))
-        return (parts * factor).reshape(w.shape)
-    if node.op == "Gemm" and not node.attr("transB"):
-        return wide * a
-    return wide * a.reshape(-1, *[1] * (w.ndim - 1))
+        wide = wide.reshape(group, w.shape[0] // group, *w.shape[1:])
+        a = a.reshape(group, 1, w.shape[1], *[1] * (w.ndim - 2))
+    elif node.op != "Gemm" or node.attr("transB"):
+        a = a.reshape(-1, *[1] * (w.ndim - 1))
+    with np.errstate(over="ignore"):
+        return np.asarray(wide * a).reshape(w.shape)
 
 
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:

@@ -108,17 +108,23 @@ class Match:
     def const(self, array: Any, like: Array | Value | None = None, hint: str = "") -> Value:
         """A new constant, cast once to the type of `like` (an array or value).
 
-        Compute it wide: float64 for floats. Declines when the cast makes a finite number infinite.
+        Compute it wide: float64 for floats. Declines where that makes infinity, or the cast does, of what is finite.
         """
         data = np.asarray(array)
         if like is not None:
             dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
-            data = data if data.dtype == dtype else _cast(data, dtype)
+            wide, data = data, data if data.dtype == dtype else _cast(data, dtype)
+            if data.dtype.kind == "f" and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
+                raise Declined("the folded constant overflows its type")
         value = Value("", self.graph)
         value.constant = True
         value.array = data
         self.new_constants.append((value, hint or self._hint(like)))
         return value
+
+    def _is_made_of_finite(self) -> bool:
+        constants = (v.array for v in self.bindings.values.values() if v is not None and v.constant)
+        return all(is_finite(array) for array in constants if array.dtype.kind == "f")
 
     def _type_of(self, value: Value) -> np.dtype[Any]:
         if value.constant:
@@ -146,10 +152,7 @@ class Match:
 
 def _cast(data: Array, dtype: np.dtype[Any]) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
-        cast = data.astype(dtype)
-    if data.dtype.kind == "f" and not is_finite(cast) and is_finite(data):
-        raise Declined("the folded constant overflows its type")
-    return cast
+        return data.astype(dtype)
 
 
 class Builder:
