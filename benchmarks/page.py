@@ -13,6 +13,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -48,26 +49,26 @@ def peers() -> str:
     return subprocess.run([PEER, "-c", ask % (names,)], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def page(models: list[str], rest: list[str]) -> str:
-    return f"""# Measured
+def sections(models: list[str], runs: str, rest: list[str]) -> Iterator[str]:
+    yield f"""# Measured
 
 `make bench-all` has made this page, on {machine()}. The others: {peers()}.
-
-## Whole processes
+"""
+    yield f"""## Whole processes
 
 From the start of the process to its end, as users wait for it, of models as exporters write them. One means as long, or
-as much memory, as `onnx.save(onnx.load(IN), OUT)` takes. `verified`: the result was held against the original, which no
-other does.
+as much memory, as `onnx.save(onnx.load(IN), OUT)` takes; medians of {runs} runs. `verified`: the result was held
+against the original, which no other does.
 
-{table("whole.py", *models, "--peers")}
-
-## Many models in one call
+{table("whole.py", *models, "--peers", "--runs", runs)}
+"""
+    yield f"""## Many models in one call
 
 The operator tests of the standard, two at once, each read, optimized and written by a process that is kept:
 
 {table("batch.py")}
-
-## Large models
+"""
+    yield f"""## Large models
 
 {table("scale.py", *rest)}
 """
@@ -78,8 +79,12 @@ def main() -> int:
     parser.add_argument(
         "--models", nargs="*", default=[], help="files, or folders of them (default: the sample models)"
     )
+    parser.add_argument("--runs", default="5", help="of whole processes (default: %(default)s)")
     options, rest = parser.parse_known_args()
-    (ROOT / "docs" / "benchmarks.md").write_text(page(options.models, rest))
+    written: list[str] = []
+    for section in sections(options.models, options.runs, rest):  # each is on the page when it is there
+        written.append(section)
+        (ROOT / "docs" / "benchmarks.md").write_text("\n".join(written))
     return 0
 
 
