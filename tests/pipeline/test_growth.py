@@ -114,7 +114,7 @@ def test_names_do_not_grow_with_rewrites() -> None:
     assert m.node_count() == 1
     assert max(len(name) for name in m.graph.initializers) < 12
     names = Names()
-    names.add("conv_1")
+    names.update(["conv_1"])
     made = ["conv_1"]
     for _ in range(100):
         made.append(names.fresh(made[-1]))
