@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -64,3 +66,9 @@ def test_errors_carry_a_hint(tmp_path: Path) -> None:
     assert (e.value.exit_code, e.value.hint) == (2, "check the path")
     with pytest.raises(onnxopt.OnnxOptError, match="no level 7"):
         onnxopt.optimize(residual(), level=7)
+
+
+def test_who_does_not_verify_imports_no_verifier() -> None:
+    code = "import sys, onnxopt.api, onnxopt.rollback; print('onnxopt.verification.verifier' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

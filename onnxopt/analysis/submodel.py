@@ -192,7 +192,7 @@ class _Border:
         self._symbols: dict[str, str] = {}  # names of dims that inference, or an analysis, made up
         self._taken = Names()
         for info in self.interface.values():
-            self._taken.add(map(str, tensor_type(info.type)[1] or ()))
+            self._taken.update(map(str, tensor_type(info.type)[1] or ()))
 
     def info(self, value: Value, fed: bool = False) -> ValueInfoProto:
         """Raises ModelError for a value to be `fed` whose type is unknown."""

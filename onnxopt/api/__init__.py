@@ -1,12 +1,18 @@
 """The Python API: load, save, optimize, verify, stats. The command line is a thin layer over it."""
 
+from typing import TYPE_CHECKING
+
 from onnxopt.api.counting import stats
 from onnxopt.api.files import optimize_file
 from onnxopt.api.models import optimize, optimize_model
 from onnxopt.api.options import OptimizeOptions
 from onnxopt.api.results import DifferentResult, Report, Result, RolledBack
 from onnxopt.io import load, save
-from onnxopt.verification import Verification, VerifyOptions, verify
+from onnxopt.lazy import lazy
+from onnxopt.verification import Verification, VerifyOptions
+
+if TYPE_CHECKING:
+    from onnxopt.verification import verify
 
 __all__ = [
     "DifferentResult",
@@ -24,3 +30,5 @@ __all__ = [
     "stats",
     "verify",
 ]
+
+__getattr__ = lazy("onnxopt.verification", {"files": ("verify",)})

@@ -17,10 +17,11 @@ from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
 from onnxopt.protos import is_external
-from onnxopt.verification import DIFFERENT, PROVEN, UNVERIFIED, Verifier, VerifyOptions, let_in
+from onnxopt.verification import DIFFERENT, PROVEN, UNVERIFIED, VerifyOptions, let_in
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
+    from onnxopt.verification import Verifier
 
 Progress = Callable[[str], None]
 
@@ -77,6 +78,8 @@ def optimize_file(
 
     if check_result and passes.passes and verifier is None:
         asked = verify_options or VerifyOptions(limit=options.limits.memory)
+        from onnxopt.verification import Verifier
+
         verifier = Verifier(source, replace(asked, dtype=options.dtype) if options.dtype else asked)
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):

@@ -63,10 +63,10 @@ class Single:
     def _run(
         self, source: Path, destination: Path, called: tuple[str, ...], cut: tuple[Path, Extraction] | None
     ) -> int:
-        from onnxopt.verification import Verifier
-
         telling, given, verifier = self.telling, self.given, None
         if self.verify_options is not None and (given["level"] or given["pipeline"] or given["dtype"]):
+            from onnxopt.verification import Verifier
+
             verifier = Verifier(source, self.verify_options)
             verifier.start()  # it imports while we import
         # Not deep inside our own imports: Python's calls are slower where a chunk of its stack ends.

@@ -129,7 +129,7 @@ class Model:
         """A name that no node has: runtimes refuse two nodes of one."""
         if self._node_names is None:
             self._node_names = Names()
-            self._node_names.add(node.name for node in self.nodes())
+            self._node_names.update(node.name for node in self.nodes())
         return self._node_names.fresh(hint, ending)
 
     def add_function(self, function: FunctionProto) -> Graph:

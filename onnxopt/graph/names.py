@@ -16,7 +16,7 @@ class Names:
         self._next: dict[str, int] = {}
         self._stem: dict[str, str] = {}  # of each name made: what it was made from
 
-    def add(self, names: Iterable[str]) -> None:
+    def update(self, names: Iterable[str]) -> None:
         self._known.update(dict.fromkeys(names))
 
     def __contains__(self, name: str) -> bool:

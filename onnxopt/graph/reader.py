@@ -227,7 +227,7 @@ class _Reader:
     def read_nodes(self, graph: Graph, protos: Iterable[NodeProto]) -> None:
         nodes = [self.new_node(graph, proto) for proto in protos]
         *around, table = self.scopes  # all that the scope defines is in its table now
-        self.model.names.add(table)
+        self.model.names.update(table)
         if around:
             self.hiding += [v for name, v in table.items() if any(name in outer for outer in around)]
         unsorted = False

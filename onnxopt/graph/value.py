@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
+_MANY: Final = 100  # readers, each of which may ask for all
 
 
 class Value:
@@ -74,6 +76,11 @@ class Value:
         if len(self.users) != 1 or self.output_count:
             return None
         return next(iter(self.users))
+
+    def feeds_only(self, kind: Callable[[Node], bool]) -> bool:
+        """Is it no graph output, and is all that reads it of this kind? Of more than a hundred readers that is not
+        known: each of them may ask, and time stays linear."""
+        return not self.output_count and len(self.users) <= _MANY and all(map(kind, self.users))
 
     @property
     def array(self) -> Array:

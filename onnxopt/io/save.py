@@ -148,10 +148,16 @@ def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto 
     place = Path(os.path.realpath(destination))
     if _same(source, place):
         raise WriteError(f"{destination} is the input itself", "write to another name, the original stays untouched")
-    if stands_alone(source):  # as most of many small models, which lie in one folder
-        return
-    model = place.name
-    ours = [name for name in listed(place.parent) if name == f"{model}.data" or is_data_of(model, name)]
+    model, read = place.name, Path(os.path.realpath(source))
+
+    def is_ours(name: str) -> bool:
+        return name == f"{model}.data" or is_data_of(model, name)
+
+    if stands_alone(source) and not (read.parent == place.parent and is_ours(read.name)):
+        return  # as most of many small models, which lie in one folder
+    ours = [name for name in listed(place.parent) if is_ours(name)]
+    if any(_same(source, place.parent / name) for name in ours):
+        raise WriteError(f"the input is called as data of {destination} is", "write to another name or folder")
     replaced = [(place, str(destination)), *((place.parent / name, name) for name in ours)]
     replaced = [(file, called) for file, called in replaced if file.exists()]
     if not replaced:

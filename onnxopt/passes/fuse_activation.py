@@ -117,8 +117,7 @@ def guard(m: Match, x: Value, opset: int, name: str) -> None:
 
 def of_products(m: Match) -> None:
     """Decline where more than products, each another Gelu of x maybe, reads 1 + erf(…)."""
-    gate = m.gate.output
-    m.require(not gate.is_output and all(u.op == "Mul" for u in gate.users), "Add output used elsewhere")
+    m.require(m.gate.output.feeds_only(lambda u: u.op == "Mul"), "Add output used elsewhere")
 
 
 @register

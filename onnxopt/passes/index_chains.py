@@ -68,7 +68,7 @@ def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[in
     node = v.producer
     if node is None or node.op != "Gather" or node.has_references:
         return None
-    if v.only_user is not m.concat and not (shared and all(u.op == "Concat" for u in v.users) and not v.is_output):
+    if v.only_user is not m.concat and not (shared and v.feeds_only(lambda u: u.op == "Concat")):
         return None
     x, given = node.inputs[0], node.inputs[1]
     if x is None or given is None or x.constant or not given.constant or given.array.ndim != 1:

@@ -12,8 +12,7 @@ from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, re
 
 def goes(m: Match, reader: str) -> None:
     """Decline unless all that reads the inner node are such operators: it goes with the last of them."""
-    inner = m.inner.output
-    m.require(not inner.is_output and all(u.op == reader for u in inner.users), f"{m.inner.op} output used elsewhere")
+    m.require(m.inner.output.feeds_only(lambda u: u.op == reader), f"{m.inner.op} output used elsewhere")
 
 
 @rewrite(

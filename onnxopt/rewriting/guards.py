@@ -37,7 +37,7 @@ def only_read_by(m: Match, node: Node, *ops: str) -> None:
         others = [v for v in user.inputs if v is not value]
         return user.op in ops and user.graph is node.graph and all(v is None or v.constant for v in others)
 
-    m.require(not value.is_output and all(alike(u) for u in value.users), f"{node.op} output used elsewhere")
+    m.require(value.feeds_only(alike), f"{node.op} output used elsewhere")
 
 
 def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.api import DifferentResult, OptimizeOptions, Report, optimize_file
 from onnxopt.rollback.search import Search
-from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions
+from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
+    from onnxopt.verification import Verifier
 
 _MOST: Final = 16  # attempts
 

@@ -117,6 +117,16 @@ def test_a_result_never_replaces_what_is_read(how: str, command: tuple[str, ...]
     assert snapshot(tmp_path) == before
 
 
+def test_nor_is_it_removed_as_old_data_of_what_is_replaced(run: Run, samples: Path, tmp_path: Path) -> None:
+    data = "out.onnx.0123456789ab.data"
+    write_model(tmp_path / "in" / "out.onnx", [data])
+    shutil.copy(samples / "residual_block.onnx", tmp_path / "in" / data)
+    before = snapshot(tmp_path)
+    done = run("optimize", f"in/{data}", "in/out.onnx", "--no-verify")
+    assert (done.returncode, "is called as data of in/out.onnx is" in done.stderr) == (2, True)
+    assert snapshot(tmp_path) == before
+
+
 def test_nor_in_many_or_in_parts(run: Run, tmp_path: Path) -> None:
     write_model(tmp_path / "in" / "sub" / "m.onnx", ["part_000.onnx", "partition.json"])
     shutil.move(tmp_path / "in" / "sub" / "part_000.onnx", tmp_path / "in" / "m.onnx")

@@ -73,6 +73,17 @@ def adds(count: int) -> Model:
     return model(nodes, {f"c{i}": np.full((4,), i, np.float32) for i in range(count)})
 
 
+def sizes(count: int) -> Model:
+    """A dim that the targets of all Reshapes begin with, a Sum of which is read."""
+    head = helper.make_node("Gather", ["s", "zero"], ["n"])
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), head]
+    for i in range(count):
+        nodes.append(helper.make_node("Concat", ["n", f"c{i}"], [f"t{i}"], axis=0))
+        nodes.append(helper.make_node("Reshape", ["x", f"t{i}"], [f"v{i}"]))
+    nodes.append(helper.make_node("Sum", [f"v{i}" for i in range(count)], ["y"]))
+    return model(nodes, {"zero": np.array([0]), **{f"c{i}": np.array([4]) for i in range(count)}})
+
+
 def steps(m: Model, pipeline: str, level: int) -> int:
     return lines_executed(lambda: execute(parse_pipeline(pipeline), m, PassContext(opt_level=level)))
 
@@ -85,6 +96,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
         (unread_functions, "dead-code", 1 + 4),
         (products, "merge-parallel", 3),
         (adds, "simplify-arithmetic", 1),
+        (sizes, "index-chains", 2 * LARGE + 3),
     ],
 )
 def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> None:
@@ -102,7 +114,7 @@ def test_names_do_not_grow_with_rewrites() -> None:
     assert m.node_count() == 1
     assert max(len(name) for name in m.graph.initializers) < 12
     names = Names()
-    names.add("conv_1")
+    names.update(["conv_1"])
     made = ["conv_1"]
     for _ in range(100):
         made.append(names.fresh(made[-1]))
