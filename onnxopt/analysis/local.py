@@ -62,6 +62,8 @@ def _infer(node: Node) -> None:
     for i, v in enumerate(node.outputs):
         if v is not None and f"o{i}" in found:
             kind, dims = tensor_type(found[f"o{i}"])
+            if dims is not None and node.op == "Slice" and graph.opset() == 10:  # see types.misread_slices
+                dims = tuple(d if isinstance(d, int) else None for d in dims)
             v.dtype = v.dtype or kind
             v.shape = v.shape if v.shape is not None else dims
             graph.model.is_vague = graph.model.is_vague or dims is None or None in dims  # inference may know more

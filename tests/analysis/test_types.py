@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from onnx import parser
 
 from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
@@ -127,3 +129,18 @@ def test_inference_goes_on_from_what_is_known() -> None:
     types.infer(model)
     assert value(model, "y").shape == (2, "N")
     assert types.unsettled(model.graph) == []
+
+
+@pytest.mark.parametrize("opset", [10, 11, 17])
+def test_what_a_slice_cuts_is_not_as_long_as_the_whole(opset: int) -> None:
+    """onnx's inference says so of opset 10, and of what is computed from it."""
+    model = read_model(
+        parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : {opset}]>
+            g (float[n, 3] x) => (float[a, b] y) <int64[1] zero = {{0}}, int64[1] one = {{1}}>
+            {{ s = Slice (x, zero, one, zero)  y = Neg (s) }}"""
+        )
+    )
+    for node in model.graph:
+        dims = types.shape(node.output)
+        assert dims is not None and dims[0] != "n" and dims[1] == 3
