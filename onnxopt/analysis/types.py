@@ -127,7 +127,6 @@ def infer(model: Model) -> None:
     part = unsettled(model.graph, model.inferred_clock)
     model.inferred_clock = model.clock
     if not part:
-        model.is_vague = False
         return
     proto = skeleton(model, part)
     inferred = infer_skeleton(proto, model)
@@ -143,14 +142,14 @@ def misread_slices(model: Model) -> bool:
     return model.opsets.get("") == 10 and any(scope.by_op.get("Slice") for scope in model.scopes())
 
 
-def unsettled(graph: Graph, since: int = 0) -> list[Node]:
+def unsettled(graph: Graph, since: int = -1) -> list[Node]:
     """The nodes of whose results something is unknown, and those that compute what they may take a size from, in order.
     Of the rest nothing more can be found, nor where nothing changed `since`, or before it on the way from the inputs.
     """
     if graph.owners:
         return list(graph)
-    reached = set(graph.model.marked_since(since)) if since else set(graph)
-    if since:
+    reached = set(graph.model.marked_since(since)) if since >= 0 else set(graph)
+    if since >= 0:
         for n in graph:
             if any(v is not None and v.producer in reached for v in n.inputs):
                 reached.add(n)
@@ -200,15 +199,26 @@ class _Facts:
         self.open = False  # is the rank of some value unknown?
         self.blurred = False  # are symbols of computed values not to be believed?
 
-    def add(self, model: Model, nodes: Iterable[Node], proto: GraphProto) -> None:
+    def add(self, model: Model, nodes: list[Node], proto: GraphProto) -> None:
         self.blurred = misread_slices(model)
         self._read(model.graph, nodes, proto)
         again = model.is_vague  # something was left open the last time
+        partial = len(nodes) < model.graph.size
         model.is_vague = self.open or any(d is None or _is_invented(d) for _, dims in self.found for d in dims)
+        model.is_vague |= again and partial  # of the rest it is as it was
         for value, dims in self.found:
             known = tuple(map(self._best, dims)) if self.same else dims
             if known != value.shape:
                 learn(value, known, again and not value.unasked)
+        if self.same and partial:
+            self._rename(model.graph)
+
+    def _rename(self, graph: Graph) -> None:
+        """Values that inference did not look at again: what is equal has to be called the same everywhere."""
+        for node in graph:
+            for value in node.outputs:
+                if value is not None and value.shape is not None and not self.same.keys().isdisjoint(value.shape):
+                    learn(value, tuple(map(self._best, value.shape)))
 
     def _read(self, graph: Graph, nodes: Iterable[Node], proto: GraphProto) -> None:
         by_name: dict[str, tuple[int, Shape | None]] = {}

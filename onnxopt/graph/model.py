@@ -67,7 +67,7 @@ class Model:
         self.inference_allowed = True  # see analysis/types.py
         self.values_fit = True  # may inference follow values? see analysis/types.py
         self.inferred_version = -1
-        self.inferred_clock = 0
+        self.inferred_clock = -1
         self.is_vague = False  # has inference no name of the file's, and no number, for some dim, or not even a rank?
 
     @property

@@ -125,7 +125,7 @@ def test_inference_goes_on_from_what_is_known() -> None:
     assert value(model, "z").shape == ("N", 3)
     rest = [n.op for n in types.unsettled(model.graph)]
     assert rest == ["NonZero", "Shape", "ConstantOfShape", "Neg"], "what is open, and what makes its size"
-    value(model, "found").shape = (2, "N")
+    types.learn(value(model, "found"), (2, "N"))
     types.infer(model)
     assert value(model, "y").shape == (2, "N")
     assert types.unsettled(model.graph) == []
@@ -144,3 +144,26 @@ def test_what_a_slice_cuts_is_not_as_long_as_the_whole(opset: int) -> None:
     for node in model.graph:
         dims = types.shape(node.output)
         assert dims is not None and dims[0] != "n" and dims[1] == 3
+
+
+OPEN = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N] x, int64[2] t) => (int64[A, B] d, int64[C, D] e) {
+  found = NonZero (x)
+  d = Reshape (found, t)
+  e = Neg (found)
+}
+"""
+
+
+def test_a_size_that_is_known_at_last_is_known_wherever_it_is() -> None:
+    """Inference looks again only at what lies behind the change; what is equal is called the same everywhere."""
+    model = read_model(build_text(OPEN))
+    types.infer(model)
+    found, d, e = (value(model, name) for name in ("found", "d", "e"))
+    assert found.shape == e.shape and not isinstance(e.shape[1], int)  # type: ignore[index]
+    d.shape = e.shape
+    d.producer.set_input(1, model.graph.constant(np.array([1, 5])))  # type: ignore[union-attr]
+    assert [n.op for n in types.unsettled(model.graph, model.inferred_clock)] == ["Reshape"]
+    types.settle(model)
+    assert found.shape == d.shape == e.shape == (1, 5)
