@@ -152,7 +152,7 @@ class _Interruption:
                 return
             os.write(2, b"error: interrupted\n")
             os._exit(130)
-        self._quiet_until = now + _CLEANING_UP
+        self._quiet_until, self._importing_since = now + _CLEANING_UP, 0.0
         raise KeyboardInterrupt
 
 
