@@ -89,34 +89,6 @@ def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
     return unknown == 1 and not any(d == 0 for d in dims) and not (allowzero and 0 in target)
 
 
-@rewrite(
-    op.Reshape(
-        one_of("Reshape", "Flatten", "Squeeze", "Unsqueeze")(var("x"), ..., name="inner"),
-        const("shape"),
-        name="outer",
-    )
-)
-def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
-    """Reshape(Reshape(x, s), t) = Reshape(x, t), where t copies no dim of s that is not known."""
-    target = m.value("shape")
-    if not m.outer.attr("allowzero", 0) and (shape == 0).any():
-        target = m.const(_without_copies(m, shape), hint=target.name)
-    result: Value = m.op.Reshape(x, target, like=m.outer)
-    return result
-
-
-def _without_copies(m: Match, shape: Array) -> Array:
-    """`shape` where a 0, which copies a dim of the inner result, is what the inner Reshape writes there."""
-    given = m.inner.input(1) if m.inner.op == "Reshape" else None
-    known = given is not None and given.constant and not m.inner.attr("allowzero", 0)
-    m.require(known, "the outer shape copies dims")
-    assert given is not None
-    inner = given.array
-    copied = [inner[i] if t == 0 else t for i, t in enumerate(shape)]
-    m.require(copied.count(-1) <= 1, "the outer shape copies dims")
-    return np.array(copied, np.int64)
-
-
 @rewrite(op.Flatten(var("x"), name="flatten"))
 def flatten_of_matrix(m: Match, x: Value) -> Value:
     """Flatten(x) = x for a matrix split between its two axes."""
@@ -380,7 +352,6 @@ class ElimIdentity(RewritePass):
         transpose_in_order,
         transpose_of_transpose,
         reshape_to_same_shape,
-        reshape_of_reshape,
         flatten_of_matrix,
         expand_by_ones,
         expand_to_same_shape,

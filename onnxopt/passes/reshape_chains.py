@@ -40,6 +40,34 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
 
 
 @rewrite(
+    op.Reshape(
+        one_of(*_KEEP_ORDER)(var("x"), ..., name="inner"),
+        const("shape"),
+        name="outer",
+    )
+)
+def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
+    """Reshape(Reshape(x, s), t) = Reshape(x, t), where t copies no dim of s that is not known."""
+    target = m.value("shape")
+    if not m.outer.attr("allowzero", 0) and (shape == 0).any():
+        target = m.const(_without_copies(m, shape), hint=target.name)
+    result: Value = m.op.Reshape(x, target, like=m.outer)
+    return result
+
+
+def _without_copies(m: Match, shape: Array) -> Array:
+    """`shape` where a 0, which copies a dim of the inner result, is what the inner Reshape writes there."""
+    given = m.inner.input(1) if m.inner.op == "Reshape" else None
+    known = given is not None and given.constant and not m.inner.attr("allowzero", 0)
+    m.require(known, "the outer shape copies dims")
+    assert given is not None
+    inner = given.array
+    copied = [inner[i] if t == 0 else t for i, t in enumerate(shape)]
+    m.require(copied.count(-1) <= 1, "the outer shape copies dims")
+    return np.array(copied, np.int64)
+
+
+@rewrite(
     op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True, allowzero=falsy), const("axes"))
 )
 def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
@@ -189,6 +217,7 @@ class ReshapeChains(RewritePass):
     info = PassInfo("reshape-chains", opt_level=1, after=("elim-identity",))
     rules = (
         transpose_of_ones,
+        reshape_of_reshape,
         unsqueeze_of_reshape,
         flatten_of_reshape,
         squeeze_of_some,
