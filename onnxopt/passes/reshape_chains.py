@@ -151,8 +151,6 @@ def _goes_alone(m: Match, x: Value, axes: Array) -> bool:
 @rewrite(op.Reshape(op.Reshape(var("x"), var("inner"), shared=True), var("target"), name="outer"))
 def reshape_there_and_back(m: Match, x: Value, inner: Value, target: Value) -> Value:
     """Reshape(Reshape(x, s), dims of x and ones) = Squeeze(x) or Unsqueeze(x), whatever computes the dims."""
-    if target.constant:
-        m.skip()  # that is a Reshape of a Reshape
     dims, wanted = m.shape(x), m.shape(m.outer.output)
     m.require(dims is not None and wanted is not None, "a rank is unknown")
     assert dims is not None and wanted is not None
