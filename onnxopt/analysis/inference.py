@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from onnx import ModelProto, TensorProto, ValueInfoProto, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
 from onnx.defs import OpSchema
 
 from onnxopt.graph.model import Model
@@ -23,6 +23,8 @@ _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorP
 _SPARE: Final = 1 << 28
 _SPARE_PER_NODE: Final = 1 << 12
 _MANY: Final = 1 << 22  # elements of vectors
+# The opset whose Slice onnx misreads: what it cuts along an axis of unknown size is given the symbol of the whole.
+_MISREAD: Final = 10
 
 
 def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
@@ -37,12 +39,47 @@ def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
             with spare(room):
                 if follow_values and not _are_few(proto):
                     raise MemoryError
-                return shape_inference.infer_shapes(proto, data_prop=follow_values)
+                inferred = shape_inference.infer_shapes(proto, data_prop=follow_values)
+            if any(scope.opset() == _MISREAD and scope.by_op.get("Slice") for scope in model.scopes()):
+                _forget_symbols(inferred.graph)
+            return inferred
         except MemoryError:
             model.values_fit = False
         except Exception:  # inference is an optional source of facts: a model it cannot read has none
             return None
     return None
+
+
+def infer_operator(
+    schema: OpSchema, node: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
+) -> dict[str, TypeProto]:
+    """The types of the outputs of one operator, of those that can be known. It has no bodies."""
+    imported = [helper.make_opsetid(node.domain, opset)]
+    try:
+        found: dict[str, TypeProto] = shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=imported
+        )
+    except Exception:  # as above
+        return {}
+    if node.op_type == "Slice" and opset == _MISREAD:
+        for kind in found.values():
+            _forget(kind)
+    return found
+
+
+def _forget_symbols(graph: GraphProto) -> None:
+    """Of what is computed, in bodies too."""
+    for info in (*graph.value_info, *graph.output):
+        _forget(info.type)
+    for node in graph.node:
+        for a in node.attribute:
+            for body in (a.g, *a.graphs) if a.HasField("g") else a.graphs:
+                _forget_symbols(body)
+
+
+def _forget(kind: TypeProto) -> None:
+    for dim in kind.tensor_type.shape.dim:
+        dim.ClearField("dim_param")
 
 
 def _are_few(proto: ModelProto) -> bool:

@@ -5,8 +5,9 @@ Inference over the model comes later, and sees only what is in it. A rule asks b
 
 from __future__ import annotations
 
-from onnx import NodeProto, TensorProto, TypeProto, helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, helper
 
+from onnxopt.analysis.inference import infer_operator
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Shape, Value
@@ -54,16 +55,10 @@ def _infer(node: Node) -> None:
     proto = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, attribute=node.proto.attribute)
     proto.input.extend(names)
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
-    imported = [helper.make_opsetid(node.proto.domain, graph.opset(node.domain))]
-    try:
-        found = shape_inference.infer_node_outputs(schema, proto, given, data, opset_imports=imported)
-    except Exception:  # an optional source of facts, as all inference: what it cannot read has none
-        return
+    found = infer_operator(schema, proto, given, data, graph.opset(node.domain))
     for i, v in enumerate(node.outputs):
         if v is not None and f"o{i}" in found:
             kind, dims = tensor_type(found[f"o{i}"])
-            if dims is not None and node.op == "Slice" and graph.opset() == 10:  # see types.misread_slices
-                dims = tuple(d if isinstance(d, int) else None for d in dims)
             v.dtype = v.dtype or kind
             v.shape = v.shape if v.shape is not None else dims
             graph.model.is_vague = graph.model.is_vague or dims is None or None in dims  # inference may know more

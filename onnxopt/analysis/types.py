@@ -137,11 +137,6 @@ def infer(model: Model) -> None:
     _Facts(own, f"@{next(_runs)}").add(model, part, inferred.graph)
 
 
-def misread_slices(model: Model) -> bool:
-    """onnx's inference gives what a Slice of opset 10 cuts along an axis of unknown size the symbol of the whole."""
-    return model.opsets.get("") == 10 and any(scope.by_op.get("Slice") for scope in model.scopes())
-
-
 def unsettled(graph: Graph, since: int = -1) -> list[Node]:
     """The nodes of whose results something is unknown, and those that compute what they may take a size from, in order.
     Of the rest nothing more can be found, nor where nothing changed `since`, or before it on the way from the inputs.
@@ -197,10 +192,8 @@ class _Facts:
         self.found: list[tuple[Value, Shape]] = []
         self.same: dict[str, int | str] = {}
         self.open = False  # is the rank of some value unknown?
-        self.blurred = False  # are symbols of computed values not to be believed?
 
     def add(self, model: Model, nodes: list[Node], proto: GraphProto) -> None:
-        self.blurred = misread_slices(model)
         self._read(model.graph, nodes, proto)
         again = model.is_vague  # something was left open the last time
         partial = len(nodes) < model.graph.size
@@ -233,8 +226,6 @@ class _Facts:
         for value in (*graph.inputs, *(v for n in nodes for v in n.outputs if v is not None)):
             data_type, dims = by_name.get(value.name, (0, None))
             value.dtype = value.dtype or data_type
-            if dims is not None and self.blurred and value.producer is not None:
-                dims = tuple(d if type(d) is int else None for d in dims)
             if dims is not None and not all(type(d) is int for d in dims):
                 dims = tuple(d if type(d) is not str or d in self.own or "@" in d else d + self.suffix for d in dims)
             if dims is None or (value.shape is not None and len(value.shape) != len(dims)):

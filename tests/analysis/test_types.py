@@ -146,6 +146,21 @@ def test_what_a_slice_cuts_is_not_as_long_as_the_whole(opset: int) -> None:
         assert dims is not None and dims[0] != "n" and dims[1] == 3
 
 
+def test_nor_where_a_function_cuts_it() -> None:
+    model = read_model(
+        parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+            g (float[n, 3] x) => (float[a, b] y) { s = own.first (x)  y = Neg (s) }
+            <domain: "own", opset_import: ["" : 10]>
+            first (x) => (y)
+            { zero = Constant <value = int64[1] {0}> ()  one = Constant <value = int64[1] {1}> ()
+              y = Slice (x, zero, one, zero) }"""
+        )
+    )
+    y = types.shape(value(model, "y"))
+    assert y is not None and y[0] != "n" and y[1] == 3
+
+
 OPEN = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[N] x, int64[2] t) => (int64[A, B] d, int64[C, D] e) {
