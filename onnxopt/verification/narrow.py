@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto
 
 _FILL: Final = 1e9
 CODES: Final = {"float16": 10, "bfloat16": 16}  # as onnx numbers them
@@ -45,21 +45,6 @@ def as_held(a: Any, b: Any, dtype: str) -> Any:
     """The original's value `a` as the result, which gives `b`, may hold it."""
     is_narrow = dtype and isinstance(b, np.ndarray) and b.dtype.name == dtype
     return narrowed(a, dtype) if is_narrow else a
-
-
-def held_types(model: ModelProto, dtype: str) -> dict[str, str]:
-    """The values of a model, in bodies too, that are of this type: that type, as onnxruntime writes it, by name."""
-    from onnx import shape_inference
-
-    kind, found = f"tensor({dtype})", dict[str, str]()
-    graphs = [shape_inference.infer_shapes(model).graph]
-    while graphs:
-        graph = graphs.pop()
-        for info in (*graph.input, *graph.value_info, *graph.output):
-            if info.type.tensor_type.elem_type == CODES[dtype]:
-                found[info.name] = kind
-        graphs += [g for n in graph.node for a in n.attribute for g in ((a.g,) if a.HasField("g") else a.graphs)]
-    return found
 
 
 def narrow_feeds(graph: GraphProto, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:

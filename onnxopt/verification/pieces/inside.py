@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.program import Program, bodies, type_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.walk import Walk
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
-
-
-def bodies(node: NodeProto) -> dict[str, GraphProto]:
-    """By the name of their attribute."""
-    return {a.name: a.g for a in node.attribute if a.HasField("g")}
+    from onnx import NodeProto
 
 
 def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:

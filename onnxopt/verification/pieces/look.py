@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.inputs import Case
-from onnxopt.verification.narrow import CODES, as_held, held_types
+from onnxopt.verification.narrow import CODES, as_held
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
-from onnxopt.verification.pieces.inside import bodies, walk_bodies
-from onnxopt.verification.pieces.program import Program, type_of
+from onnxopt.verification.pieces.inside import walk_bodies
+from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
 from onnxopt.verification.pieces.walk import Fault, Outcome, Walk
@@ -66,7 +66,8 @@ class Look:
         self.held: dict[str, str] = {}
         if options.dtype:
             skeleton = self.b.program.skeleton
-            self.held = held_types(skeleton.proto, options.dtype)
+            kind = f"tensor({options.dtype})"
+            self.held = {name: found for name, found in tensor_types(skeleton.proto) if found == kind}
             round_results(skeleton.proto, self.held, CODES[options.dtype])
             self.b = self.b.inside(Program(skeleton))
 

@@ -98,6 +98,11 @@ class Program:
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
         return [r for r in reads if r not in made and not self.is_constant(r)]
 
+    def last_readers(self) -> dict[str, int]:
+        """The node that reads a value last, by its name; of an output, the number of nodes."""
+        found = {r: i for i, reads in enumerate(self.reads) for r in reads}
+        return found | dict.fromkeys(self.outputs, len(self.nodes))
+
     def weight(self, nodes: Iterable[int]) -> int:
         """Bytes of the initializers that these nodes read."""
         names = {r for i in nodes for r in self.reads[i] if r in self.constants}
@@ -192,6 +197,21 @@ def type_of(value: Any) -> str:
     return f"tensor({name.replace('float8_', 'float8')})"
 
 
+def tensor_types(model: ModelProto) -> Iterator[tuple[str, str]]:
+    """(name, type as onnxruntime writes it) of the tensors whose types onnx can tell; those in bodies come first."""
+    from onnx import TensorProto, shape_inference
+
+    kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
+    graphs = [shape_inference.infer_shapes(model).graph]
+    for graph in graphs:
+        graphs += [body for node in graph.node for body in bodies(node).values()]
+    for graph in reversed(graphs):
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            code = info.type.tensor_type.elem_type
+            if code and code in kinds:
+                yield info.name, kinds[code]
+
+
 def widened(value: Any) -> Any:
     """As the type that carries it."""
     wide = carrier(type_of(value))
@@ -231,6 +251,11 @@ def _cast(graph: GraphProto, source: str, target: str, kind: str) -> None:
     node = graph.node.add(op_type="Cast", input=[source], output=[target])
     attribute = node.attribute.add(name="to", i=TensorProto.DataType.Value(kind.upper()))
     attribute.type = attribute.INT
+
+
+def bodies(node: NodeProto) -> dict[str, GraphProto]:
+    """By the name of their attribute."""
+    return {a.name: a.g for a in node.attribute if a.HasField("g")}
 
 
 def reads_of(node: NodeProto) -> Iterator[str]:

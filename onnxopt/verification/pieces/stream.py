@@ -94,8 +94,7 @@ class Streamed:
         """The outputs. Raises Failed."""
         program = self._runner.program
         stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
-        last = {r: i for i, reads in enumerate(program.reads) for r in reads}
-        last |= dict.fromkeys(program.outputs, len(program.nodes))
+        last = program.last_readers()
         for nodes in segments(program, self._memory // 2):
             end = nodes[-1]
             opened = self._open.get(end)

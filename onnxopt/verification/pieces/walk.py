@@ -11,6 +11,7 @@ Where a node is the same in both and reads cuts only, what it makes agrees witho
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,6 +22,7 @@ from onnxopt.verification.narrow import as_held
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, paths
+from onnxopt.verification.pieces.program import bodies, tensor_types
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream, segments
@@ -98,6 +100,12 @@ class Walk:
         self.memory = memory
         self.seed = seed
         self.original = Stream(a, cases, given)
+        # Of a body, which has few nodes, all is observed.
+        self._types: dict[str, str] = {} if self.a.is_body else dict(tensor_types(self.a.skeleton.proto))
+        self._last = self.a.last_readers()
+        for node, reads in zip(self.a.nodes, self.a.reads):
+            if bodies(node):
+                self._last |= dict.fromkeys(reads, len(self.a.nodes))
         self.held, self.dtype = held or {}, dtype
         self.pairs = Pairs(self.a, self.b)
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
@@ -113,13 +121,19 @@ class Walk:
         """Raises Failed where A fails."""
         for nodes in segments(self.a, self.memory // 4):
             made = [o for i in nodes for o in self.a.nodes[i].output if o]
-            self.original.run(self.original.open(nodes, made))
+            self.original.run(self.original.open(nodes, self._observed(made, nodes[-1])))
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(made)), last)
             if not last:
                 self._forget(nodes[-1])
         self._outputs()
         return self.outcome
+
+    def _observed(self, made: Sequence[str], end: int) -> list[str]:
+        """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies, or since nothing else
+        tells its type."""
+        of_b, last, types = self.pairs.by_original, self._last, self._types
+        return [o for o in made if o in of_b or last.get(o, -1) > end or o not in types]
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than their share of memory."""
@@ -308,7 +322,9 @@ class Walk:
     def _paths(self, wanted: Sequence[str], fed: set[str]) -> dict[str, Path]:
         """How much A rounds between what is fed and each of these."""
         of = self.pairs.of
-        found = paths(self.a, [of[v] for v in wanted], {of.get(v, v) for v in fed}, self.original.types)
+        found = paths(
+            self.a, [of[v] for v in wanted], {of.get(v, v) for v in fed}, ChainMap(self.original.types, self._types)
+        )
         if not self.held:
             return {v: found[of[v]] for v in wanted}
         theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in a narrower type: it was asked to

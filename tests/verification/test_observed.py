@@ -1,0 +1,54 @@
+"""What verification in pieces keeps of the original: what somebody asks for, and the types of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import parser
+
+from onnxopt.verification.pieces.look import open_runner
+from onnxopt.verification.pieces.walk import Walk
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[2, 3] x) => (float[2, 3] y)'
+LONG = (
+    f"{HEAD} {{ a = Exp (x)  h = Cast <to = 10> (a)  n = Neg (h)  r = Relu (n)  s = Cast <to = 1> (r)  y = Abs (s) }}"
+)
+SHORT = (
+    f"{HEAD} {{ a = Exp (x)  k = Cast <to = 10> (a)  t = Neg (k)  u = Cast <to = 1> (t)  v = Relu (u)  y = Abs (v) }}"
+)
+
+
+def walk(tmp_path: Path, a: str, b: str) -> Walk:
+    for name, text in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(text), tmp_path / name)
+    first, second = (open_runner(str(tmp_path / name), name) for name in ("a", "b"))
+    feeds = {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
+    found = Walk(first, second, [feeds], {"x": "tensor(float)"})
+    found.run()
+    return found
+
+
+def test_what_nobody_asks_for_is_not_kept(tmp_path: Path) -> None:
+    found = walk(tmp_path, LONG, SHORT)
+    assert found.outcome.cuts == found.outcome.candidates == 2
+    assert not found.outcome.unsettled
+    assert set(found.original.values[0]) == {"x", "a", "y"}
+
+
+def test_its_type_says_all_the_same_how_much_it_is_rounded(tmp_path: Path) -> None:
+    text = f"{HEAD} {{ a = Exp (x)  h = Cast <to = 10> (a)  n = Exp (h)  y = Cast <to = 1> (n) }}"
+    other = f"{HEAD} {{ a = Exp (x)  h = Cast <to = 10> (a)  m = Exp (h)  y = Cast <to = 1> (m) }}"
+    found = walk(tmp_path, text.replace("h = ", "k = ").replace("(h)", "(k)"), other)
+    assert "n" not in found.original.values[0]
+    assert found._paths(["y"], {"a"})["y"].coarsest > 1e-4
+
+
+def test_what_nothing_tells_the_type_of_is_run(tmp_path: Path) -> None:
+    text = f"{HEAD} {{ a = Exp (x)  n = com.microsoft.QuickGelu (a)  m = Neg (n)  y = Abs (m) }}"
+    found = walk(
+        tmp_path, text, text.replace("n =", "i =").replace("(n)", "(i)").replace("m =", "o =").replace("(m)", "(o)")
+    )
+    assert {"x", "a", "n", "m", "y"} == set(found.original.values[0])
+    assert not found.outcome.unsettled
