@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
@@ -97,8 +98,34 @@ def _are_few(proto: ModelProto) -> bool:
     return int(sum(lengths.get(name, 0) for node in proto.graph.node for name in node.input)) < _MANY
 
 
+def is_misread(node: Node) -> bool:
+    """Has it a list of axes that is empty? onnx squeezes none then, onnxruntime all that are one."""
+    if node.op != "Squeeze":
+        return False
+    axes = node.input(1)
+    return not node.attr("axes", [0]) or (axes is not None and axes.constant and not axes.array.size)
+
+
+@contextmanager
+def _without_misread(model: Model) -> Iterator[None]:
+    """Nodes that mean something else to onnx than to runtimes are operators that it does not know."""
+    hidden = [n.proto for scope in model.scopes() for n in scope.by_op.get("Squeeze", ()) if is_misread(n)]
+    for proto in hidden:
+        proto.op_type = ""
+    try:
+        yield
+    finally:
+        for proto in hidden:
+            proto.op_type = "Squeeze"
+
+
 def skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     """Of these nodes of the main graph, in order; what others make for them is an input, as it is known."""
+    with _without_misread(model):
+        return _skeleton(model, nodes)
+
+
+def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     proto, graph = model.proto, model.graph
     skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
     skeleton.opset_import.extend(proto.opset_import)

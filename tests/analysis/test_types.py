@@ -161,6 +161,40 @@ def test_nor_where_a_function_cuts_it() -> None:
     assert y is not None and y[0] != "n" and y[1] == 3
 
 
+NO_AXES = """
+<ir_version: 8, opset_import: ["" : %d, "own" : 1]>
+g (float[2, 4] x) => (int64[A] y, float[B] z)
+<int64[3] s = {1, -1, 2}, int64[0] none = {}>
+{
+  r = Reshape (x, s)
+  q = %s
+  y = Shape (q)
+  z = Neg (q)
+}
+"""
+FUNCTION = """
+<domain: "own", opset_import: ["" : 17]>
+drop (v) => (w) { none = Constant <value_ints: ints = []> ()  w = Squeeze (v, none) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("opset", "squeeze", "function"),
+    [
+        (17, "Squeeze (r, none)", ""),
+        (11, "Squeeze <axes: ints = []> (r)", ""),
+        (17, "own.drop (r)", FUNCTION),
+    ],
+)
+def test_a_squeeze_of_no_axes_has_no_shape(opset: int, squeeze: str, function: str) -> None:
+    """onnx's inference leaves the axes that are one, onnxruntime removes them."""
+    model = read_model(parser.parse_model(NO_AXES % (opset, squeeze) + function))
+    assert types.shape(value(model, "r")) == (1, 4, 2)
+    assert types.rank(value(model, "q")) is None
+    assert types.rank(value(model, "z")) is None
+    assert not isinstance(types.shape(value(model, "y"))[0], int)  # type: ignore[index]
+
+
 OPEN = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[N] x, int64[2] t) => (int64[A, B] d, int64[C, D] e) {
