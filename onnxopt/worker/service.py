@@ -105,7 +105,7 @@ class Service:
         """Forget all that was said and asked, for another caller; False, and closed, where that cannot be, or has no
         point."""
         if self._worker is not None and (start, memory) == (self._start, self._memory):
-            self._timeout = timeout
+            self._timeout, self.deadline = timeout, None
             if self._is_new:  # it may still be starting
                 return True
             self.deadline = time.monotonic() + _GRACE

@@ -64,6 +64,16 @@ def test_one_is_kept(spare: Spare) -> None:
     assert second.alive
 
 
+def test_a_deadline_of_one_who_asked_nothing_is_not_the_next_ones(spare: Spare) -> None:
+    first = spare.take(START, 10.0, 0)
+    first.deadline = time.monotonic()
+    spare.keep(first)
+    second = spare.take(START, 10.0, 0)
+    assert second is first
+    assert second.call("add")[1] == 1
+    second.close()
+
+
 def test_one_that_is_prepared_is_not_asked_whether_it_has_started(spare: Spare) -> None:
     spare.prepare(SLOW_START, 10.0, 0)
     began = time.monotonic()
