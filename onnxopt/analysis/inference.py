@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
 from onnx.defs import OpSchema
 
+from onnxopt.analysis.misread import believed, believed_of, hidden
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
@@ -24,8 +24,6 @@ _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorP
 _SPARE: Final = 1 << 28
 _SPARE_PER_NODE: Final = 1 << 12
 _MANY: Final = 1 << 22  # elements of vectors
-# The opset whose Slice onnx misreads: what it cuts along an axis of unknown size is given the symbol of the whole.
-_MISREAD: Final = 10
 
 
 def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
@@ -41,9 +39,7 @@ def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
                 if follow_values and not _are_few(proto):
                     raise MemoryError
                 inferred = shape_inference.infer_shapes(proto, data_prop=follow_values)
-            if any(scope.opset() == _MISREAD and scope.by_op.get("Slice") for scope in model.scopes()):
-                _forget_symbols(inferred.graph)
-            return inferred
+            return inferred if believed(model, inferred.graph) else None
         except MemoryError:
             model.values_fit = False
         except Exception:  # inference is an optional source of facts: a model it cannot read has none
@@ -62,25 +58,7 @@ def infer_operator(
         )
     except Exception:  # as above
         return {}
-    if node.op_type == "Slice" and opset == _MISREAD:
-        for kind in found.values():
-            _forget(kind)
-    return found
-
-
-def _forget_symbols(graph: GraphProto) -> None:
-    """Of what is computed, in bodies too."""
-    for info in (*graph.value_info, *graph.output):
-        _forget(info.type)
-    for node in graph.node:
-        for a in node.attribute:
-            for body in (a.g, *a.graphs) if a.HasField("g") else a.graphs:
-                _forget_symbols(body)
-
-
-def _forget(kind: TypeProto) -> None:
-    for dim in kind.tensor_type.shape.dim:
-        dim.ClearField("dim_param")
+    return believed_of(node, opset, found)
 
 
 def _are_few(proto: ModelProto) -> bool:
@@ -98,30 +76,9 @@ def _are_few(proto: ModelProto) -> bool:
     return int(sum(lengths.get(name, 0) for node in proto.graph.node for name in node.input)) < _MANY
 
 
-def is_misread(node: Node) -> bool:
-    """Has it a list of axes that is empty? onnx squeezes none then, onnxruntime all that are one."""
-    if node.op != "Squeeze":
-        return False
-    axes = node.input(1)
-    return not node.attr("axes", [0]) or (axes is not None and axes.constant and not axes.array.size)
-
-
-@contextmanager
-def _without_misread(model: Model) -> Iterator[None]:
-    """Nodes that mean something else to onnx than to runtimes are operators that it does not know."""
-    hidden = [n.proto for scope in model.scopes() for n in scope.by_op.get("Squeeze", ()) if is_misread(n)]
-    for proto in hidden:
-        proto.op_type = ""
-    try:
-        yield
-    finally:
-        for proto in hidden:
-            proto.op_type = "Squeeze"
-
-
 def skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     """Of these nodes of the main graph, in order; what others make for them is an input, as it is known."""
-    with _without_misread(model):
+    with hidden(model):
         return _skeleton(model, nodes)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from onnx import NodeProto, TensorProto, TypeProto, helper
 
-from onnxopt.analysis.inference import infer_operator, is_misread
+from onnxopt.analysis.inference import infer_operator
+from onnxopt.analysis.misread import is_misread
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Shape, Value
@@ -40,7 +41,7 @@ def _infer(node: Node) -> None:
     schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
     if graph is None or schema is None or node.bodies or node.has_references:
         return
-    if node.op == "Constant" or is_misread(node):
+    if node.op == "Constant" or is_misread(node, graph.opset()):
         return
     names = ["" if v is None else f"i{i}" for i, v in enumerate(node.inputs)]
     given: dict[str, TypeProto] = {}

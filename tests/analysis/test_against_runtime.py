@@ -1,0 +1,122 @@
+"""What inference says of the operators of the standard is what onnxruntime computes, of each opset, whichever sizes are
+symbols and whichever inputs constants."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime as rt
+import pytest
+from onnx import ModelProto, numpy_helper, parser
+
+from onnxopt.analysis import types
+from onnxopt.graph import read_model
+from onnxopt.graph.value import Shape
+from tests.opsets import at_opset
+from tests.test_operators import cases
+
+FUZZ = "ONNXOPT_FUZZ" in os.environ
+OPSETS = (7, 8, 9, 10, 11, 12, 13, 15, 17, 18, 20, 21, 22, 23)
+PARTS = 4
+
+
+def variant(model: ModelProto, feeds: Mapping[str, Any], draw: random.Random) -> tuple[dict[str, Any], dict[str, int]]:
+    """Make inputs of the model constants and their dims symbols, at random; (what it is fed now, symbols' sizes)."""
+    fed, sizes = dict(feeds), dict[str, int]()
+    share = draw.choice((0.0, 0.5, 1.0))
+    for i, given in reversed(list(enumerate(model.graph.input))):
+        array = np.asarray(feeds[given.name])
+        if i and array.dtype.kind in "iubf" and array.ndim < 2 and array.size < 64 and draw.random() < 0.5:
+            model.graph.initializer.append(numpy_helper.from_array(array, given.name))
+            del model.graph.input[i], fed[given.name]
+            continue
+        for axis, dim in enumerate(given.type.tensor_type.shape.dim):
+            if draw.random() < share:
+                dim.dim_param = f"{given.name}_{axis}"
+                sizes[dim.dim_param] = array.shape[axis]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return fed, sizes
+
+
+def is_so(dims: Shape, array: Any, sizes: Mapping[str, int]) -> bool:
+    known = [sizes.get(d) if isinstance(d, str) else d for d in dims]
+    return len(dims) == array.ndim and all(d is None or d == n for d, n in zip(known, array.shape))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_shapes_are_those_that_are_computed(part: int) -> None:
+    draw = random.Random(part)
+    settings = rt.SessionOptions()
+    settings.log_severity_level = 4
+    settings.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    wrong, compared = [], 0
+    for case in cases()[part::PARTS]:
+        if not all(isinstance(v, (np.ndarray, np.generic)) for v in case.feeds.values()):
+            continue
+        for opset in OPSETS if FUZZ else draw.sample(OPSETS, 1):
+            try:
+                model = at_opset(case.model, opset)
+                if model is None:
+                    continue
+                fed, sizes = variant(model, case.feeds, draw)
+                session = rt.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+                results = dict(zip((o.name for o in session.get_outputs()), session.run(None, fed)))
+                outputs = read_model(model).graph.outputs
+            except Exception:  # no such operator there, or none of this runtime
+                continue
+            for value in outputs:
+                dims, array = types.shape(value), results[value.name]
+                if dims is not None and isinstance(array, np.ndarray):
+                    compared += 1
+                    if not is_so(dims, array, sizes):
+                        wrong.append(f"{case.name}, opset {opset}: {value.name} is {array.shape}, not {dims}")
+    assert not wrong
+    assert compared > 50
+
+
+POOL = """<ir_version: 8, opset_import: ["" : 12]>
+g (float[1, 1, %d, %d] x) => (float[a, b, c, d] y)
+{ y = MaxPool <kernel_shape = [%d, %d], strides = [2, 2], pads = [%d, %d, %d, %d], ceil_mode = 1> (x) }"""
+STFT = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 128, 1] x) => (float[a, b, c, d] y) <int64 step = {8}, int64 length = {16}>
+{ y = STFT%s (x, step, , length) }"""
+ATTENTION = """<ir_version: 11, opset_import: ["" : 23]>
+g (float[1, s, w] q, float[1, t, w] k, float[1, t, w] v) => (float[a, b, c] y)
+{ o = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)  y = Relu (o) }"""
+SCORES = """<ir_version: 11, opset_import: ["" : 23]>
+g (float[1, 2, s, 4] q, float[1, 2, t, 4] k, float[1, 2, t, 4] v) => (float[a, b, c, d] y)
+{ o, , , z = Attention (q, k, v)  y = Relu (z) }"""
+WIDE = {"w": 8, "s": 3, "t": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (POOL % (2, 2, 1, 1, 0, 0, 0, 0), False),
+        (POOL % (3, 3, 2, 2, 1, 1, 1, 1), False),
+        (POOL % (6, 5, 3, 3, 1, 1, 1, 1), True),
+        (POOL % (6, 5, 2, 2, 0, 0, 0, 0), True),
+        (STFT % "", False),
+        (STFT % " <onesided = 1>", True),
+        (ATTENTION, False),
+        (ATTENTION.replace("t, w] v", "t, 8] v"), True),
+        (SCORES, False),
+        (SCORES.replace("y = Relu (z)", "y = Relu (o)").replace("o, , , z", "o"), True),
+    ],
+)
+def test_where_onnx_says_something_else(text: str, known: bool) -> None:
+    model = parser.parse_model(text)
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    sizes = {
+        i.name: [d.dim_value or WIDE[d.dim_param] for d in i.type.tensor_type.shape.dim] for i in model.graph.input
+    }
+    feeds = {name: np.ones(dims, np.float32) for name, dims in sizes.items()}
+    (array,) = rt.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    dims = types.shape(read_model(model).graph.outputs[0])
+    assert (dims is not None and any(isinstance(d, int) for d in dims[1:])) == known
+    assert dims is None or is_so(dims, array, WIDE)
