@@ -80,7 +80,7 @@ def _gather_nd(s: ShapeData, n: Node) -> Found | None:
     x, indices = s.shape(n.input(0)), s.shape(n.input(1))
     if x is None or not indices or not isinstance(indices[-1], int):
         return None
-    return (*indices[:-1], *x[n.attr("batch_dims") + indices[-1] :])
+    return (*indices[:-1], *x[(n.attr("batch_dims") or 0) + indices[-1] :])
 
 
 def _like_indices(s: ShapeData, n: Node) -> Found | None:
