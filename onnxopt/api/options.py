@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.errors import UsageError
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
-from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, get_pass, is_rule, parse_pipeline
+from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
+from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.site import Site
 from onnxopt.record import record
 from onnxopt.worker.limits import Limits
@@ -82,11 +83,11 @@ class OptimizeOptions:
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
         if self.dtype:  # at every level
             required = (*required, "convert-dtype", "elim-identity", "dead-code")
-        whole = [name for name in self.disable if "@" not in name]
+        whole = [known_as(name) for name in self.disable if "@" not in name]
         return PassContext(
             opt_level=self.level,
             required_pass=required,
-            disabled_pass=[get_pass(name).info.name for name in whole if not is_rule(name)],
+            disabled_pass=[name for name in whole if not is_rule(name)],
             disabled_rule=[name for name in whole if is_rule(name)],
             config=self._limits() | dict(self.config),
             target=self.target,
@@ -104,7 +105,7 @@ class OptimizeOptions:
     def sites(self) -> list[Site]:
         """The single matches that `disable` names. Raises UsageError for a rule that does not exist."""
         found = [Site.parse(text) for text in self.disable if "@" in text]
-        return [s if is_rule(s.name) else replace(s, name=get_pass(s.name).info.name) for s in found]
+        return [replace(site, name=known_as(site.name)) for site in found]
 
 
 def _names(p: Pass) -> Iterator[str]:

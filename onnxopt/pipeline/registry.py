@@ -173,6 +173,16 @@ def pass_or_rule(name: str) -> tuple[type[Pass], list[Rule]]:
     raise UsageError(f"no pass or rule is called {name!r}", hint)
 
 
+def known_as(name: str) -> str:
+    """What the pass or rule is called that somebody calls so. Raises UsageError with the nearest of both."""
+    if is_rule(name):
+        return name
+    try:
+        return get_pass(name).info.name
+    except UsageError:
+        return pass_or_rule(name.strip())[1][0].name  # a rule, with dashes
+
+
 def origin(cls: type[Pass]) -> str:
     """Where a pass comes from: `onnxopt`, a plugin's distribution and version, or the module that registered it."""
     if cls.info.name in _ORIGINS:

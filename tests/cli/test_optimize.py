@@ -106,7 +106,12 @@ def test_quiet_is_quiet(run: Run, samples: Path) -> None:
             "create the folder",
         ),
         (["good.onnx", "out.onnx", "--no-verify", "--rtol", "1"], "--no-verify contradicts", "leave one"),
-        (["good.onnx", "out.onnx", "--disable", "nothing"], "no pass is called 'nothing'", "onnxopt passes"),
+        (["good.onnx", "out.onnx", "--disable", "zzz"], "no pass or rule is called 'zzz'", "onnxopt passes"),
+        (
+            ["good.onnx", "out.onnx", "--disable", "fold_conv_bm"],
+            "is called 'fold_conv_bm'",
+            "did you mean fold_conv_bn",
+        ),
     ],
 )
 def test_errors_are_one_line_and_a_hint(

@@ -138,4 +138,4 @@ def test_a_match_that_is_not_there_is_said(run: Run, wrong: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", "--disable", "identity@nothing,elim_identity@i")
     assert (r.returncode, r.stderr) == (0, "warning: --disable identity@nothing: there was nothing to leave out\n")
     r = run("optimize", "m.onnx", "out.onnx", "--disable", "identit@i")
-    assert (r.returncode, "no pass is called 'identit'" in r.stderr) == (2, True)
+    assert (r.returncode, "no pass or rule is called 'identit'" in r.stderr) == (2, True)

@@ -105,8 +105,13 @@ def test_a_site_is_text() -> None:
     assert str(Site("fold", "v", "main")) == "fold@v"
 
 
+def test_a_dash_is_as_good_as_an_underscore() -> None:
+    context = OptimizeOptions(disable=("fold-conv-bn", "dead_code")).context()
+    assert (set(context.disabled_rule), set(context.disabled_pass)) == ({"fold_conv_bn"}, {"dead-code"})
+
+
 def test_of_what_does_not_exist() -> None:
-    with pytest.raises(UsageError, match="no pass is called 'identit'"):
+    with pytest.raises(UsageError, match="no pass or rule is called 'identit'"):
         OptimizeOptions(disable=("identit@c",)).context()
 
 
