@@ -102,9 +102,9 @@ def main() -> None:
         cli(standalone_mode=False)
         _leave()
     except click.exceptions.Abort:
-        _fail("interrupted", "nothing was written", 130)
+        _fail("interrupted", "no file is half-written", 130)
     except KeyboardInterrupt:
-        _fail("interrupted", "nothing was written", 130)
+        _fail("interrupted", "no file is half-written", 130)
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.ClickException as e:

@@ -110,7 +110,7 @@ def test_one_model(start: Callable[..., Running], stop: signal.Signals, whole_gr
         os.killpg(running.process.pid, stop)
     else:
         os.kill(running.process.pid, stop)
-    assert running.ended() == (130, ["error: interrupted", "hint: nothing was written"])
+    assert running.ended() == (130, ["error: interrupted", "hint: no file is half-written"])
     assert running.left() == set()
     assert running.processes() == []
 
@@ -185,5 +185,5 @@ def test_a_module_that_initializes_itself_is_no_bug(late: bool, run: Run, sample
     more = ["--with", "imports"] if late else []
     done = run("optimize", samples / "residual_block.onnx", "out.onnx", "--plugin", "plugin.py", *more)
     assert done.returncode == 130
-    assert done.stderr.split("\n")[-3:-1] == ["error: interrupted", "hint: nothing was written"]
+    assert done.stderr.split("\n")[-3:-1] == ["error: interrupted", "hint: no file is half-written"]
     assert set(tmp_path.iterdir()) == there
