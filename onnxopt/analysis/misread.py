@@ -6,7 +6,7 @@
 | Squeeze of an empty list of axes | none goes | all go that are one |
 | pools with `ceil_mode`, before opset 22 | the last window may start behind the end | such a window is left out |
 | STFT without `onesided` | gives all frequencies | half of them |
-| Attention | sizes that follow from an unknown one are made of 0, as is the width of the scores | |
+| Attention | sizes that follow from an unknown one are made of 0, as is the width of the scores | are what they are |
 """
 
 from __future__ import annotations

@@ -52,3 +52,12 @@ def test_what_nothing_tells_the_type_of_is_run(tmp_path: Path) -> None:
     )
     assert {"x", "a", "n", "m", "y"} == set(found.original.values[0])
     assert not found.outcome.unsettled
+
+
+def test_of_a_model_that_onnx_cannot_read_all_is_observed(tmp_path: Path) -> None:
+    """onnxruntime imports its own domain where the model does not."""
+    text = f"{HEAD} {{ a = Exp (x)  n = com.microsoft.QuickGelu (a)  m = Neg (n)  y = Abs (m) }}"
+    text = text.replace(', "com.microsoft" : 1', "")
+    found = walk(tmp_path, text, text.replace("n =", "i =").replace("(n)", "(i)"))
+    assert {"x", "a", "n", "m", "y"} == set(found.original.values[0])
+    assert not found.outcome.unsettled

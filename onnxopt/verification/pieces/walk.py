@@ -11,6 +11,7 @@ Where a node is the same in both and reads cuts only, what it makes agrees witho
 
 from __future__ import annotations
 
+import contextlib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,7 +102,10 @@ class Walk:
         self.seed = seed
         self.original = Stream(a, cases, given)
         # Of a body, which has few nodes, all is observed.
-        self._types: dict[str, str] = {} if self.a.is_body else dict(tensor_types(self.a.skeleton.proto))
+        self._types: dict[str, str] = {}
+        if not self.a.is_body:
+            with contextlib.suppress(Exception):  # it cannot read every model that a runtime does: all is observed then
+                self._types = dict(tensor_types(self.a.skeleton.proto))
         self._last = self.a.last_readers()
         for node, reads in zip(self.a.nodes, self.a.reads):
             if bodies(node):
