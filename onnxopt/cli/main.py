@@ -18,6 +18,7 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.say import say, say_all, say_error
 from onnxopt.errors import OnnxOptError, UsageError, nearest
+from onnxopt.threads import let_threads_sleep
 
 # Imported when called: each command pays only for what it uses.
 _COMMANDS: Final = {
@@ -91,6 +92,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    let_threads_sleep()
     interruption = _Interruption()
     for number in (signal.SIGINT, signal.SIGTERM):  # a build that is stopped cleans up as well
         signal.signal(number, interruption)

@@ -34,7 +34,9 @@ def child(start: str) -> list[str]:
 
     -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
     """
-    return [sys.executable, "-P", "-c", f"import sys; sys.path.append({str(_HOME)!r}); {start}"]
+    home = f"import sys; sys.path.append({str(_HOME)!r})"
+    threads = "from onnxopt.threads import let_threads_sleep; let_threads_sleep()"
+    return [sys.executable, "-P", "-c", f"{home}; {threads}; {start}"]
 
 
 class Worker:
