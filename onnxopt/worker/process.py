@@ -100,11 +100,11 @@ class Worker:
         A system takes some 10 ms to take a runtime's memory back, and nobody waits for that, but where files are in use
         until then.
         """
+        if os.name != "nt" and self._process.poll() is None:  # before its end keeps a processor busy
+            threading.Thread(target=self._process.wait, daemon=True).start()
         self._process.kill()
         if os.name == "nt":
             self._process.wait()
-        elif self._process.poll() is None:
-            threading.Thread(target=self._process.wait, daemon=True).start()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
