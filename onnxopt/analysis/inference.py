@@ -8,43 +8,32 @@ from typing import Final
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
 from onnx.defs import OpSchema
 
-from onnxopt.analysis.misread import believed, believed_of, hidden
+from onnxopt.analysis.misread import believed, believed_of, contradicted, hidden
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
 from onnxopt.protos import tensor_bytes
-from onnxopt.worker.limits import IS_LIMITED, spare
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
-# Bytes that one inference may take beyond what it is given; for each node several times what it needs.
-_SPARE: Final = 1 << 28
-_SPARE_PER_NODE: Final = 1 << 12
-_MANY: Final = 1 << 22  # elements of vectors
 
 
 def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
-    """With the values of shapes followed through the model; without, once they turned out to be too many.
-
-    onnx writes each element of a vector down on its way, whatever it is: a Range over a number from the file takes all
-    memory there is, if it is let.
-    """
-    room = _SPARE + _SPARE_PER_NODE * len(proto.graph.node)
-    for follow_values in (True, False) if model.values_fit else (False,):
-        try:
-            with spare(room):
-                if follow_values and not _are_few(proto):
-                    raise MemoryError
-                inferred = shape_inference.infer_shapes(proto, data_prop=follow_values)
-            return inferred if believed(model, inferred.graph) else None
-        except MemoryError:
-            model.values_fit = False
-        except Exception:  # inference is an optional source of facts: a model it cannot read has none
-            return None
-    return None
+    """What onnx says of it. The values of shapes are not followed, `analysis.shapes` does that: onnx takes them through
+    Casts that change them, a matrix for a vector, and dies of steps that are as large as integers get."""
+    try:
+        inferred = shape_inference.infer_shapes(proto)
+        while wrong := {n.output[0] for n in contradicted(inferred.graph)}:
+            for node in proto.graph.node:
+                if node.output and node.output[0] in wrong:
+                    node.op_type = ""
+            inferred = shape_inference.infer_shapes(proto)
+    except Exception:  # inference is an optional source of facts: a model it cannot read has none
+        return None
+    return inferred if believed(model, inferred.graph) else None
 
 
 def infer_operator(
@@ -58,22 +47,7 @@ def infer_operator(
         )
     except Exception:  # as above
         return {}
-    return believed_of(node, opset, found)
-
-
-def _are_few(proto: ModelProto) -> bool:
-    """Where memory cannot be limited: are the vectors short that one sees without following values?"""
-    if IS_LIMITED:
-        return True
-    inferred = shape_inference.infer_shapes(proto)
-    lengths = {
-        i.name: i.type.tensor_type.shape.dim[0].dim_value
-        for infos in (inferred.graph.value_info, inferred.graph.input, inferred.graph.output)
-        for i in infos
-        if len(i.type.tensor_type.shape.dim) == 1
-    }
-    lengths |= {t.name: t.dims[0] for t in proto.graph.initializer if len(t.dims) == 1}
-    return int(sum(lengths.get(name, 0) for node in proto.graph.node for name in node.input)) < _MANY
+    return believed_of(node, opset, types, found)
 
 
 def skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
@@ -126,6 +100,10 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
         target.output.extend(i for i in proto.graph.output if i.name in opaque)
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
+    for info in (*target.input, *target.value_info, *target.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:  # exporters' way to say that it is dynamic; onnx calculates with it
+                dim.Clear()
     return skeleton
 
 

@@ -138,9 +138,8 @@ def infer(model: Model) -> None:
 
 
 def unsettled(graph: Graph, since: int = -1) -> list[Node]:
-    """The nodes of whose results something is unknown, and those that compute what they may take a size from, in order.
-    Of the rest nothing more can be found, nor where nothing changed `since`, or before it on the way from the inputs.
-    """
+    """The nodes of whose results something is unknown, in order. Of the rest nothing more can be found, nor where
+    nothing changed `since`, or before it on the way from the inputs."""
     if graph.owners:
         return list(graph)
     reached = set(graph.model.marked_since(since)) if since >= 0 else set(graph)
@@ -149,16 +148,7 @@ def unsettled(graph: Graph, since: int = -1) -> list[Node]:
             if any(v is not None and v.producer in reached for v in n.inputs):
                 reached.add(n)
     found = [n for n in graph if n in reached and any(v is not None and _is_vague(v) for v in n.outputs)]
-    if 2 * len(found) > graph.size:
-        return list(graph)
-    inside = set(found)
-    while found:
-        for v in found.pop().inputs:
-            node = v.producer if v is not None else None
-            if v is not None and node is not None and node not in inside and v.shape is not None and len(v.shape) < 2:
-                inside.add(node)
-                found.append(node)
-    return [n for n in graph if n in inside]
+    return list(graph) if 2 * len(found) > graph.size else found
 
 
 def _is_vague(value: Value) -> bool:

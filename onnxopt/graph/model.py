@@ -65,7 +65,6 @@ class Model:
         self.foreign: list[Node] = []  # made by passes, of domains that are not the standard's: see writer.py
         self.has_skipped = False  # is any scope marked `onnxopt.skip`?
         self.inference_allowed = True  # see analysis/types.py
-        self.values_fit = True  # may inference follow values? see analysis/types.py
         self.inferred_version = -1
         self.inferred_clock = -1
         self.is_vague = False  # has inference no name of the file's, and no number, for some dim, or not even a rank?

@@ -17,6 +17,8 @@ from onnxopt.rewriting.pattern import COMMUTATIVE
 Seen = MutableMapping[Hashable, Node | None]
 Inside = dict[Value, int]  # numbers for what the bodies of a node compute
 
+# Max and Min are not: of 0 and -0 they hand on the one or the other.
+_COMMUTATIVE = COMMUTATIVE - {"Max", "Min"}
 # Runtimes look for one DequantizeLinear for each use of a weight.
 _KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -83,7 +85,7 @@ class _Merging:
         op, inputs = node.op, [None if v is None or v.constant else v for v in node.inputs]
         if self.was:
             inputs = [v and self.was.get(v, v) for v in inputs]
-        return op, frozenset(inputs) if op in COMMUTATIVE else tuple(inputs)
+        return op, frozenset(inputs) if op in _COMMUTATIVE else tuple(inputs)
 
     def _content(self, node: Node) -> Hashable:
         return self._key(node, {})
@@ -98,7 +100,7 @@ class _Merging:
             if not a.HasField("g") and not a.graphs
         )
         inputs = self._values(node.inputs, inside)
-        if len(inputs) == 2 and node.op in COMMUTATIVE:
+        if len(inputs) == 2 and node.op in _COMMUTATIVE:
             inputs.sort()
         return node.op, tuple(inputs), len(node.outputs), tuple(attributes)
 

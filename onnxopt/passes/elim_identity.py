@@ -14,11 +14,6 @@ from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens, wi
 _SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
 
-def same_shape(m: Match, x: Value) -> None:
-    """Decline unless input and output provably have the same shape (numbers, or equal symbols)."""
-    m.require(types.same_shape(x, m.anchor.output), "not provably the same shape")
-
-
 @rewrite(op.Identity(var("x")))
 def identity(m: Match, x: Value) -> Value:
     """Identity(x) = x."""
@@ -104,13 +99,6 @@ def expand_by_ones(m: Match, x: Value, shape: Array) -> Value:
     m.require(shape.size <= len(dims), "the rank is unknown, or rises")
     tail = dims[len(dims) - shape.size :]
     m.require(all(t in (1, d) for d, t in zip(tail, shape.reshape(-1).tolist())), "a dimension may grow")
-    return x
-
-
-@rewrite(op.Expand(var("x"), var("shape")))
-def expand_to_same_shape(m: Match, x: Value, shape: Value) -> Value:
-    """Expand(x, s) = x where the result provably has x's shape."""
-    same_shape(m, x)
     return x
 
 
@@ -354,7 +342,6 @@ class ElimIdentity(RewritePass):
         reshape_to_same_shape,
         flatten_of_matrix,
         expand_by_ones,
-        expand_to_same_shape,
         slice_of_everything,
         pad_by_nothing,
         tile_once,

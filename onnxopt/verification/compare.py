@@ -109,8 +109,10 @@ def evidence(value: Any) -> Evidence | None:
 def is_dull(value: Any) -> bool:
     """Is it empty, or floats that are all the same, or all at two bounds: what nothing is detected in, is cut off at
     zero, or saturates?"""
-    if not isinstance(value, np.ndarray) or (value.size and value.dtype.kind != "f"):
+    if not isinstance(value, np.ndarray):
         return isinstance(value, list) and not value
+    if value.dtype.kind != "f":
+        return not value.size
     for part in (value.reshape(-1)[:_FEW], value):  # most are found lively by their first elements
         low, high = part.min(initial=np.inf), part.max(initial=-np.inf)
         two = part.size > _TWO_BOUNDS and bool(((part == low) | (part == high)).all())

@@ -115,7 +115,15 @@ g (float[1, s, w] q, float[1, t, w] k, float[1, t, w] v) => (float[a, b, c] y)
 SCORES = """<ir_version: 11, opset_import: ["" : 23]>
 g (float[1, 2, s, 4] q, float[1, 2, t, 4] k, float[1, 2, t, 4] v) => (float[a, b, c, d] y)
 { o, , , z = Attention (q, k, v)  y = Relu (z) }"""
-WIDE = {"w": 8, "s": 3, "t": 5}
+EINSUM = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) { y = Einsum <equation = "ij,ij->ij"> (x, w) }"""
+RANGE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n] x) => (float[a] y) <float start = {0.1}, float limit = {0.6}, float delta = {0.1}>
+{ y = Range (start, limit, delta) }"""
+CONV = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
+{ y = ConvTranspose <strides = [3], output_shape = [5]> (x, w) }"""
+WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +135,15 @@ WIDE = {"w": 8, "s": 3, "t": 5}
         (POOL % (6, 5, 2, 2, 0, 0, 0, 0), True),
         (POOL.replace("kernel", 'auto_pad = "SAME_UPPER", kernel') % (6, 5, 3, 3, 0, 0, 0, 0), False),
         (POOL.replace("kernel", "dilations = [2, 2], kernel") % (6, 5, 2, 2, 1, 1, 1, 1), True),
+        (
+            POOL.replace("kernel", 'dilations = [2, 2], auto_pad = "SAME_LOWER", kernel') % (6, 5, 2, 2, 0, 0, 0, 0),
+            False,
+        ),
         (POOL.replace("MaxPool", "AveragePool") % (3, 3, 2, 2, 1, 1, 1, 1), False),
+        (EINSUM % "n", True),
+        (EINSUM % "m", False),
+        (RANGE, False),
+        (CONV, False),
         (STFT % "", False),
         (STFT % " <onesided = 1>", True),
         (ATTENTION, False),
@@ -147,3 +163,51 @@ def test_where_onnx_says_something_else(text: str, known: bool) -> None:
     dims = types.shape(read_model(model).graph.outputs[0])
     assert (dims is not None and any(isinstance(d, int) for d in dims[1:])) == known
     assert dims is None or is_so(dims, array, WIDE)
+
+
+VALUES = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[%s] x) => (int64[r] y) <int64 zero = {0}, int64[1] first = {0}, int64 last = {-1}, float16[1] half = {1}>
+{ s = Shape (x) %s y = Shape (f) }"""
+FILL = "f = ConstantOfShape <value = float[1] {1}> (c)"
+
+
+@pytest.mark.parametrize("dims", ["2, 300, 2049", "a, b, c"])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        f"n = Cast <to = 2> (s) c = Cast <to = 7> (n) {FILL}",
+        f"n = Cast <to = 9> (s) c = Cast <to = 7> (n) {FILL}",
+        f"n = Cast <to = 10> (s) c = Cast <to = 7> (n) {FILL}",
+        f"n = CastLike (s, half) c = Cast <to = 7> (n) {FILL}",
+        f"u = Unsqueeze (s, first) c = Gather (u, last) {FILL}",
+        f"u = Unsqueeze (s, first) c = Gather (u, zero) {FILL}",
+    ],
+    ids=["a byte", "a truth value", "float16", "like float16", "the last row", "the first row"],
+)
+def test_what_becomes_of_a_shape_is_what_onnxruntime_computes(nodes: str, dims: str) -> None:
+    """onnx's own propagation of values takes it through any Cast, and a matrix for a vector."""
+    model = parser.parse_model(VALUES % (dims, nodes))
+    settings = rt.SessionOptions()
+    settings.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    feeds = {"x": np.ones((2, 300, 2049), np.float32)}
+    indexed = from_proto(ModelProto.FromString(model.SerializeToString()))
+    optimize_model(indexed, OptimizeOptions(level=1))
+    a, b = (
+        rt.InferenceSession(m.SerializeToString(), settings, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+        for m in (model, write_model(indexed))
+    )
+    assert list(a) == list(b)
+
+
+@pytest.mark.parametrize(
+    "text", ["g (float[a, minus] x) => (float[r, c] y)", "g (float[a, b] x) => (float[r, minus] y)"]
+)
+def test_a_negative_size_is_a_dynamic_one(text: str) -> None:
+    body = "<int64[4] pads = {0, 1, 0, 1}> { p = Pad (x, pads) y = Concat <axis = 1> (p, p) }"
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text} {body}')
+    for info in (model.graph.input[0], model.graph.output[0]):
+        dim = info.type.tensor_type.shape.dim[1]
+        if dim.dim_param.startswith("minus"):
+            dim.dim_value = -1
+    dims = types.shape(read_model(model).graph.outputs[0])
+    assert dims is None or not isinstance(dims[1], int)

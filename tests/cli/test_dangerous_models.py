@@ -20,8 +20,6 @@ import psutil
 import pytest
 from onnx import parser
 
-from onnxopt.analysis import inference, types
-from onnxopt.io import from_proto
 from tests.cli.conftest import SCRIPT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits of a test")
@@ -118,15 +116,13 @@ def test_inference_and_folding_keep_within_memory(name: str, run: Run, save: Sav
     assert run("stats", model).returncode == 0
 
 
-def test_inference_without_a_limit_of_the_system(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors that are seen to be long are not followed."""
-    monkeypatch.setattr(inference, "IS_LIMITED", False)
-    monkeypatch.setattr("onnxopt.worker.limits.IS_LIMITED", False)
-    model = from_proto(onnx.load(save(GROWING["range"])))
-    types.infer(model)
-    (add,) = (node for node in model.graph if node.op == "Add")
-    assert not model.values_fit
-    assert types.shape(add.output) == ("n", 4)
+def test_steps_as_large_as_integers_get(run: Run, save: Save) -> None:
+    """onnx's own propagation of values dies of them."""
+    model = save(f"""<{SMALLEST},
+    int64[1] start = {{0}}, int64[1] end = {{3}}, int64[1] step = {{9223372036854775807}}, int64[1] axis = {{0}}>
+    {{ a = Shape (x) c = Slice (a, start, end, axis, step) {FOLD} }}""")
+    found = run("optimize", model, "out.onnx")
+    assert found.returncode == 0, found.stderr
 
 
 @pytest.mark.parametrize("squared", [True, False])

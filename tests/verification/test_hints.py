@@ -224,6 +224,7 @@ def test_inputs_on_another_scale(text: str, wrong: tuple[str, str], tmp_path: Pa
 )  # fmt: skip
 def test_what_says_little(values: list[float], dull: bool) -> None:
     assert is_dull(np.array(values, np.float32)) == dull
+    assert is_dull(np.ones(len(values), np.int64)) == (not values)
 
 
 def test_outputs_that_are_always_empty_are_no_evidence(tmp_path: Path) -> None:

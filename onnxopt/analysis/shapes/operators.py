@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.analysis.shapes.sizes import Found, axis_of, product
+from onnxopt.analysis.misread import pads_undilated
+from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.symbolic import Size, divide, quotient
 from onnxopt.graph.node import Node
 
@@ -76,7 +77,7 @@ def _conv_transpose(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 def _pool(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, kernel = s.shape(n.input(0)), n.attr("kernel_shape")
-    if x is None or not kernel or len(kernel) != len(x) - 2:
+    if x is None or not kernel or len(kernel) != len(x) - 2 or pads_undilated(n):
         return None
     dims = (*x[:2], *_windows(n, x[2:], kernel))
     return [dims] * len(n.outputs)
@@ -167,14 +168,14 @@ def _einsum(s: ShapeData, n: Node) -> list[Found | None] | None:
     terms, arrow, result = text.partition("->")
     if not arrow or "." in text:
         return None
-    sizes: dict[str, Size] = {}
+    sizes: dict[str, Size | None] = {}
     for term, v in zip(terms.split(","), n.inputs, strict=False):
         dims = s.shape(v)
         if dims is None or len(dims) != len(term):
             return None
         for letter, d in zip(term, dims):
-            if sizes.get(letter, 1) == 1:  # one may broadcast
-                sizes[letter] = d
+            known = sizes.get(letter, 1)
+            sizes[letter] = None if known is None else broadcast([(known,), (d,)])[0]
     return [tuple(sizes.get(letter) for letter in result)]
 
 
