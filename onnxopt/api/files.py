@@ -76,7 +76,7 @@ def optimize_file(
         phases[name] = now - clock
         clock = now
 
-    if check_result and passes.passes and verifier is None:
+    if check_result and verifier is None and not options.only_copy:
         asked = verify_options or VerifyOptions(limit=options.limits.memory)
         from onnxopt.verification import Verifier
 

@@ -61,6 +61,13 @@ class OptimizeOptions:
     excluded: tuple[Site, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
+    @property
+    def only_copy(self) -> bool:
+        """Is nothing asked for but a copy? A model that comes out otherwise is verified."""
+        passes = self.level if self.pipeline is None else self.pipeline.strip()
+        sizes = self.dims or self.shapes
+        return not (passes or self.extra or self.dtype or sizes or self.target_opset or self.inline_functions)
+
     def load(self, source: str | Path) -> Model:
         """The model in a file, as these options want it read. Raises ModelError and UsageError."""
         return load(

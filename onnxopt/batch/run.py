@@ -99,7 +99,7 @@ def _optimized(
     counts = _counts() if job.stats else None
     counting = [counts] if counts is not None else []
     verifier = None
-    if job.verify_options is not None and (job.options.level or job.options.pipeline or job.options.dtype):
+    if job.verify_options is not None and not job.options.only_copy:
         verifier = Verifier(source, job.verify_options, spare=judge)
     report = optimize_or_roll_back(
         source,

@@ -137,6 +137,11 @@ class Interrupted(OnnxOptError):
         super().__init__("interrupted", hint)
 
 
+def tell_failure(telling: Telling, source: str, destination: str, error: OnnxOptError) -> None:
+    """What build systems are told where IN OUT came to no report."""
+    tell(telling, [Outcome(source, destination, "failed", error.exit_code, error.message, error.hint)])
+
+
 def _say(outcome: Outcome, verbose: int) -> None:
     """What came of a model, as plain lines; where it is asked for, also what the passes did."""
     from onnxopt.plaintext import cleaned

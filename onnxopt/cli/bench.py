@@ -9,7 +9,7 @@ import click
 
 from onnxopt.cli.feeds import input_option
 from onnxopt.cli.files import blaming_files, json_text
-from onnxopt.cli.options import dim_option, limit_option, provider_option, seed_option, timeout_option
+from onnxopt.cli.options import Number, dim_option, limit_option, provider_option, seed_option, timeout_option
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
@@ -23,7 +23,7 @@ from onnxopt.errors import UsageError
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
 @click.option("--runs", type=click.IntRange(1), help="Runs of each model. [default: what --seconds allow]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Measure for so long. [default: 5]")
+@click.option("--seconds", type=Number(0, min_open=True), help="Measure for so long. [default: 5]")
 @click.option(
     "--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs after each opening that do not count."
 )

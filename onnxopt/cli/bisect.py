@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onnxopt.cli.feeds import verify_dim_option
-from onnxopt.cli.options import make_options, pipeline_options, seed_option
+from onnxopt.cli.options import make_options, pipeline_options, seed_option, tolerance_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 
@@ -16,10 +16,7 @@ from onnxopt.cli.say import say
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @pipeline_options
-@click.option(
-    "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
-)
-@click.option("--atol", type=float, help="Largest absolute difference.")
+@tolerance_options
 @verify_dim_option
 @seed_option
 @click.option(

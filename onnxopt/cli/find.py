@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.cli.files import json_text
+from onnxopt.cli.options import Number
 from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.errors import UsageError
 
@@ -26,7 +27,7 @@ _LARGE = 20_000  # nodes of a model, of which nothing is inferred to show shapes
 @click.option("--overlapping", is_flag=True, help="Also matches that share nodes with an earlier one.")
 @click.option("--match-placeholder", is_flag=True, help="Only matches whose variables are inputs of their graph.")
 @click.option("--ignore-literals", is_flag=True, help="Do not compare attributes and constants.")
-@click.option("--tolerance", type=float, default=0.0, help="Floats are equal that differ by so much of their size.")
+@click.option("--tolerance", type=Number(0), default=0.0, help="Floats are equal that differ by so much of their size.")
 @click.option("--exact", is_flag=True, help="Attributes that are not written have their defaults.")
 @click.option("--single-use", is_flag=True, help="Results in between are used nowhere else.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -20,6 +20,7 @@ from onnxopt.cli.options import (
     pipeline_options,
     seed_option,
     timeout_option,
+    tolerance_options,
 )
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.single import Single
@@ -98,10 +99,7 @@ if TYPE_CHECKING:
 @click.option("--no-verify", is_flag=True, help="Do not compare the result with the original.")
 @input_option("Verify with this input.")
 @verify_dim_option
-@click.option(
-    "--rtol", type=float, help="Largest difference, relative to an output's range. [default: what rounding explains]"
-)
-@click.option("--atol", type=float, help="Largest absolute difference.")
+@tolerance_options
 @seed_option
 @timeout_option("verification")
 @memory_option
@@ -179,6 +177,8 @@ def optimize(
 
     if no_verify and (inputs or verify_dims or rtol is not None or atol is not None):
         raise UsageError("--no-verify contradicts --input, --verify-dim, --rtol and --atol", "leave one of them out")
+    if no_verify and strict:
+        raise UsageError("--strict contradicts --no-verify", "leave one of them out")
     if strict and allow_unverified:
         raise UsageError("--strict contradicts --allow-unverified", "leave one of them out")
     if backup and not in_place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,16 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer cli
             return int(float(number) * _UNITS[unit])
         except ValueError:
             self.fail(f"{value!r} is not a number of bytes, like 65536 or 4M", param, ctx)
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: NaN is out of none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -119,7 +130,7 @@ def timeout_option(of: str) -> Callable[[Any], Any]:
     """`of`: what may take so long."""
     return click.option(
         "--timeout",
-        type=click.FloatRange(0, min_open=True),
+        type=Number(0, min_open=True),
         default=600.0,
         show_default=True,
         help=f"Seconds that {of} may take.",
@@ -130,8 +141,25 @@ provider_option = click.option(
     "--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]"
 )
 seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the random values that inputs are given."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random values that inputs get."
 )
+
+
+def tolerance_options(function: F) -> F:
+    """`--rtol` and `--atol`, which are None where not given."""
+    return apply_all(
+        [
+            click.option(
+                "--rtol",
+                type=Number(0),
+                help="Largest difference, relative to an output's range. [default: what rounding explains]",
+            ),
+            click.option("--atol", type=Number(0), help="Largest absolute difference."),
+        ],
+        function,
+    )
+
+
 limit_option = click.option(
     "--memory",
     "limit",
@@ -239,7 +267,7 @@ def pipeline_options(function: F) -> F:
             limit_option,
             click.option(
                 "--work",
-                type=click.FloatRange(0, min_open=True),
+                type=Number(0, min_open=True),
                 default=Limits.work,
                 show_default=True,
                 metavar="SECONDS",

@@ -13,6 +13,7 @@ from onnxopt.cli.options import make_options
 from onnxopt.cli.say import say
 from onnxopt.cli.telling import Telling
 from onnxopt.cli.watching import Recorder, Watch
+from onnxopt.errors import OnnxOptError
 from onnxopt.record import record
 
 if TYPE_CHECKING:
@@ -47,6 +48,17 @@ class Single:
     def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
         """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
         what `optimize_file` raises."""
+        try:
+            return self._whole_or_cut(source, destination, called)
+        except OnnxOptError as e:
+            if self.telling.wanted and not hasattr(e, "report"):  # of which nobody was told yet
+                from onnxopt.cli.batch import tell_failure
+
+                a, b = called or (str(source), str(destination))
+                tell_failure(self.telling, a, b, e)
+            raise
+
+    def _whole_or_cut(self, source: Path, destination: Path, called: tuple[str, ...]) -> int:
         cut: tuple[Path, Extraction] | None = None
         with ExitStack() as stack:
             if self.inputs or self.outputs:

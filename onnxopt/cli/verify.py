@@ -11,7 +11,15 @@ import click
 
 from onnxopt.cli.completing import names
 from onnxopt.cli.files import blaming_files, json_text
-from onnxopt.cli.options import dim_option, limit_option, memory_option, provider_option, seed_option, timeout_option
+from onnxopt.cli.options import (
+    dim_option,
+    limit_option,
+    memory_option,
+    provider_option,
+    seed_option,
+    timeout_option,
+    tolerance_options,
+)
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
@@ -44,8 +52,7 @@ if TYPE_CHECKING:
     help="Run on this data: a folder of .npy files named as the inputs, an .npz file, onnx's test data "
     "(input_0.pb, …, or a folder of test_data_set_0, …); NAME=FILE.npy gives one input its value in every case.",
 )
-@click.option("--rtol", type=click.FloatRange(0), help="Largest difference, relative to an output's range.")
-@click.option("--atol", type=click.FloatRange(0), help="Largest absolute difference.")
+@tolerance_options
 @dim_option("several sizes, one after the other", "--verify-dim")
 @click.option("--pieces", is_flag=True, help="Look inside, piece by piece, even where the outputs agree.")
 @memory_option

@@ -37,6 +37,13 @@ def find_schema(op: str, opset: int) -> onnx.defs.OpSchema | None:
         return None
 
 
+def newer(opset: int) -> str:
+    """What is to be said of an opset that the installed onnx does not have; its operators are taken for the last ones
+    that it has. Empty for others."""
+    known = onnx.defs.onnx_opset_version()
+    return f"the model is of opset {opset}, the installed onnx knows up to {known}" if opset > known else ""
+
+
 @cache
 def _defaults(op: str, opset: int) -> dict[str, Any]:
     schema = find_schema(op, opset)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
+from typing import Final
 
 from onnxopt.analysis import types
 from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError, UsageError
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.graph.schema import newer
 from onnxopt.pipeline.analyses import carry_over
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.boundary import check_model
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass
+
+_LAST: Final = 3  # passes that an error names
 
 
 def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineReport:
@@ -31,6 +35,8 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         return ctx.report
     with ctx.fork() as ctx:
         report = ctx.report = PipelineReport(nodes_before=model.node_count())
+        if warning := newer(model.opsets.get("", 0)):
+            report.warnings.append(warning)
         start = time.perf_counter()
         for instrument in ctx.instruments:
             instrument.begin(model)
@@ -167,8 +173,8 @@ def _ask(p: Pass, model: Model) -> None:
 
 
 def _after(ctx: PassContext) -> str:
-    """The passes before, each once, in the order of their last runs."""
-    names = list(dict.fromkeys(reversed(ctx.history)))[::-1]
+    """The last passes before."""
+    names = list(dict.fromkeys(reversed(ctx.history)))[:_LAST][::-1]
     return f" (after {', '.join(names)})" if names else ""
 
 

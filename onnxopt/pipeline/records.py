@@ -41,8 +41,8 @@ class PassReport:
 class PipelineReport:
     """All passes of a run, in order of first execution; those that did not run, with the reason.
 
-    `rounds`: how often a Fixpoint went through its passes. `warnings`: failures of checks that were suppressed.
-    `left_out`: single matches that the context excluded, and that were there.
+    `rounds`: how often a Fixpoint went through its passes. `warnings`: what is odd about the model, failures of checks
+    that were suppressed. `left_out`: single matches that the context excluded, and that were there.
     """
 
     rounds: int = 0

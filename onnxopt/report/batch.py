@@ -8,7 +8,7 @@ from typing import Any, Final
 from onnxopt.plaintext import cleaned
 from onnxopt.report import kept, places
 from onnxopt.report import verdict as judged
-from onnxopt.report.plain import left_out, size
+from onnxopt.report.plain import left_out, size, warnings
 
 MARK: Final = {"failed": "✗", "would change": "!"}
 
@@ -18,7 +18,7 @@ def lines(outcome: dict[str, Any]) -> Iterator[str]:
     outcome = cleaned(outcome)
     yield _line(outcome)
     if outcome["report"] is not None:
-        yield from (f"  {text}" for text in kept.lines(outcome["report"]))
+        yield from (f"  {text}" for text in (*kept.lines(outcome["report"]), *warnings(outcome["report"])))
     yield from (f"  {text}" for text in places_of(outcome))
 
 
@@ -27,7 +27,8 @@ def _line(outcome: dict[str, Any]) -> str:
     if outcome["report"] is None:
         return f"✗ {outcome['message'] or outcome['source']}"
     parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}, {outcome['status']}"]
-    parts += [outcome["message"]] if outcome["message"] else [verdict(outcome), note(outcome)]
+    message = outcome["message"].removeprefix(f"{outcome['source']}: ")
+    parts += [message] if message else [verdict(outcome), note(outcome)]
     return ", ".join(p for p in parts if p)
 
 

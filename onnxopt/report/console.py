@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onnxopt.plaintext import cleaned
 from onnxopt.report import kept, places, verdict
-from onnxopt.report.plain import change, did_not_run, pass_hits, statistics, summary
+from onnxopt.report.plain import change, did_not_run, pass_hits, statistics, summary, warnings
 from onnxopt.report.plain import verdict as outcome
 from onnxopt.report.terminal import show
 
@@ -50,6 +50,7 @@ def render(report: dict[str, Any], verbose: int = 0) -> RenderableType:
     parts = _details(report, verbose)
     if not verbose:
         parts += [Text(line, "yellow") for line in kept.lines(report)]
+    parts += [Text(line, "yellow") for line in warnings(report)]
     name, _, rest = summary(report).partition(": ")
     parts.append(Text.assemble((name, "bold"), ": ", rest))
     found = report.get("verification")

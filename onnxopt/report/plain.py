@@ -16,6 +16,7 @@ def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     yield from details(report, verbose)
     if not verbose:
         yield from kept.lines(report)
+    yield from warnings(report)
     yield summary(report)
     found = report.get("verification")
     if found is not None and verbose:
@@ -45,6 +46,11 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
 
 
+def warnings(report: dict[str, Any]) -> list[str]:
+    """What is odd, of which nobody asked."""
+    return [f"! {text}" for text in report["pipeline"]["warnings"]]
+
+
 def pass_hits(p: dict[str, Any]) -> int:
     return sum(rule["hits"] for rule in p["rules"].values()) if p.get("changed", True) else 0
 
@@ -63,7 +69,9 @@ def statistics(p: dict[str, Any]) -> dict[str, int]:
 def summary(report: dict[str, Any]) -> str:
     """`out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`."""
     before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
-    nodes = f"{after:,} nodes, unchanged" if before == after else f"{before:,} → {after:,} nodes"
+    nodes = f"{before:,} → {after:,} nodes"
+    if before == after:
+        nodes = f"{after:,} nodes" if report["changed"] else f"{after:,} nodes, unchanged"
     share = f" ({(after - before) / before:+.0%})" if before and after != before else ""
     sizes = f"{size(report['bytes_before'])} → {size(report['bytes_after'])}"
     return f"{report['destination'] or report['source']}: {nodes}{share}, {sizes}, {report['seconds']:.2f} s"
@@ -75,8 +83,10 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
     if found is None:
         if report["changed"]:
             return ["! not verified: --no-verify"]
+        if report["pipeline"]["nodes_before"] != report["pipeline"]["nodes_after"]:
+            return ["nothing else to do"]
         same = report["bytes_before"] == report["bytes_after"]
-        return [f"nothing to do: {'the bytes are the same' if same else 'only the metadata are new'}"]
+        return [f"nothing to do: {'the bytes are the same' if same else 'no node and no weight is new'}"]
     return [*judged.lines(found, verbose)]
 
 

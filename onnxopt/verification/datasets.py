@@ -76,7 +76,11 @@ def _number(path: Path) -> tuple[int, str]:
 
 def read_array(name: str, file: Path, plan: Plan) -> Any:
     """The value of input `name` in an .npy file. Raises UsageError."""
-    return fitting(name, _load(file), plan, file)
+    value = _load(file)
+    if not isinstance(value, np.ndarray):
+        value.close()
+        raise UsageError(f"{file} holds several arrays, the input `{name}` takes one", "write it with numpy.save")
+    return fitting(name, value, plan, file)
 
 
 def _load(file: Path) -> Any:

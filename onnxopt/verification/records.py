@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, field, replace
 from typing import Any, Final
 
+from onnxopt.errors import UsageError
 from onnxopt.record import record
 
 # The verdicts. The first five let a result be used.
@@ -51,6 +53,15 @@ class VerifyOptions:
     provider: str = ""
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for numbers that nothing could be held against."""
+        for name in ("rtol", "atol", "seed"):
+            number = getattr(self, name)
+            if number is not None and not 0 <= number < math.inf:
+                raise UsageError(f"{name} is {number!r}", "it is 0 or more, and finite")
+        if not 0 < self.timeout < math.inf:
+            raise UsageError(f"timeout is {self.timeout!r}", "it is a number of seconds")
 
     def share(self, limit: int) -> VerifyOptions:
         """The same for a worker of so many bytes (0: no limit), whose models leave it room."""

@@ -117,11 +117,16 @@ def _agreement(verdict: Verification) -> str:
     return f"largest difference {whole}"
 
 
+def worst_of(cases: Sequence[CaseRecord]) -> tuple[CaseRecord, OutputRecord] | None:
+    """The output that differs most, and in which case; None where all agree."""
+    bad = [(c, o) for c in cases for o in c.outputs if not o.ok]
+    return max(bad, key=lambda pair: pair[1].max_rel, default=None)
+
+
 def _accusation(verdict: Verification, sizes: bool) -> str:
-    bad = [(c, o) for c in verdict.cases for o in c.outputs if not o.ok]
-    text = ""
-    if bad:
-        case, output = max(bad, key=lambda pair: pair[1].max_rel)
+    worst, text = worst_of(verdict.cases), ""
+    if worst is not None:
+        case, output = worst
         dims = ", ".join(f"{k}={v}" for k, v in case.dims.items()) if sizes else ""
         text = f"output `{output.name}` {output.note}" + (f" ({dims})" if dims else "")
         noise = verdict.noise.get(output.name)
@@ -131,7 +136,7 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
         place = verdict.places[0]
         more = f" and {len(verdict.places) - 1} more" if len(verdict.places) > 1 else ""
         text += ("; " if text else "") + f"it goes wrong at `{place.value}`{more}"
-        if not bad:
+        if worst is None:
             text += f", which {place.record.note}"
     return text or verdict.message
 

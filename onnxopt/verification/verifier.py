@@ -164,7 +164,7 @@ class Verifier:
         return None
 
     def _judge(self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> None:
-        from onnxopt.verification.verdict import conclude, is_unexplained, word
+        from onnxopt.verification.verdict import conclude, is_unexplained, word, worst_of
 
         compared = [c for c in cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
@@ -194,9 +194,9 @@ class Verifier:
             session.opened = session.opened._replace(around=session.call("around"))
         word(verdict, [*weak.values(), *untaken.values()], opened=session.opened, declared=self.declared)
         if verdict.status == DIFFERENT:
-            wrong = next((c for c in compared if any(not o.ok for o in c.outputs)), None)
-            if self.stepwise and wrong is not None:
-                verdict.message = f"case {wrong.name}: {verdict.message}"
+            worst = worst_of(compared)
+            if self.stepwise and worst is not None:
+                verdict.message = f"case {worst[0].name}: {verdict.message}"
             verdict.hint = "" if self.stepwise else _REPORT
         elif session.alive and (why := session.call("optimized")):
             self._stop(verdict, DIFFERENT, why, "" if self.stepwise else _REPORT)

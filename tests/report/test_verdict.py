@@ -92,7 +92,11 @@ def test_no_name_moves_the_cursor(name: str) -> None:
     for line in verdict.lines(cleaned(parted | {"message": name, "hint": name}), 1):
         assert line.isprintable()
     report = {"verification": parted | {"message": name}, "rolled_back": []}
-    report |= {"pipeline": {"nodes_before": 1, "nodes_after": 1, "passes": []}, "bytes_before": 1, "bytes_after": 1}
+    report |= {
+        "pipeline": {"nodes_before": 1, "nodes_after": 1, "passes": [], "warnings": [name]},
+        "bytes_before": 1,
+        "bytes_after": 1,
+    }
     outcome = {"source": "m.onnx", "destination": "o.onnx", "status": "failed", "code": 1, "report": report}
     outcome |= {"message": f"m.onnx: {name}", "hint": name, "seconds": 0.0}
     texts = [*batch.lines(outcome), *batch.markdown([outcome]).split("\n"), *workflow_commands([outcome])]
