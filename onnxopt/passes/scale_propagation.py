@@ -123,8 +123,10 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
             others.append(_Scaled(node, x, [mine._replace(array=array), *edits]))
     changed: set[Node] = set()
     for w, together in found.items():
-        nodes = {n for s in together for n in (s.node, s.x.producer, *(e.node for e in s.edits)) if n is not None}
-        alone = len({s.edits[0].node for s in together}) == len(together) and changed.isdisjoint(nodes)
+        each = [{s.node, s.x.producer, *(e.node for e in s.edits)} for s in together]
+        nodes = {n for ns in each for n in ns if n is not None}
+        # What one of them edits or removes, no other does: all were computed from the graph as it is.
+        alone = sum(map(len, each)) == len(nodes) and changed.isdisjoint(nodes)
         if len(together) == len(w.users) and alone and ctx.spend("propagated", at=together[0].node):
             scaled = graph.constant(together[0].edits[0].array, w.name, together[0].edits[0].node)
             for s in together:
@@ -220,12 +222,14 @@ def _pads_zeros(node: Node) -> bool:
 
 
 def _all(parts: list[list[_Edit] | None]) -> list[_Edit] | None:
+    """The edits of all parts. Those of one input twice would undo each other: each is made of what was there; two parts
+    of one Split lead to the same weights."""
     edits: list[_Edit] = []
     for part in parts:
         if part is None:
             return None
         edits += part
-    return edits
+    return edits if len({(e.node, e.place) for e in edits}) == len(edits) else None
 
 
 def _keeps_last(node: Node) -> bool:
