@@ -353,14 +353,25 @@ def _down(node: Node, factor: Array) -> list[_Edit] | None:
         if reader.op == "Transpose":
             perm = list(reader.attr("perm") or range(len(shape))[::-1])
             axis = perm.index(axis)
-        elif not _keeps_axis(reader, axis) or not (numbers > 0).all():
+        elif not _keeps_axis(reader, axis, len(shape)) or not (numbers > 0).all():
             return None
     return None
 
 
-def _keeps_axis(node: Node, axis: int | None) -> bool:
-    """Does the result, along `axis`, come from the same elements, and keep a positive factor?"""
-    return node.op in _ELEMENTWISE or _pads_zeros(node) or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
+def _keeps_axis(node: Node, axis: int | None, rank: int) -> bool:
+    """Does the result, along `axis` of `rank`, come from the same elements, and keep a positive factor?"""
+    if _pads_zeros(node):
+        return axis not in _padded_axes(node, rank)
+    return node.op in _ELEMENTWISE or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
+
+
+def _padded_axes(node: Node, rank: int) -> set[int]:
+    """Those along which a Pad moves what is there: all where nobody knows."""
+    pads, axes = node.input(1), node.input(3)
+    if pads is None or not pads.constant or not (axes is None or axes.constant):
+        return set(range(rank))
+    among = range(rank) if axes is None else [int(a) % rank for a in axes.array.reshape(-1)]
+    return {a for a, begin, end in zip(among, *pads.array.reshape(2, -1)) if begin or end}
 
 
 def _readers(value: Value) -> Iterator[tuple[Node, int]]:
