@@ -183,6 +183,9 @@ def _up(value: Value | None, reader: Node, factor: Array, reach: _Reach) -> list
         return None
     if node.graph is not reader.graph or node.has_references:
         return None
+    shape = types.shape(value)
+    if factor.ndim and (not shape or shape[-1] != factor.size):
+        return None  # it is widened behind: its weights are not one per element of what is scaled
     inputs, reach = node.inputs, reach._replace(nodes=reach.nodes - 1)
     if node.op in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return _into_product(node, factor, reach)
