@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxopt.analysis.underflow import is_small
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
@@ -32,8 +33,8 @@ def output_channels(node: Node, w: Array) -> int:
 
 
 def scale_outputs(node: Node, w: Array, a: Array) -> Array:
-    """Weights that give `a` (one factor per output channel) times the result; float64, or exact products. Infinite
-    where these overflow."""
+    """Weights that give `a` (one factor per output channel) times the result; float64, or products rounded once.
+    Infinite where these overflow."""
     wide, a = _exact_operands(w, a)
     if node.op == "ConvTranspose":
         group = int(node.attr("group"))
@@ -42,7 +43,10 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
     elif node.op != "Gemm" or node.attr("transB"):
         a = a.reshape(-1, *[1] * (w.ndim - 1))
     with np.errstate(over="ignore"):
-        return np.asarray(wide * a).reshape(w.shape)
+        product = np.asarray(wide * a)
+    if product.dtype == np.float32 and is_small(product):
+        product = np.asarray(wide.astype(np.float64) * a)  # what is lost in float32 is for whoever rounds it to see
+    return product.reshape(w.shape)
 
 
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:

@@ -106,8 +106,8 @@ class ConvAddFolding(RewritePass):
     Applies when: the constant is one number, or one per output channel ([C,1,1] or [1,C,1,1] for images, [N] for
     Gemm), and nobody else reads the value in between. Also a constant factor on the input of a Conv.
     Keeps: the rank and shape of the result: [C] after a Conv of images is along the width, not the channels.
-    Not done: constants along other axes, quantized operators, division by zero, weights that overflow their type; the
-    last factor of a Gelu that is written out, which runtimes run as one operator: 4 % of HuBERT's time.
+    Not done: constants along other axes, quantized operators, division by zero, weights that overflow or underflow
+    their type; the last factor of a Gelu that is written out, which runtimes run as one operator: 4 % of HuBERT's time.
     """
 
     # After: what is computed twice is computed once, which weights of their own would hide.

@@ -134,7 +134,7 @@ class ConvBnFolding(RewritePass):
     padding or a Gemm, and constants after a BatchNormalization that stays. One that is written out as Sub, Mul, Div,
     Add folds by `conv-add-folding`.
     Keeps: shared weights (the fold makes a copy); the type of the weights: computed in float64, rounded once.
-    Not done: training mode, spatial = 0, quantized convolutions, weights that overflow their type.
+    Not done: training mode, spatial = 0, quantized convolutions, weights that overflow or underflow their type.
     """
 
     # After: what is computed twice is computed once, which weights of their own would hide.

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import linear, types
+from onnxopt.analysis.underflow import underflows
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -30,11 +31,12 @@ _REACH: Final = 24  # nodes looked at for one factor: what it meets it meets soo
 
 
 class _Edit(NamedTuple):
-    """Input `place` of `node` becomes `array`."""
+    """Input `place` of `node` becomes `array`; `lost` says what its type cannot hold of it."""
 
     node: Node
     place: int
     array: Array
+    lost: str = ""
 
     @property
     def old(self) -> Value:
@@ -67,7 +69,7 @@ class ScalePropagation(GraphPass):
     it, and it ends at a product, convolution, normalization or factor whose weights nobody else reads, or others that
     take the same factor: layers that share weights. Also the other way, a factor per channel in front of Transpose, Pad
     or pooling and a Conv or MatMul.
-    Not done: factors of zero, quantized operators, weights that overflow their type; the last factor of a
+    Not done: factors of zero, quantized operators, weights that overflow or underflow their type; the last factor of a
     normalization or Gelu that is written out does not travel on.
     """
 
@@ -91,8 +93,8 @@ class ScalePropagation(GraphPass):
                     edits = _down(node, factor)
                 if edits is None:
                     ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))
-                elif not all(np.isfinite(e.array).all() for e in edits):
-                    ctx.decline("propagated", "the folded constant overflows its type", repr(node))
+                elif lost := next((e.lost for e in edits if e.lost), ""):
+                    ctx.decline("propagated", lost, repr(node))
                 elif ctx.spend("propagated", at=node):
                     _carry_out(graph, _Scaled(node, x, edits))
         while _into_shared(graph, ctx):
@@ -114,7 +116,7 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
             continue
         edits = _up(x, node, factor.reshape(()), _Reach(_REACH, shared=True)) or []
         weights = [i for i, e in enumerate(edits) if _products(e.node, e.old)]
-        if len(weights) != 1 or not all(np.isfinite(e.array).all() for e in edits):
+        if len(weights) != 1 or any(e.lost for e in edits):
             continue
         mine = edits.pop(weights[0])
         others = found.setdefault(mine.old, [])
@@ -261,7 +263,10 @@ def _into(node: Node, index: int, factor: Array) -> list[_Edit] | None:
 
 def _edit(node: Node, index: int, wide: Array, like: Value) -> _Edit:
     with np.errstate(over="ignore"):
-        return _Edit(node, index, wide.astype(like.array.dtype))
+        array = wide.astype(like.array.dtype)
+    if not linear.is_finite(array):
+        return _Edit(node, index, array, "the folded constant overflows its type")
+    return _Edit(node, index, array, "the folded constant underflows its type" if underflows(wide, array) else "")
 
 
 def _own_weights(node: Node, index: int, shared: bool = False) -> Value | None:

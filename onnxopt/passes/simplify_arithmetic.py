@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxopt.analysis.underflow import underflows
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
@@ -54,7 +55,8 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.uf
     with np.errstate(all="ignore"):
         wide = function(a.astype(np.float64), b.astype(np.float64))
         narrow = wide.astype(a.dtype)
-    m.require(np.isfinite(wide).all() and (kind == "Add" or narrow.all()), "the constant is zero or not finite")
+    m.require(np.isfinite(wide).all() and (kind == "Add" or wide.all()), "the constant is zero or not finite")
+    m.require(kind == "Add" or not underflows(wide, narrow, each=True), "the folded constant underflows its type")
     result: Value = getattr(m.op, kind)(x, m.const(wide, like=a), like=m.anchor if m.anchor.op == kind else None)
     return result
 

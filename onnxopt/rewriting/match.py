@@ -12,6 +12,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.linear import is_finite
+from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -108,7 +109,8 @@ class Match:
     def const(self, array: Any, like: Array | Value | None = None, hint: str = "") -> Value:
         """A new constant, cast once to the type of `like` (an array or value).
 
-        Compute it wide: float64 for floats. Declines where that makes infinity, or the cast does, of what is finite.
+        Compute it wide: float64 for floats. Declines where that makes infinity, or the cast does, of what is finite,
+        and where the cast loses it to zero (`underflows`).
         """
         data = np.asarray(array)
         if like is not None:
@@ -116,6 +118,8 @@ class Match:
             wide, data = data, data if data.dtype == dtype else _cast(data, dtype)
             if data.dtype.kind == "f" and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
                 raise Declined("the folded constant overflows its type")
+            if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
+                raise Declined("the folded constant underflows its type")
         value = Value("", self.graph)
         value.constant = True
         value.array = data
