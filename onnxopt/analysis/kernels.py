@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis.slicing import cuts, indices
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, numpy_dtype, tensor_bytes
 
@@ -296,12 +297,15 @@ def _slice(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         starts, ends, axes, steps = node.attr("starts"), node.attr("ends"), node.attr("axes"), None
     if starts is None or ends is None:
         return None
+    found = cuts(starts, ends, axes, steps, x.ndim)
+    if found is None:
+        return None
     index = [slice(None)] * x.ndim
-    for i, axis in enumerate(axes if axes is not None else range(len(starts))):
-        start, end, step = starts[i], ends[i], steps[i] if steps is not None else 1
-        size = x.shape[axis]
-        stop = None if step < 0 and end < -size else end  # INT64_MIN with a negative step: to the front
-        index[axis] = slice(start, stop, step)
+    for axis, start, end, step in found:
+        taken = indices(start, end, step, x.shape[axis])
+        if taken is None:
+            return None
+        index[axis] = taken
     return [x[tuple(index)]]
 
 

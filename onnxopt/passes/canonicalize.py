@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxopt.analysis.slicing import cuts, indices
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -77,17 +78,14 @@ def dims_of_shape(m: Match, x: Value, indices: Array) -> Value:
 def slice_of_shape(m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Value:
     """Shape(x)[a:b:s] is a constant where the dims it takes are numbers."""
     dims = listed(m, m.node, x)
-    m.require(starts.size == 1 and ends.size == 1, "not along one axis")
-    step = int(steps.reshape(-1)[0]) if steps is not None else 1
-    picked = dims[slice_indices(int(starts.reshape(-1)[0]), int(ends.reshape(-1)[0]), step, len(dims))]
-    return m.const(np.array(numbers(m, picked), np.int64))
-
-
-def slice_indices(start: int, end: int, step: int, size: int) -> slice:
-    """ONNX's clamping of Slice (opset 10): INT64_MIN and INT64_MAX ends mean 'all the way'."""
-    if step < 0 and end < -size:
-        return slice(start, None, step)
-    return slice(start, end, step)
+    given = [None if a is None else a.reshape(-1).tolist() for a in (starts, ends, axes, steps)]
+    found = cuts(given[0] or [], given[1] or [], given[2], given[3], 1)
+    m.require(found, "not along one axis")
+    for _, start, end, step in found or []:
+        taken = indices(start, end, step, len(dims))
+        m.require(taken is not None, "runtimes differ in what it takes")
+        dims = dims[taken or slice(None)]
+    return m.const(np.array(numbers(m, dims), np.int64))
 
 
 @rewrite(op.Dropout(var("x"), ..., name="node"))

@@ -56,6 +56,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Slice", [F, ints(-1), ints(-(2**63)), ints(1), ints(-2)], {}),
     ("Slice", [F, ints(2**40), ints(-(2**40)), ints(1), ints(-1)], {}),
     ("Slice", [F, ints(1, 0), ints(2**63 - 1, -1)], {}),
+    ("Slice", [F, ints(-10), ints(-20), ints(1), ints(-1)], {}),
     ("Expand", [F[:, :1], ints(3, 1, 4)], {}),
     ("ConstantOfShape", [ints(2, 0, 3)], {}),
     ("Range", [np.array(5, np.int64), np.array(-4, np.int64), np.array(-2, np.int64)], {}),
@@ -114,6 +115,9 @@ def test_split_gives_all_parts() -> None:
         ("Max", [F, F], {}),  # which NaN wins
         ("ReduceSum", [F, ints(0)], {}),  # the order of a float sum
         ("Gather", [F, ints(9)], {}),
+        ("Slice", [F, ints(2), ints(2**63 - 1), ints(1), ints(-1)], {}),  # nothing, or everything
+        ("Slice", [F, ints(0), ints(1), ints(0, 1)], {}),
+        ("Slice", [F, ints(0, 0), ints(1, 1), ints(0, -2)], {}),
         ("Reshape", [F, ints(4, 2)], {}),
         ("Exp", [F], {}),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis.shapes.sizes import Found, axes_of, axis_of, broadcast, ints, product
+from onnxopt.analysis.slicing import cuts, indices
 from onnxopt.analysis.symbolic import Size, divide, is_nonnegative
 from onnxopt.graph.node import Node
 
@@ -99,26 +100,26 @@ def _slice(s: ShapeData, n: Node) -> Found | None:
     starts, ends = s.content(n.input(1)), s.content(n.input(2))
     if x is None or starts is None or ends is None:
         return None
-    given = n.input(3)
-    axes = list(range(starts.size)) if given is None else ints(s.content(given))
-    steps = [1] * starts.size if n.input(4) is None else ints(s.content(n.input(4)))
-    if axes is None or steps is None:
+    given = n.input(3), n.input(4)
+    axes, steps = (ints(s.content(v)) for v in given)
+    if any(v is not None and i is None for v, i in zip(given, (axes, steps))):
+        return None
+    found = cuts(starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), axes, steps, len(x))
+    if found is None:
         return None
     result: list[Size | None] = list(x)
-    for start, end, axis, step in zip(starts.reshape(-1), ends.reshape(-1), axes, steps, strict=True):
-        axis = axis_of(axis, len(x))
+    for axis, start, end, step in found:
         result[axis] = _extent(x[axis], start, end, step)
     return tuple(result)
 
 
 def _extent(size: Size, start: Size | None, end: Size | None, step: int) -> Size | None:
     """Elements of [start:end:step]; None where that depends on how they compare."""
-    if step != 1 or start is None or end is None:
-        if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-            return len(range(size)[slice(start, None if step < 0 and end < -size else end, step)])
-        return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(size)[start:end])
+        taken = indices(start, end, step, size)
+        return None if taken is None else len(range(size)[taken])
+    if step != 1 or start is None or end is None:
+        return None
     if isinstance(end, int) and end >= _ENDS:
         end = size
     if isinstance(end, int) and end < 0:

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis.shapes.sizes import axes_of, axis_of, ints, product
+from onnxopt.analysis.slicing import cuts, indices
 from onnxopt.analysis.symbolic import LARGEST, differs, divide
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
@@ -110,15 +111,16 @@ def _gathered(s: ShapeData, n: Node) -> Array | None:
 
 def _sliced(s: ShapeData, n: Node) -> Array | None:
     x = s.content(n.input(0))
-    parameters = [None if n.input(i) is None else ints(s.content(n.input(i))) for i in (1, 2, 3, 4)]
-    missing = any(n.input(i) is not None and p is None for i, p in zip((1, 2, 3, 4), parameters))
-    if x is None or missing or x.ndim != 1 or parameters[0] is None or parameters[1] is None:
+    starts, ends, axes, steps = (ints(s.content(n.input(i))) for i in (1, 2, 3, 4))
+    missing = any(n.input(i) is not None and given is None for i, given in ((3, axes), (4, steps)))
+    if x is None or missing or starts is None or ends is None:
         return None
-    if len(parameters[0]) != 1 or (parameters[2] is not None and parameters[2] not in ([0], [-1])):
+    found = [(axis, indices(a, b, t, x.shape[axis])) for axis, a, b, t in cuts(starts, ends, axes, steps, x.ndim) or ()]
+    if not found or any(taken is None for _, taken in found):
         return None
-    step = 1 if parameters[3] is None else parameters[3][0]
-    start, end = parameters[0][0], parameters[1][0]
-    return x[slice(start, None if step < 0 and end < -len(x) else end, step)]
+    for axis, taken in found:
+        x = x[(slice(None),) * axis + (taken,)]
+    return x
 
 
 def parts(s: ShapeData, n: Node) -> list[Array] | None:

@@ -1,0 +1,42 @@
+"""Which elements a Slice takes, as the standard clamps its bounds (Slice-13) and onnxruntime reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_INT_MAX: Final = ((1 << 31) - 1, (1 << 63) - 1)
+
+
+def cuts(
+    starts: Sequence[T], ends: Sequence[T], axes: Sequence[int] | None, steps: Sequence[int] | None, rank: int
+) -> list[tuple[int, T, T, int]] | None:
+    """(axis, start, end, step) of each axis that is cut; None for what is an error: lists of different lengths, an axis
+    that is not there or is given twice, a step of 0."""
+    count = len(starts)
+    axes, steps = range(count) if axes is None else axes, [1] * count if steps is None else steps
+    if not count == len(ends) == len(axes) == len(steps):
+        return None
+    if 0 in steps or not all(-rank <= a < rank for a in axes) or len({a % rank for a in axes}) < count:
+        return None
+    return list(zip((a % rank for a in axes), starts, ends, steps))
+
+
+def indices(start: int, end: int, step: int, size: int) -> slice | None:
+    """[start:end:step] of `size` elements, in bounds that Python reads alike; None where readers differ.
+
+    Backwards from before the front the standard takes the first element, Python none. Backwards to the largest integer
+    is nothing in the standard, everything in onnxruntime.
+    """
+    if step < 0 and end in _INT_MAX:
+        return None
+    if not size:
+        return slice(0, 0)
+    start, end = (i + size if i < 0 else i for i in (start, end))
+    step = max(-size, min(step, size))  # numpy multiplies with it
+    if step > 0:
+        return slice(max(0, min(start, size)), max(0, min(end, size)), step)
+    last = max(-1, min(end, size - 1))
+    return slice(max(0, min(start, size - 1)), None if last < 0 else last, step)
