@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.analysis.shapes.sizes import Found, axes_of, axis_of, broadcast, ints, product
+from onnxopt.analysis.shapes.sizes import Found, axes_of, axis_of, broadcast, ints, product, reduced
 from onnxopt.analysis.slicing import cuts, indices
 from onnxopt.analysis.symbolic import Size, divide, is_nonnegative
 from onnxopt.graph.node import Node
@@ -171,10 +171,10 @@ def _range(s: ShapeData, n: Node) -> Found | None:
 
 
 def _reduce(s: ShapeData, n: Node) -> Found | None:
-    x, axes = s.shape(n.input(0)), axes_of(s, n)
-    if x is None or axes is None:
+    x = s.shape(n.input(0))
+    at = reduced(s, n, len(x)) if x is not None else None
+    if x is None or at is None:
         return None
-    at = {axis_of(a, len(x)) for a in axes}
     if n.attr("keepdims", 1):
         return tuple(1 if i in at else d for i, d in enumerate(x))
     return tuple(d for i, d in enumerate(x) if i not in at)

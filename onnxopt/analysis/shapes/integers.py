@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.shapes.sizes import axes_of, axis_of, ints, product
+from onnxopt.analysis.shapes.sizes import axis_of, ints, product, reduced
 from onnxopt.analysis.slicing import cuts, indices
 from onnxopt.analysis.symbolic import LARGEST, differs, divide
 from onnxopt.graph.node import Node
@@ -170,8 +170,11 @@ def _filled_with(s: ShapeData, n: Node) -> Array | None:
 
 def _multiplied(s: ShapeData, n: Node) -> Array | None:
     x = s.content(n.input(0))
-    if x is None or x.ndim != 1 or None in x.tolist() or axes_of(s, n) not in (None, [0], [-1]):
+    at = reduced(s, n, x.ndim) if x is not None else None
+    if x is None or x.ndim != 1 or None in x.tolist() or at is None:
         return None
+    if not at:
+        return x
     total = _objects(product(x.tolist()))
     return total.reshape(1) if n.attr("keepdims", 1) else total
 

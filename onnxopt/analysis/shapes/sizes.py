@@ -48,6 +48,16 @@ def ints(content: Array | None) -> list[int] | None:
     return values if all(isinstance(v, int) for v in values) else None
 
 
+def reduced(s: ShapeData, n: Node, rank: int) -> set[int] | None:
+    """The axes that a Reduce goes over: all where none is given, unless it says that this means none."""
+    axes = axes_of(s, n)
+    if axes is None and n.input(1) is not None:
+        return None
+    if not axes:
+        return set() if n.attr("noop_with_empty_axes", 0) else set(range(rank))
+    return {axis_of(a, rank) for a in axes}
+
+
 def axes_of(s: ShapeData, n: Node) -> list[int] | None:
     given = n.attr("axes")
     return list(given) if given else ints(s.content(n.input(1)))
