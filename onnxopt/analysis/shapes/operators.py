@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.analysis.misread import pads_undilated
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
-from onnxopt.analysis.symbolic import Size, divide, quotient
+from onnxopt.analysis.symbolic import Size, divide, is_nonnegative, quotient
 from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:
@@ -44,7 +44,19 @@ def _windows(n: Node, sizes: tuple[Size, ...], kernel: list[int]) -> Iterator[Si
             yield None
         else:
             border = 0 if mode == "VALID" else pads[i] + pads[i + count]
-            yield quotient(size + (border - span + stride), stride)
+            # What has no element no runtime takes, nor Conv what no window fits into.
+            fits = n.op == "Conv" or border - span >= -1 or is_nonnegative(size + (border - span))
+            yield _places(size + (border - span), stride, fits)
+
+
+def _places(room: Size, stride: int, fits: bool) -> Size | None:
+    """One, and one more for each step in the room that a window leaves. Runtimes truncate: -1 of 2 is no step."""
+    if isinstance(room, int):
+        return (room // stride if room >= 0 else -(-room // stride)) + 1
+    constant = dict(room.terms).get((), 0)
+    if not fits and constant % stride and divide(room - constant, stride) is not None:
+        return None
+    return quotient(room + stride, stride)
 
 
 def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
