@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.ranges import LARGEST, fits
 from onnxopt.analysis.shapes.sizes import axis_of, ints, product, reduced
 from onnxopt.analysis.slicing import cuts, indices
-from onnxopt.analysis.symbolic import LARGEST, differs, divide
+from onnxopt.analysis.symbolic import differs, divide
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
 SMALL: Final = 64  # elements; what is larger is data, not a shape
-INTEGERS: Final = frozenset({TensorProto.INT64, TensorProto.INT32})
+INTEGERS: Final = frozenset(LARGEST)
+Rule = Callable[["ShapeData", Node], "Array | None"]
 
 
 def _shape_of(s: ShapeData, n: Node) -> Array | None:
@@ -50,18 +53,27 @@ def _cast(s: ShapeData, n: Node) -> Array | None:
         return None
     result = np.empty(x.shape, dtype=object)
     for i in np.ndindex(x.shape):
-        result[i] = _as_integer(x[i], to)
+        result[i] = int(x[i]) if isinstance(x[i], bool) else x[i]
     return result
 
 
-def _as_integer(element: Any, to: int) -> Any:
-    """A size fits 32 bits, which is what runtimes index with; other numbers have to be looked at."""
-    if isinstance(element, (bool, int)):
-        return int(element) if to == TensorProto.INT64 or abs(int(element)) < 1 << 31 else None
-    return element if to == TensorProto.INT64 or element is None or len(element.terms) == 1 else None
+def _of_its_type(rule: Rule) -> Rule:
+    """What may leave the range of its type is not known: it wraps around."""
+
+    def apply(s: ShapeData, n: Node) -> Array | None:
+        made, data_type = rule(s, n), types.dtype(n.output)
+        if made is None:
+            return None
+        result = np.empty(made.shape, dtype=object)
+        for i in np.ndindex(made.shape):
+            element: Any = made[i]
+            result[i] = element if element is not None and fits(element, data_type, s.is_counted) else None
+        return result
+
+    return apply
 
 
-def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[ShapeData, Node], Array | None]:
+def _arithmetic(function: Callable[[Any, Any], Any]) -> Rule:
     def apply(s: ShapeData, n: Node) -> Array | None:
         a, b = s.content(n.input(0)), s.content(n.input(1))
         if a is None or b is None:
@@ -69,8 +81,7 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[ShapeData, Nod
         x, y = np.broadcast_arrays(a, b)
         result = np.empty(x.shape, dtype=object)
         for i in np.ndindex(x.shape):
-            made = None if x[i] is None or y[i] is None else function(x[i], y[i])
-            result[i] = None if isinstance(made, int) and abs(made) >= LARGEST else made
+            result[i] = None if x[i] is None or y[i] is None else function(x[i], y[i])
         return result
 
     return apply
@@ -180,23 +191,23 @@ def _multiplied(s: ShapeData, n: Node) -> Array | None:
 
 
 CARRIED: Final = INTEGERS | {TensorProto.BOOL}
-CONTENTS: Final[dict[str, Callable[[ShapeData, Node], Array | None]]] = {
-    "Add": _arithmetic(lambda a, b: a + b),
-    "Cast": _cast,
+CONTENTS: Final[dict[str, Rule]] = {
+    "Add": _of_its_type(_arithmetic(lambda a, b: a + b)),
+    "Cast": _of_its_type(_cast),
     "Concat": _joined,
     "ConstantOfShape": _filled_with,
-    "Div": _arithmetic(_quotient),
+    "Div": _of_its_type(_arithmetic(_quotient)),
     "Equal": _arithmetic(_equal),
     "Gather": _gathered,
     "Identity": _handed_on,
-    "Mul": _arithmetic(lambda a, b: a * b),
-    "ReduceProd": _multiplied,
+    "Mul": _of_its_type(_arithmetic(lambda a, b: a * b)),
+    "ReduceProd": _of_its_type(_multiplied),
     "Reshape": _reshaped,
     "Shape": _shape_of,
     "Size": _size_of,
     "Slice": _sliced,
     "Squeeze": _reshaped,
-    "Sub": _arithmetic(lambda a, b: a - b),
+    "Sub": _of_its_type(_arithmetic(lambda a, b: a - b)),
     "Unsqueeze": _reshaped,
     "Where": _where,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -21,7 +22,7 @@ from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
-from onnxopt.analysis.symbolic import Expr, Size, TooComplex, symbol
+from onnxopt.analysis.symbolic import Expr, Monomial, Size, TooComplex, symbol
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
@@ -40,6 +41,7 @@ class ShapeData:
     dims: dict[Value, Dims] = field(default_factory=dict)
     contents: dict[Value, Array] = field(default_factory=dict)
     _symbols: dict[str, Expr] = field(default_factory=dict)
+    _counted: set[Monomial] = field(default_factory=set)
 
     def shape(self, v: Value | None) -> Dims | None:
         """The dims of `v`, None while its rank is unknown. What has no name gets one, which becomes a fact."""
@@ -65,6 +67,12 @@ class ShapeData:
                 found = np.array(v.array.tolist(), dtype=object).reshape(dims)
                 self.contents[v] = found
         return found
+
+    def is_counted(self, product: Monomial) -> bool:
+        """Are these the dims of one tensor, or some of them? Then their product is no more than its elements."""
+        if product not in self._counted and any(not Counter(product) - _symbols_of(d) for d in self.dims.values()):
+            self._counted.add(product)
+        return product in self._counted
 
     def sweep(self, graph: Graph) -> Iterator[Node]:
         """Visits the nodes of `graph` in order; yields each when what it makes is known."""
@@ -142,6 +150,12 @@ class ShapeData:
     def _like_inputs(self, node: Node) -> Found | None:
         shapes = [self.shape(v) for v in node.inputs if v is not None]
         return None if not shapes or any(s is None for s in shapes) else broadcast([s for s in shapes if s is not None])
+
+
+def _symbols_of(dims: Dims) -> Counter[str]:
+    """Those of which dims are products."""
+    products = (d.terms[0][0] for d in dims if isinstance(d, Expr) and len(d.terms) == 1)
+    return Counter(itertools.chain.from_iterable(products))
 
 
 def _is_function(node: Node) -> bool:
