@@ -42,7 +42,9 @@ def _unsqueeze(s: ShapeData, n: Node) -> Found | None:
     if x is None or axes is None:
         return None
     rank = len(x) + len(axes)
-    at = {axis_of(a, rank) for a in axes}
+    at = {axis_of(a, rank) for a in axes} & set(range(rank))
+    if len(at) < len(axes):
+        return None
     rest = iter(x)
     return tuple(1 if i in at else next(rest) for i in range(rank))
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
-from onnxopt.analysis.symbolic import Expr, Monomial, Size, TooComplex, symbol
+from onnxopt.analysis.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
@@ -30,7 +29,11 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import Array
 from onnxopt.record import record
 
+T = TypeVar("T")
+
 _unnamed = itertools.count()
+# A size is too complex, or these operands are an error at run time: attributes that miss, axes that are not there.
+_UNKNOWN: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
 
 @record(eq=False)
@@ -85,17 +88,20 @@ class ShapeData:
             return
         rule = RULES.get(node.op)
         if rule is not None and not (node.domain and _is_function(node)):
-            with suppress(TooComplex):
-                self._learn_all(node, rule(self, node) or [])
+            self._learn_all(node, self._ask(rule, node) or [])
         if node.op == "Split":
-            self.contents.update((v, p) for v, p in zip(node.outputs, parts(self, node) or ()) if v is not None)
+            held = self._ask(parts, node) or ()
+            self.contents.update((v, p) for v, p in zip(node.outputs, held) if v is not None)
         if len(node.outputs) != 1 or node.outputs[0] is None:
             return
-        for visit in (self._visit_shape, self._visit_data):
-            try:
-                visit(node, node.outputs[0])
-            except TooComplex:
-                continue
+        self._visit_shape(node, node.outputs[0])
+        self._visit_data(node, node.outputs[0])
+
+    def _ask(self, rule: Callable[[ShapeData, Node], T | None], node: Node) -> T | None:
+        try:
+            return rule(self, node)
+        except _UNKNOWN:
+            return None
 
     def _learn_all(self, node: Node, found: Sequence[Found | None]) -> None:
         for i, (v, dims) in enumerate(zip(node.outputs, found)):
@@ -106,14 +112,16 @@ class ShapeData:
 
     def _visit_shape(self, node: Node, value: Value) -> None:
         rule = SHAPES.get(node.op)
-        dims = rule(self, node) if rule is not None else self._like_inputs(node) if node.op in ELEMENTWISE else None
+        if rule is None and node.op in ELEMENTWISE:
+            rule = _like_inputs
+        dims = self._ask(rule, node) if rule is not None else None
         if dims is not None:
             self._learn(value, dims)
 
     def _visit_data(self, node: Node, value: Value) -> None:
         data = CONTENTS.get(node.op)
         if data is not None and (node.op == "Shape" or types.dtype(value) in CARRIED):
-            content = data(self, node)
+            content = self._ask(data, node)
             if content is not None and content.size <= SMALL:
                 self.contents[value] = content
 
@@ -147,9 +155,10 @@ class ShapeData:
             found = self._symbols[name] = symbol(name)
         return found
 
-    def _like_inputs(self, node: Node) -> Found | None:
-        shapes = [self.shape(v) for v in node.inputs if v is not None]
-        return None if not shapes or any(s is None for s in shapes) else broadcast([s for s in shapes if s is not None])
+
+def _like_inputs(s: ShapeData, n: Node) -> Found | None:
+    shapes = [s.shape(v) for v in n.inputs if v is not None]
+    return None if not shapes or None in shapes else broadcast([d for d in shapes if d is not None])
 
 
 def _symbols_of(dims: Dims) -> Counter[str]:
