@@ -162,6 +162,13 @@ def test_nothing_that_belongs_to_it_is_lost() -> None:
     assert types(before.graph.output) == {"n": "float[N, 2, 4, 4]"}
 
 
+def test_dims_keep_the_names_the_file_gives_them() -> None:
+    signature = '(float["n+m", 4] x, int64 i) => (float[K, 4] y, float[K, 4] c)'
+    proto = model("a = Neg(x) b = SequenceConstruct(a) c = Relu(a) y = SequenceAt(b, i)", signature)
+    assert types(extract(proto, inputs=["a"], outputs=["c"]).graph.input) == {"a": "float[n+m, 4]"}
+    assert types(extract(proto, inputs=["b", "i"], outputs=["y"]).graph.input)["b"] == "sequence(float[n+m, 4])"
+
+
 def test_functions_come_with_those_they_call() -> None:
     proto = build.build(ROOT / "models" / "local_functions.onnxtxt")
     assert [f.name for f in extract(proto, ["a"], ["b"]).functions] == ["ConvBnAct"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
 from onnx.defs import OpSchema
 
 from onnxopt.analysis.misread import believed, believed_of, contradicted, hidden
+from onnxopt.graph.dim_names import as_symbol, rename_dims
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
@@ -64,7 +65,7 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     target = skeleton.graph
     target.name = proto.graph.name
     live = {v.name for v in graph.inputs}
-    target.input.extend(i for i in proto.graph.input if i.name in live)
+    target.input.extend(_said(i for i in proto.graph.input if i.name in live))
     initializers = list(graph.initializers.values())
     outputs = graph.outputs
     if len(nodes) < graph.size:
@@ -94,17 +95,27 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     target.node.extend(node_protos(graph, nodes))
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
-        claims = [i for i in proto.graph.value_info if i.name in opaque]
+        claims = _said(i for i in proto.graph.value_info if i.name in opaque)
         target.value_info.extend(claims)
         said = {i.name for i in claims}
         target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
-        target.output.extend(i for i in proto.graph.output if i.name in opaque)
+        target.output.extend(_said(i for i in proto.graph.output if i.name in opaque))
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
     for info in (*target.input, *target.value_info, *target.output):
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_value < 0:  # exporters' way to say that it is dynamic; onnx calculates with it
                 dim.Clear()
     return skeleton
+
+
+def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
+    """What the file says, with its names of dims as symbols."""
+    said = []
+    for info in infos:
+        said.append(ValueInfoProto())
+        said[-1].CopyFrom(info)
+        rename_dims(said[-1].type, as_symbol)
+    return said
 
 
 def _fact(value: Value) -> ValueInfoProto:

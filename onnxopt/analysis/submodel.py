@@ -9,6 +9,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, Value
 
 from onnxopt.analysis import types
 from onnxopt.errors import ModelError
+from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.names import Names
@@ -221,7 +222,7 @@ class _Border:
     def _symbol(self, dim: str) -> str:
         """Equal symbols stay equal. An @ is in names that differ in every run, braces are around what is computed."""
         if "@" not in dim and not dim.startswith("{"):
-            return dim
+            return str(as_written(dim))
         if dim not in self._symbols:
             name, invented, run = dim.strip("{}").partition("@")
             self._symbols[dim] = self._taken.fresh("dim" if invented and not run.isdigit() else name)

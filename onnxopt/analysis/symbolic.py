@@ -55,7 +55,7 @@ class Expr:
 
     @cached_property
     def name(self) -> str:
-        """How it is called as a dim: a symbol by its name, what is computed in braces, as no file calls a dim."""
+        """How it is called as a dim: a symbol by its name, what is computed in braces, as no symbol is called."""
         text = str(self)
         return text if len(self.terms) == 1 and self.terms[0] == ((text,), 1) else f"{{{text}}}"
 

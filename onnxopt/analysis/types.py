@@ -19,6 +19,7 @@ from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from onnxopt.analysis.inference import infer_skeleton, skeleton
 from onnxopt.analysis.local import infer_made
+from onnxopt.graph.dim_names import as_symbol, as_written, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -133,7 +134,8 @@ def infer(model: Model) -> None:
     if inferred is None:
         _read_infos(model.graph, [*proto.graph.input], set())
         return
-    own = {d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param}
+    given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
+    own = {as_symbol(name) for name in given if name}
     _Facts(own, f"@{next(_runs)}").add(model, part, inferred.graph)
 
 
@@ -164,6 +166,8 @@ def other_types(model: Model) -> dict[str, TypeProto]:
         inferred = infer_skeleton(skeleton(model, list(model.graph)), model)
         infos = (*inferred.graph.value_info, *inferred.graph.output) if inferred is not None else ()
         known = {i.name: i.type for i in infos if i.type.WhichOneof("value") not in (None, "tensor_type")}
+        for kind in known.values():
+            rename_dims(kind, lambda name: str(as_written(name)))
         model.analyses[_OTHER] = known
     return known
 

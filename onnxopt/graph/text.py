@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -90,7 +91,7 @@ def shape_text(kind: str, dims: Shape | None) -> str:
     if dims is None:
         return f"{kind}[…]"
     # Symbols with an @ are inference's own inventions, different in every run.
-    shown = ["?" if d is None or (isinstance(d, str) and "@" in d) else str(d) for d in dims]
+    shown = ["?" if d is None or (isinstance(d, str) and "@" in d) else str(as_written(d)) for d in dims]
     return kind + (f"[{','.join(shown)}]" if shown else "")
 
 

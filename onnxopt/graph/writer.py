@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
+from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
@@ -45,7 +46,7 @@ def _write_types(made: Iterable[Node]) -> None:
             said[graph] = {i.name for i in graph.proto.value_info}
         for v in node.outputs:
             if v is not None and v.dtype and not v.is_output and v.name not in said[graph]:
-                dims = v.shape and tuple(None if isinstance(d, str) and "@" in d else d for d in v.shape)
+                dims = v.shape and tuple(None if isinstance(d, str) and "@" in d else as_written(d) for d in v.shape)
                 graph.proto.value_info.append(tensor_value_info(v.name, v.dtype, dims))
 
 

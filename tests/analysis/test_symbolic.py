@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxopt.analysis.symbolic import Expr, Size, differs, divide, is_nonnegative, quotient, symbol
+from onnxopt.graph.dim_names import as_symbol, as_written
 
 a, b = symbol("a"), symbol("b")
 SIZES = st.fixed_dictionaries({"a": st.integers(0, 9), "b": st.integers(0, 9)})
@@ -83,6 +84,18 @@ def test_the_floor_of_a_quotient() -> None:
 
 
 def test_names_of_dims_cannot_be_mistaken() -> None:
-    """A file may call a dim "a+b"; what is computed is called otherwise."""
+    """A file may call a dim "a+b"; what is computed is called otherwise, also where that is a part of it."""
     assert (a.name, (a + b).name, (2 * a).name) == ("a", "{a+b}", "{2*a}")  # type: ignore[union-attr]
     assert symbol("a+b") != a + b
+    odd = symbol(as_symbol("a+b"))
+    assert odd.name == '"a+b"'
+    assert (2 * odd).name == '{2*"a+b"}'  # type: ignore[union-attr]
+    assert as_symbol("a.b_1") == "a.b_1"
+
+
+@given(st.text(alphabet='ab1+*{}()/@?" \\\n', min_size=1))
+def test_a_name_of_a_file_is_no_expression_and_comes_back(name: str) -> None:
+    called = as_symbol(name)
+    assert as_written(called) == name
+    assert "@" not in called
+    assert not called.startswith(("{", "?", "1"))

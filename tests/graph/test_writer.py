@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, helper, numpy_helper
 
+from onnxopt.analysis import types
 from onnxopt.graph import check_model, read_model, write_model
+from onnxopt.graph.text import model_text
+from onnxopt.protos import tensor_type
 
 COUNT = 200
 
@@ -41,3 +44,19 @@ def test_what_stays_is_not_copied() -> None:
     assert all(a is b for a, b in zip(proto.graph.initializer[:-1], kept, strict=True))
     assert [t.name for t in proto.graph.initializer][-1] == "one"
     read_model(ModelProto.FromString(proto.SerializeToString()))
+
+
+def test_a_dim_is_called_as_the_file_calls_it() -> None:
+    x, y = (helper.make_tensor_value_info(name, 1, ["n+m", "a@b", 2]) for name in "xy")
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    model = read_model(helper.make_model(helper.make_graph(nodes, "g", [x], [y])))
+    relu = model.graph.last
+    assert relu is not None and relu.inputs[0] is not None
+    dims = types.shape(relu.inputs[0])
+    made = model.graph.make("com.microsoft::Gelu", [relu.inputs[0]], before=relu)
+    made.dtype, made.shape = 1, dims
+    relu.set_input(0, made)
+    (info,) = write_model(model).graph.value_info
+    assert tensor_type(info.type) == (1, ("n+m", "a@b", 2))
+    assert "Neg(x)" in model_text(model)
+    assert "float[n+m,a@b,2]" in model_text(model)
