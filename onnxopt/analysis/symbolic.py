@@ -132,6 +132,21 @@ def is_nonnegative(size: Size) -> bool:
     return all(c >= 0 for _, c in _terms(size))
 
 
+def is_positive(size: Size) -> bool:
+    """Proven > 0, whatever dims are empty."""
+    return is_nonnegative(size) and dict(_terms(size)).get((), 0) > 0
+
+
+def is_named(size: Size) -> bool:
+    """Is it a number, or made of the symbols of the inputs only?"""
+    return isinstance(size, int) or "@" not in size.name
+
+
+def vanishes_with(a: Size, b: Size) -> bool:
+    """Proven: `a` is 0 wherever `b` is, because there each product in the sum `b` is."""
+    return is_nonnegative(b) and any(c and all(set(m) <= set(n) for n, _ in _terms(a)) for m, c in _terms(b))
+
+
 def differs(a: Size, b: Size) -> bool:
     """Proven different for every value of the symbols: their difference is a number, or has one sign."""
     gap = a - b

@@ -7,7 +7,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxopt.analysis.symbolic import Expr, Size, differs, divide, is_nonnegative, quotient, symbol
+from onnxopt.analysis.symbolic import (
+    Expr,
+    Size,
+    differs,
+    divide,
+    is_nonnegative,
+    is_positive,
+    quotient,
+    symbol,
+    vanishes_with,
+)
 from onnxopt.graph.dim_names import as_symbol, as_written
 
 a, b = symbol("a"), symbol("b")
@@ -56,6 +66,10 @@ def test_proofs_hold_for_every_size(x: Any, y: Any, of: dict[str, int]) -> None:
         assert value(p, of) != value(q, of)
     if is_nonnegative(p):
         assert value(p, of) >= 0
+    if is_positive(p):
+        assert value(p, of) > 0
+    if vanishes_with(p, q) and not value(q, of):
+        assert value(p, of) == 0
     result = divide(p, q)
     if result is not None and value(q, of):
         assert value(result, of) * value(q, of) == value(p, of)
@@ -99,3 +113,15 @@ def test_a_name_of_a_file_is_no_expression_and_comes_back(name: str) -> None:
     assert as_written(called) == name
     assert "@" not in called
     assert not called.startswith(("{", "?", "1"))
+
+
+def test_what_is_empty_with_something_else() -> None:
+    assert vanishes_with(a * b * 2, a * 4)
+    assert not vanishes_with(a * 4, a * b)
+    assert vanishes_with(a * b, a + b * b)
+    assert not vanishes_with(a + b, a)
+    assert not vanishes_with(a, a - b)
+    assert vanishes_with(a, b + 1)
+    assert not vanishes_with(a, 0)
+    assert is_positive(a + 1)
+    assert not is_positive(a * 2)

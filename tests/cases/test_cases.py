@@ -47,7 +47,7 @@ from onnxopt.pipeline import (
 from tests.samples import build_text
 
 HERE = Path(__file__).parent
-SIZES = {"one": 1, "N": 2, "batch": 2, "S": 3, "H": 8, "W": 6}
+SIZES = {"empty": 0, "one": 1, "N": 2, "batch": 2, "S": 3, "H": 8, "W": 6}
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.analysis.shapes.sizes import Found, axes_of, axis_of, broadcast, ints, product, reduced
+from onnxopt.analysis.shapes.sizes import Dims, Found, axes_of, axis_of, broadcast, ints, product, reduced
 from onnxopt.analysis.slicing import cuts, indices
-from onnxopt.analysis.symbolic import Size, divide, is_nonnegative
+from onnxopt.analysis.symbolic import Size, divide, is_named, is_nonnegative, is_positive, vanishes_with
 from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:
@@ -139,15 +139,31 @@ def _reshape(s: ShapeData, n: Node) -> Found | None:
     x, target = s.shape(n.input(0)), s.content(n.input(1))
     if target is None:
         return None
-    result: list[Size | None] = []
-    for i, t in enumerate(target.reshape(-1).tolist()):
-        if t == 0 and not n.attr("allowzero", 0):
-            t = x[i] if x is not None and i < len(x) else None
-        result.append(t)
+    result: list[Size | None] = target.reshape(-1).tolist()
+    if not n.attr("allowzero", 0):
+        result = [_or_copied(t, i, result, x) for i, t in enumerate(result)]
     if -1 in result and x is not None:
         others = [t for t in result if t != -1]
         result[result.index(-1)] = None if None in others else divide(product(x), product(others))
     return tuple(None if t == -1 else t for t in result)
+
+
+def _or_copied(t: Size | None, i: int, target: list[Size | None], x: Dims | None) -> Size | None:
+    """What a Reshape makes of the element `t` of its target: where that is 0, the dim there of what it reads.
+
+    Two things are taken as they are meant: beside a -1 what has no elements keeps its 0 ([N, S, -1] where S is 0 is
+    taken for [N, 0, 5], and is [N, 5, 0] in runtimes), and a tensor of which no size is known fits the target.
+    """
+    if t is None or t == -1 or is_positive(t) or (x is not None and i >= len(x)):
+        return t
+    if x is None or t == 0:
+        return None if x is None else x[i]
+    if vanishes_with(x[i], t) or not any(map(is_named, x)):
+        return t
+    # Where no elements are read, and no other dim is 0, it raises instead of copying.
+    others = [*target[:i], *target[i + 1 :]]
+    raises = all(o is not None and is_positive(o) for o in others)
+    return t if (raises or -1 in others) and vanishes_with(product(x), t) else None
 
 
 def _expand(s: ShapeData, n: Node) -> Found | None:

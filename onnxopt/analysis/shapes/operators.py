@@ -124,7 +124,10 @@ def _resize(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def _pad(s: ShapeData, n: Node) -> list[Found | None] | None:
-    x, pads = s.shape(n.input(0)), _ints(s, n, 1, "pads")
+    x, pads = s.shape(n.input(0)), n.attr("pads")
+    if pads is None:
+        content = s.content(n.input(1))
+        pads = content.reshape(-1).tolist() if content is not None else None
     if x is None or pads is None:
         return None
     given = n.input(3)
@@ -133,7 +136,8 @@ def _pad(s: ShapeData, n: Node) -> list[Found | None] | None:
         return None
     result: list[Size | None] = list(x)
     for i, axis in enumerate(axes):
-        result[axis] = x[axis] + (pads[i] + pads[i + len(axes)])
+        before, after = pads[i], pads[i + len(axes)]
+        result[axis] = None if before is None or after is None else x[axis] + (before + after)
     return [tuple(result)]
 
 
