@@ -113,7 +113,11 @@ def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | No
 
 
 def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """0 copies a dim, -1 is what is left: enough where at most one other dim is not a number."""
+    """0 copies a dim, -1 is what is left: enough where at most one other dim is not a number.
+
+    Beside a dim of 0 a -1 is refused. What is always 0 is seen here; a batch that turns out to be 0 is not run then,
+    which is the price of a constant target.
+    """
     target, dims = _computed(node, 1, data), data.shape(node.input(0))
     if target is None or dims is None or (node.attr("allowzero", 0) and 0 in target):
         return
@@ -123,6 +127,8 @@ def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
             result.append(0 if isinstance(t, Expr) else t)
         elif isinstance(t, int):
             result.append(t)
+        elif 0 in dims:
+            return  # no elements: runtimes refuse a -1
         else:
             result.append(-1)
     if result.count(-1) <= 1 and _set_target(node, 1, result, ctx, "reshape") and node.attr("allowzero", 0):
