@@ -62,6 +62,9 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
     skeleton.opset_import.extend(proto.opset_import)
     skeleton.functions.extend(proto.functions)
+    for function in skeleton.functions:
+        for called in function.node:
+            _forget_claims(called)
     target = skeleton.graph
     target.name = proto.graph.name
     live = {v.name for v in graph.inputs}
@@ -93,6 +96,9 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         elif node.domain == "ai.onnx.ml":
             target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, nodes))
+    for node, copy in zip(nodes, target.node):
+        if node.bodies:
+            _forget_claims(copy)
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
         claims = _said(i for i in proto.graph.value_info if i.name in opaque)
@@ -116,6 +122,21 @@ def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
         said[-1].CopyFrom(info)
         rename_dims(said[-1].type, as_symbol)
     return said
+
+
+def _forget_claims(owner: NodeProto) -> None:
+    """What bodies call a dim holds in one run of one body: outside, and in the next run, it may be another size. What a
+    Loop carries need not even have the shape that is said of it, which no runtime checks."""
+    for a in owner.attribute:
+        for body in (a.g, *a.graphs) if a.HasField("g") else a.graphs:
+            for info in (*body.input, *body.value_info, *body.output):
+                rename_dims(info.type, lambda name: "")
+            if owner.op_type == "Loop":
+                for info in body.input[2:]:
+                    if info.type.HasField("tensor_type"):
+                        info.type.tensor_type.ClearField("shape")
+            for node in body.node:
+                _forget_claims(node)
 
 
 def _fact(value: Value) -> ValueInfoProto:

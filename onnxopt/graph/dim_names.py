@@ -39,3 +39,5 @@ def rename_dims(kind: TypeProto, name: Callable[[str], str]) -> None:
         for dim in getattr(kind, which).shape.dim:
             if dim.dim_param:
                 dim.dim_param = name(dim.dim_param)
+                if not dim.dim_param:
+                    dim.ClearField("dim_param")
