@@ -144,7 +144,8 @@ def is_named(size: Size) -> bool:
 
 def vanishes_with(a: Size, b: Size) -> bool:
     """Proven: `a` is 0 wherever `b` is, because there each product in the sum `b` is."""
-    return is_nonnegative(b) and any(c and all(set(m) <= set(n) for n, _ in _terms(a)) for m, c in _terms(b))
+    parts = _terms(b)
+    return all(c > 0 for _, c in parts) and all(any(set(m) <= set(n) for m, _ in parts) for n, _ in _terms(a))
 
 
 def differs(a: Size, b: Size) -> bool:

@@ -152,13 +152,13 @@ def _or_copied(t: Size | None, i: int, target: list[Size | None], x: Dims | None
     """What a Reshape makes of the element `t` of its target: where that is 0, the dim there of what it reads.
 
     Two things are taken as they are meant: beside a -1 what has no elements keeps its 0 ([N, S, -1] where S is 0 is
-    taken for [N, 0, 5], and is [N, 5, 0] in runtimes), and a tensor of which no size is known fits the target.
+    taken for [N, 0, 5], and is [N, 5, 0] in runtimes), and a tensor of which a size is not known fits the target.
     """
     if t is None or t == -1 or is_positive(t) or (x is not None and i >= len(x)):
         return t
     if x is None or t == 0:
         return None if x is None else x[i]
-    if vanishes_with(x[i], t) or not any(map(is_named, x)):
+    if vanishes_with(x[i], t) or not all(map(is_named, x)):
         return t
     # Where no elements are read, and no other dim is 0, it raises instead of copying.
     others = [*target[:i], *target[i + 1 :]]
