@@ -29,6 +29,9 @@ def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) ->
     m.require(not full[:, :2].any(), "batch or channels are padded")
     m.require((full >= 0).all(), "negative pads cut off")
     own = np.array(node.attr("pads") or [0] * (2 * n - 4), np.int64)
+    m.require(
+        node.attr("auto_pad") in ("NOTSET", b"NOTSET") or not own.any(), "pads beside auto_pad, which overrules them"
+    )
     return [int(p) for p in own + full[:, 2:].reshape(-1)]
 
 
