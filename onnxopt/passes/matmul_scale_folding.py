@@ -55,6 +55,7 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     m.require(alike, "what is scaled is used elsewhere")
     weights(m, x, w)
     factor = row(m, z, w.shape[0], m.rank(x))
+    m.require(factor.size == 1 or (m.shape(x) or [None])[-1] == factor.size, "it may widen rows of one element")
     wide = w.astype(np.float64) * (factor[:, None] if factor.size > 1 else factor)
     result: Value = m.op.MatMul(x, m.const(wide, like=w), like=m.product)
     return result
