@@ -126,7 +126,7 @@ def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     guard(m, 23, x)
     shape = m.shape(x)
     m.require(shape is not None and len(shape) == 4 and isinstance(shape[3], int), "not batches of heads")
-    batch, _, _, width = shape or (None,) * 4
+    batch, _, length, width = shape or (None,) * 4
     halves = [m.shape(v) for v in m.halves.outputs if v is not None]
     m.require(len(halves) == 2 and all(h is not None and h[-1] * 2 == width for h in halves), "not two halves")  # type: ignore[operator]
     m.require(m.halves.attr("axis") in (-1, 3) and m.turned.attr("axis") in (-1, 3), "not along the last axis")
@@ -136,6 +136,7 @@ def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     assert f is not None
     dims = m.shape(f)
     m.require(dims is not None and len(dims) == 3 and dims[0] == batch is not None, "angles for another batch")
+    m.require((dims or ())[1] == length is not None, "the positions of x and of the angles may differ, and broadcast")
     result: Value = m.op.RotaryEmbedding(x, m.op.Cos(f), m.op.Sin(f))
     return result
 
