@@ -118,8 +118,9 @@ def compose_products_with_bias(m: Match, x: Value, w1: Array, b1: Array, w2: Arr
     m.require(not quantized(m, x), "the products are quantized")
     rank = m.rank(x)
     m.require(rank is not None and b1.ndim <= rank, "the rank is unknown, or would rise")
+    columns = w1.shape[-1]
+    m.require(b1.shape[-1:] == (columns,) and b1.size == columns, "the bias is not one per column")  # else it widens
     weight = product(m, w1, w2)
-    m.require(b1.size == w1.shape[1] == b1.shape[-1], "the bias is not one per column")
     bias = b1.reshape(-1).astype(np.float64) @ w2.astype(np.float64)
     scaled = m.op.MatMul(x, m.const(weight, like=w1), like=m.outer)
     result: Value = m.op.Add(scaled, m.const(bias, like=w1), like=m.add)
