@@ -86,6 +86,11 @@ def element_type(array: Array) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
+def is_float(array: Array) -> bool:
+    """By its element type: numpy calls the kind of bfloat16 none of floats."""
+    return element_type(array) in FLOATS
+
+
 def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
     """Bytes that a dense tensor takes in memory; strings count as 8 bytes each."""
     count = math.prod(dims)

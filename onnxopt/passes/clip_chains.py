@@ -6,11 +6,19 @@ import numpy as np
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.protos import Array, is_float
 from onnxopt.rewriting import Match, const, only_read_by, op, rewrite, var
 
 # min(max(x, a), b) is monotone, so that g(f(x)) = min(max(x, g(a)), g(b)), whether the ranges overlap or not, and also
 # where a > b, which gives b for every x. NaN stays NaN in all of them.
+
+
+def limits(like: Array) -> tuple[Array, Array]:
+    """The least and the largest finite number of a type."""
+    import ml_dtypes
+
+    found = ml_dtypes.finfo(like.dtype) if is_float(like) else np.iinfo(like.dtype)
+    return np.array(found.min, like.dtype), np.array(found.max, like.dtype)
 
 
 def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) -> tuple[Array, Array]:
@@ -18,9 +26,8 @@ def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) 
     known = next((b for b in (low, high, like) if b is not None), None)
     m.require(known is not None, "no bound is known")
     assert known is not None
-    kind = np.finfo(known.dtype) if known.dtype.kind == "f" else np.iinfo(known.dtype)
-    low = np.array(kind.min, known.dtype) if low is None else low
-    high = np.array(kind.max, known.dtype) if high is None else high
+    least, most = limits(known)
+    low, high = least if low is None else low, most if high is None else high
     m.require(not np.isnan(low).any() and not np.isnan(high).any(), "a bound is NaN")
     m.require(
         not any((np.signbit(b) & (b == 0)).any() for b in (low, high)), "a bound is -0.0: zeros would change sign"
@@ -30,7 +37,7 @@ def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) 
 
 def clip(m: Match, x: Value, low: Array, high: Array) -> Value:
     low, high = low.reshape(()), high.reshape(())
-    m.require(low.dtype.kind != "f" or low.any() or high.any(), "all is zero: bounds of zero would let -0.0 pass")
+    m.require(not is_float(low) or low.any() or high.any(), "all is zero: bounds of zero would let -0.0 pass")
     result: Value = m.op.Clip(x, m.const(low, like=low), m.const(high, like=high), like=m.outer)
     return result
 

@@ -8,7 +8,7 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.protos import Array, is_float
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens, without_ones
 
 _SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
@@ -210,7 +210,7 @@ def power_of_one(m: Match, x: Value) -> Value:
 def subtract_zero(m: Match, x: Value) -> Value:
     """x - (+0) = x."""
     zero = next(v for v in m.anchor.inputs[1:] if v is not None)
-    m.require(not np.signbit(zero.array).any() if zero.array.dtype.kind == "f" else True, "-0 turns -0 into +0")
+    m.require(not is_float(zero.array) or not np.signbit(zero.array).any(), "-0 turns -0 into +0")
     return x
 
 

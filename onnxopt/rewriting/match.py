@@ -17,7 +17,7 @@ from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.protos import Array, is_float, numpy_dtype
 from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
@@ -116,7 +116,7 @@ class Match:
         if like is not None:
             dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
             wide, data = data, data if data.dtype == dtype else _cast(data, dtype)
-            if data.dtype.kind == "f" and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
+            if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
                 raise Declined("the folded constant overflows its type")
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
@@ -128,7 +128,7 @@ class Match:
 
     def _is_made_of_finite(self) -> bool:
         constants = (v.array for v in self.bindings.values.values() if v is not None and v.constant)
-        return all(is_finite(array) for array in constants if array.dtype.kind == "f")
+        return all(is_finite(array) for array in constants if is_float(array))
 
     def _type_of(self, value: Value) -> np.dtype[Any]:
         if value.constant:
