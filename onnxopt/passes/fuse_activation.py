@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
 
+_ROUNDING: Final = 2.0**-22  # of an attribute, which is float32 and may have been written in seven digits
+
 
 def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
-    """Decline unless `constant` is one number, of a rank that x has, equal up to the digits that exporters write."""
+    """Decline unless `constant` is one number, of a rank that x has, and about the nearest that its type holds."""
+    import ml_dtypes
+
     m.require(constant.size == 1 and constant.ndim <= (m.rank(x) or 0), "a constant is not one number")
-    m.require(math.isclose(float(constant.item()), wanted, rel_tol=1e-4), "other constants")
+    m.require(
+        math.isclose(float(constant.item()), wanted, rel_tol=float(ml_dtypes.finfo(constant.dtype).eps)),
+        "other constants",
+    )
 
 
 def half_of_product(factor: Pattern) -> Pattern:
@@ -70,7 +78,7 @@ def gelu_by_tanh(m: Match, x: Value, half: Array, cubic: Array, root: Array) -> 
 def hard_swish(m: Match, x: Value) -> Value:
     """x HardSigmoid(x; 1/6, 1/2) = HardSwish(x)."""
     guard(m, x, 14, "HardSwish")
-    fits = math.isclose(m.gate.attr("alpha"), 1 / 6, rel_tol=1e-5) and m.gate.attr("beta") == 0.5
+    fits = math.isclose(m.gate.attr("alpha"), 1 / 6, rel_tol=_ROUNDING) and m.gate.attr("beta") == 0.5
     m.require(fits, "other constants")
     result: Value = m.op.HardSwish(x)
     return result
