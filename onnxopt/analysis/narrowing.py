@@ -32,6 +32,7 @@ STAYS_WIDE: Final = {
     **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _DRAWS),
     **dict.fromkeys(("Multinomial", "Bernoulli"), _DRAWS),
     "QuantizeLinear": _STEPS,
+    "EyeLike": "runtimes have no kernel for it in this type",
     **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), "what it is given and gives keeps its type"),
 }
 NOT_STANDARD: Final = "the standard does not have it in this type"
@@ -48,7 +49,7 @@ KEEPS_RANGE: Final = frozenset((
     "MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool", "DepthToSpace", "SpaceToDepth", "Add", "Sub", "Sum",
 ))  # fmt: skip
 # Attributes that say of which type the result is.
-RESULT_TYPE: Final = {"Cast": "to", "EyeLike": "dtype", "ConstantOfShape": "value"}
+RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
 _FILL: Final = 1e9  # what is larger stands for infinity: a mask's -1e9, or the smallest float32
 _SUBNORMAL: Final = 2.0**-14
 
