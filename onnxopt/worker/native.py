@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from onnxopt.ort import onnxruntime
 from onnxopt.protos import Array, array_to_tensor, numpy_dtype
+from onnxopt.worker.objections import first_line, objection
 from onnxopt.worker.service import Refused, Tell, serve
 
 
@@ -63,19 +64,13 @@ class Native:
         try:
             converted: ModelProto = version_converter.convert_version(ModelProto.FromString(data), target)
         except Exception as e:
-            raise Refused(_first_line(e)) from None
+            raise Refused(first_line(e)) from None
         return bytes(converted.SerializeToString())
 
     def objection(self, source: bytes | str) -> str:
         """Why onnx's checker, with shape inference, rejects a model, or a file; empty if it does not."""
-        from onnx import checker
-
         self.tell("")
-        try:
-            checker.check_model(source, full_check=True)
-        except Exception as e:
-            return _first_line(e)
-        return ""
+        return objection(source)
 
 
 def run_session(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
@@ -105,10 +100,6 @@ def _reference(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         results: Any = ReferenceEvaluator(data).run(None, {})
     return {name: np.asarray(r) for name, r in zip(wanted, results)}
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def main() -> None:

@@ -1,0 +1,61 @@
+"""What onnx's checker has against a model, but for one thing that runtimes take."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import ModelProto, ValueInfoProto, checker
+
+from onnxopt.protos import is_external
+
+
+def objection(source: bytes | str) -> str:
+    """Why onnx's checker, with shape inference, rejects a model, or a file; empty if it does not.
+
+    It wants a type with a shape for every output; runtimes and its own inference do without. It stops at the first
+    fault, so that a model that lacks one is checked again without that output.
+    """
+    found = _fault(source)
+    if not found:
+        return ""
+    try:
+        model = ModelProto.FromString(source) if isinstance(source, bytes) else _without_weights(source)
+    except Exception:  # what the checker cannot read either
+        return found
+    said = [o for o in model.graph.output if _has_shape(o)]
+    if len(said) == len(model.graph.output):
+        return found
+    del model.graph.output[:]
+    model.graph.output.extend(said)
+    return _fault(model)
+
+
+def _fault(source: bytes | str | ModelProto) -> str:
+    try:
+        checker.check_model(source, full_check=True)
+    except Exception as e:
+        return first_line(e)
+    return ""
+
+
+def first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _has_shape(value: ValueInfoProto) -> bool:
+    kind = value.type.WhichOneof("value")
+    return kind is not None and (
+        kind not in ("tensor_type", "sparse_tensor_type") or getattr(value.type, kind).HasField("shape")
+    )
+
+
+def _without_weights(file: str) -> ModelProto:
+    """A model whose weights in other files are inputs: they are found from the model's own place only."""
+    model = onnx.load(file, load_external_data=False)
+    kept = [t for t in model.graph.initializer if not is_external(t)]
+    given = {i.name for i in model.graph.input}
+    for t in model.graph.initializer:
+        if is_external(t) and t.name not in given:
+            model.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return model
