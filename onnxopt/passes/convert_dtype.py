@@ -199,8 +199,11 @@ class _Plan:
         return found is not None and all(found.takes(i) for i in node.places(value))
 
     def is_narrow(self, value: Value) -> bool:
-        """Is it there in the narrow type whatever happens: an input, or what a Cast only made wider?"""
-        return value in self.interface or self.narrow_source(value) is not None
+        """Is it there in the narrow type whatever happens: an input, or what a Cast only made wider?
+
+        Not an output: it is what its node makes, or a Cast behind it, which counts.
+        """
+        return (value in self.interface and value.producer is None) or self.narrow_source(value) is not None
 
     def narrow_source(self, value: Value) -> Value | None:
         """The narrow value that a Cast makes `value` of."""
