@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
+from onnxopt.graph.value import Dim
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
@@ -60,6 +61,7 @@ def attention(
     m.require(
         d1 == d2 and columns == values and None not in (d1, columns, rows), "sizes that are not known to be equal"
     )
+    m.require(some_keys(columns, rows), "there may be no keys: the operator fails then, the formula gives zeros")
     if mask is not None:
         allowed = m.shape(mask)
         m.require(allowed is not None and 2 <= len(allowed) <= 4, "the mask has another rank")
@@ -78,6 +80,14 @@ def attention(
     keys = k if straight == [0, 1, 2, 3] else m.op.Transpose(k, like=m.turned, perm=straight)
     result: Value = m.op.Attention(q, keys, v, mask, scale=float(z))
     return result
+
+
+def some_keys(columns: Dim, rows: Dim) -> bool:
+    """Are there keys where there are queries? As many, or a number, or a past and a number or the queries: {1+past}."""
+    if columns == rows or not isinstance(columns, str):
+        return columns != 0
+    added = columns.strip("{}").split("+") if columns.startswith("{") and not set("(-") & set(columns) else []
+    return any(term.isdigit() or term == rows for term in added)
 
 
 def largest(value: Value, reach: int = _REACH) -> float | None:
@@ -165,8 +175,10 @@ class FuseAttention(RewritePass):
 
     Applies when: batches, heads and sizes are known to be equal, the mask is as large as the scores and finite, nothing
     in between is used elsewhere; for positions, the angles are given once for both halves and for each sequence.
-    Keeps: masks with minus infinity: where all keys are hidden the operator gives zeros, and the formula NaN.
-    Not done: types other than float32, groups of heads that share keys.
+    Keeps: masks with minus infinity: where all keys are hidden the operator gives zeros, and the formula NaN; keys of
+    another input, of which there may be none: the operator fails, and the formula gives zeros.
+    Not done: types other than float32, groups of heads that share keys. Where there are no queries either, the formula
+    gives nothing, and onnxruntime's operator fails.
     """
 
     info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",))
