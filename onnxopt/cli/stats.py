@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.cli.files import json_text
 from onnxopt.cli.options import parse_dims, parse_shapes
 from onnxopt.cli.say import say_all
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.cost import ModelStats
 
 
 @click.command()
@@ -67,9 +73,38 @@ def stats(
     from onnxopt.report import stats_table
 
     before, after = cleaned(before), cleaned(after)
-    if form in ("markdown", "csv"):
-        say_all((stats_table.markdown if form == "markdown" else stats_table.csv)(before, after))
+    models = [before] if after is None else [before, after]
+    if form == "csv":
+        say_all(stats_table.csv(before, after) + _bounds(models))
         return
+    notes = list(_notes(before, after)) if after is not None else []  # the table of one has its own
+    if form == "markdown":
+        say_all("\n".join([stats_table.markdown(before, after), *(f"\n{n}" for n in notes)]))
+        return
+    from rich.text import Text
+
     from onnxopt.report.terminal import show
 
-    show(stats_table.one(before) if after is None else stats_table.diff(before, after))
+    table = stats_table.one(before) if after is None else stats_table.diff(before, after)
+    show(table, *(Text(note, "dim") for note in notes))
+
+
+def _notes(before: ModelStats, after: ModelStats) -> Iterator[str]:
+    """Which figures of each of two models are a lower bound: their difference may be no change."""
+    from onnxopt.report.stats_table import notes
+
+    for label, model in (("before", before), ("after", after)):
+        if model.work is not None:
+            bounds = notes(replace(model, work=replace(model.work, peak_at="")))
+            if said := "; ".join(bounds):
+                yield f"{label}: {said}"
+
+
+def _bounds(models: Sequence[ModelStats]) -> str:
+    """Rows of CSV: how many nodes have sizes that are not known, and is the memory a lower bound?"""
+    works = [m.work for m in models if m.work is not None]
+    rows = {
+        "nodes of unknown size": [w.inexact for w in works],
+        "peak memory": [int(not w.peak_exact) for w in works],
+    }
+    return "".join(f"lower bound,{name},{','.join(map(str, row))}\n" for name, row in rows.items() if any(row))

@@ -44,6 +44,24 @@ def test_without_sizes_it_is_a_lower_bound(run: Run, model: Path) -> None:
     assert "MACs" not in quick.stdout
 
 
+def test_a_comparison_says_so_too_of_each(run: Run, model: Path) -> None:
+    assert run("optimize", model, "out.onnx").returncode == 0
+    pair = ("stats", model, "out.onnx")
+    table = " ".join(run(*pair).stdout.split())
+    for said in (
+        "before: MACs and FLOPs are a lower bound: 2 nodes",
+        "after: MACs and FLOPs are a lower bound: 2 nodes",
+    ):
+        assert said in table
+        assert said in run(*pair, "--format", "markdown").stdout
+    assert "lower bound,nodes of unknown size,2,2\n" in run(*pair, "--format", "csv").stdout
+    alone = run("stats", model, "--format", "csv").stdout
+    assert "lower bound,nodes of unknown size,2\n" in alone
+    assert "lower bound,peak memory,1\n" in alone
+    for form in ("table", "markdown", "csv"):
+        assert "lower bound" not in run(*pair, "--dim", "batch=2", "--format", form).stdout
+
+
 def test_every_format_has_the_same_figures(run: Run, model: Path) -> None:
     assert run("optimize", model, "out.onnx").returncode == 0
     pair = ("stats", model, "out.onnx", "--dim", "batch=2")
