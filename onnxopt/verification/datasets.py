@@ -87,7 +87,15 @@ def _load(file: Path) -> Any:
     try:
         return np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as e:
-        raise UsageError(f"{file} cannot be read: {e}", "write it with numpy.save or numpy.savez") from None
+        raise _unreadable(file, e) from None
+
+
+def _unreadable(file: Path, error: Exception) -> UsageError:
+    why = f"cannot be read: {error}"
+    if "pickle" in str(error):  # numpy tells how to run what is in it
+        is_array = str(error).startswith("Object arrays")
+        why = "holds Python objects, which are not read" if is_array else "is no .npy file, and no .npz file"
+    return UsageError(f"{file} {why}", "write it with numpy.save or numpy.savez")
 
 
 def _npy(folder: Path, plan: Plan) -> dict[str, Any]:
@@ -100,19 +108,20 @@ def _npz(file: Path, plan: Plan) -> dict[str, Any]:
         try:
             return {name: fitting(name, archive[name], plan, file) for name in archive.files}
         except ValueError as e:
-            raise UsageError(f"{file} cannot be read: {e}", "write it with numpy.savez") from None
+            raise _unreadable(file, e) from None
 
 
 def fitting(name: str, value: Any, plan: Plan, file: Path) -> Any:
     """`value` if input `name` takes it. Raises UsageError that says what the input is."""
     if name not in plan.names:
-        has = f"it has {', '.join(plan.names)}" if plan.names else "it has none"
-        raise UsageError(f"{file}: the model has no input `{name}`", f"{has}; {_FORMS}")
+        known = f"the inputs are {', '.join(plan.names)}" if plan.names else "it has none"
+        raise UsageError(f"{file}: the model has no input `{name}`", known)
     spec = next((i for i in plan.inputs if i.name == name), None)
     if spec is None or spec.why or value is None:
         return value
     if spec.sequence != isinstance(value, list):
-        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}", _FORMS)
+        hint = "a sequence is in an input_0.pb, anything else in an .npy file too"
+        raise UsageError(f"{file}: input `{name}` is {'a sequence' if spec.sequence else 'no sequence'}", hint)
     for element in value if isinstance(value, list) else [value]:
         _check(spec, element, file)
     return value.astype(object) if spec.kind == "string" and not isinstance(value, list) else value

@@ -66,10 +66,37 @@ def test_places_without_data_are_refused(run: Run, write: Any, tmp_path: Path) -
     write("a.onnx", BATCH, "{ y = Abs (x) }")
     (tmp_path / "empty").mkdir()
     (tmp_path / "not.npz").write_bytes(b"nothing")
-    for place, says in (("nowhere", "no such file"), ("empty", "there are no .npy"), ("not.npz", "cannot be read")):
+    for place, says in (("nowhere", "no such file"), ("empty", "there are no .npy"), ("not.npz", "is no .npy file")):
         r = run("verify", "a.onnx", "a.onnx", "--inputs", place)
         assert r.returncode == 2, place
         assert says in r.stderr
+
+
+def test_a_hint_names_the_inputs_and_no_form_that_the_command_does_not_take(
+    run: Run, write: Any, tmp_path: Path
+) -> None:
+    write("a.onnx", BATCH, "{ y = Abs (x) }")
+    np.save(tmp_path / "z.npy", np.ones((2, 4), np.float32))
+    for args in (("verify", "a.onnx", "a.onnx", "--inputs"), ("optimize", "a.onnx", "b.onnx", "--input")):
+        r = run(*args, "z=z.npy")
+        assert r.returncode == 2
+        assert r.stderr == "error: z.npy: the model has no input `z`\nhint: the inputs are x\n"
+
+
+def test_what_numpy_would_unpickle_is_refused_without_its_advice(run: Run, write: Any, tmp_path: Path) -> None:
+    write("a.onnx", BATCH, "{ y = Abs (x) }")
+    (tmp_path / "text.npy").write_text("1 2 3 4")
+    np.save(tmp_path / "objects.npy", np.array([{}]))
+    np.savez(tmp_path / "objects.npz", x=np.array([{}]))
+    for place, says in (
+        ("x=text.npy", "text.npy is no .npy file"),
+        ("x=objects.npy", "objects.npy holds Python objects, which are not read"),
+        ("objects.npz", "objects.npz holds Python objects, which are not read"),
+    ):
+        r = run("verify", "a.onnx", "a.onnx", "--inputs", place)
+        assert r.returncode == 2
+        assert r.stderr.startswith(f"error: {says}")
+        assert "pickle" not in r.stderr
 
 
 @pytest.mark.parametrize(
