@@ -87,7 +87,7 @@ class DifferentResult(VerificationError):
 
 _NOTHING = "nothing was written"
 _REFUSED = {
-    DIFFERENT: ("the result differs from the original", "find the pass with --disable, and report it"),
+    DIFFERENT: ("the result differs from the original", "find the pass with --disable NAME, and report it"),
     WITHIN_NOISE: (
         "the result is within rounding noise only, which --strict refuses",
         "--rtol says how much an output may differ, -O1 changes no bit",

@@ -154,7 +154,7 @@ class Verifier:
         else:
             answers = session.originals()
             if why := session.result():
-                return self._stop(verdict, DIFFERENT, why, _REPORT)
+                return self._stop(verdict, DIFFERENT, why)
             cases = [session.compare(a) for a in answers] if session.is_steady else [a.case for a in answers]
         verdict.engine = session.opened.engine
         verdict.cases = list(cases)
@@ -174,7 +174,7 @@ class Verifier:
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
-            return self._stop(verdict, failed.status, f"{name}{failed.note}{where}", "" if self.stepwise else _REPORT)
+            return self._stop(verdict, failed.status, f"{name}{failed.note}{where}")
         if not compared and not (looked and (verdict.agrees or verdict.places)):
             if not self._session.is_steady:
                 why = "the model is not deterministic: two runs of the original differ"
@@ -197,9 +197,8 @@ class Verifier:
             worst = worst_of(compared)
             if self.stepwise and worst is not None:
                 verdict.message = f"case {worst[0].name}: {verdict.message}"
-            verdict.hint = "" if self.stepwise else _REPORT
         elif session.alive and (why := session.call("optimized")):
-            self._stop(verdict, DIFFERENT, why, "" if self.stepwise else _REPORT)
+            self._stop(verdict, DIFFERENT, why)
         elif verdict.status == INCONCLUSIVE:
             verdict.hint = f"give real data with {'--inputs' if self.stepwise else '--input NAME=FILE.npy'}"
         return None
@@ -271,6 +270,3 @@ class Verifier:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-_REPORT: Final = "nothing was written; find the pass with --disable NAME, and report it"
