@@ -78,3 +78,18 @@ def few(names: Sequence[str], shown: int = 3) -> str:
     """`a, b, c and 22 more`."""
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def unreadable(path: object, error: Exception) -> ModelError:
+    """What to say of a file that cannot be opened, or parsed."""
+    if isinstance(error, FileNotFoundError):
+        hint = "only `onnxopt optimize` reads stdin" if str(path) == "-" else "check the path"
+        return ModelError(f"{path}: no such file", hint)
+    if isinstance(error, IsADirectoryError):
+        return ModelError(f"{path} is a directory", "name the .onnx file inside it")
+    if isinstance(error, OSError):
+        return ModelError(f"{path}: {error.strerror or error}", "check that the file can be read")
+    return ModelError(
+        f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed",
+        "export or download it again; text, JSON and ORT-format models are not read",
+    )

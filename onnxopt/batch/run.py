@@ -62,6 +62,8 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         if is_url(job.source):
             progress("fetching")
             source = fetch(job.source, stack.enter_context(fetching()))
+        if source.is_dir():
+            raise ModelError(f"{source} is a directory", f"name the models in it: {source / '*.onnx'}")
         if job.in_place:
             _refuse_external(source)
         elif not (job.check or is_url(job.destination)):

@@ -230,4 +230,6 @@ def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise WriteError(f"cannot write {folder}: {e.strerror or e}", "create the folder around it first") from None
+        missing = isinstance(e, FileNotFoundError)
+        hint = "create the folder around it first" if missing else "name a folder that can be written"
+        raise WriteError(f"cannot write {folder}: {e.strerror or e}", hint) from None

@@ -172,7 +172,9 @@ def _bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as e:
-        raise _unreadable(file, e.strerror or e) from None
+        missing = isinstance(e, (FileNotFoundError, IsADirectoryError))
+        hint = "check the path" if missing else "make it readable, or work in another folder"
+        raise UsageError(f"{file} cannot be read: {e.strerror or e}", hint) from None
 
 
 def _unreadable(file: Path, why: object) -> UsageError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from onnxopt.errors import ModelError
+from onnxopt.errors import ModelError, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData
@@ -87,17 +87,8 @@ def read_proto(path: Path) -> ModelProto:
     """The ModelProto in a file, with external data left where it is."""
     try:
         proto = _parse(path)
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file", "check the path") from None
-    except IsADirectoryError:
-        raise ModelError(f"{path} is a directory", "name the .onnx file inside it") from None
-    except OSError as e:
-        raise ModelError(f"{path}: {e.strerror or e}", "check that the file can be read") from None
-    except DecodeError:
-        raise ModelError(
-            f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed",
-            "export or download it again; text, JSON and ORT-format models are not read",
-        ) from None
+    except (OSError, DecodeError) as e:
+        raise unreadable(path, e) from None
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
         raise ModelError(
             f"{path} is a protobuf, but not an ONNX model",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Final, TypeVar, overload
 
 from onnxopt.errors import UsageError, nearest
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
@@ -18,6 +18,7 @@ from onnxopt.rewriting import Rule
 P = TypeVar("P", bound=Pass)
 
 GROUP = "onnxopt.passes"  # the entry point group of plugins
+_PLUGIN: Final = "a plugin is a Python file, or a module on the path, that registers passes"
 
 _PASSES: dict[str, type[Pass]] = {}
 _LATER: dict[str, str] = {}  # modules of passes that are imported when somebody asks for them
@@ -197,6 +198,8 @@ def load_module(source: str) -> None:
     Raises UsageError that says why it cannot be imported.
     """
     before = set(_PASSES)
+    if source.endswith(".py") and not os.path.isfile(source):
+        raise UsageError(f"{source}: no such file", _PLUGIN)
     try:
         if source.endswith(".py"):
             spec = importlib.util.spec_from_file_location(f"onnxopt_plugin_{Path(source).stem}", source)
@@ -208,10 +211,7 @@ def load_module(source: str) -> None:
         else:
             import_module(source)
     except Exception as e:
-        raise UsageError(
-            f"{source} cannot be imported: {type(e).__name__}: {' '.join(str(e).split())}",
-            "a plugin is a Python file, or a module on the path, that registers passes",
-        ) from e
+        raise UsageError(f"{source} cannot be imported: {type(e).__name__}: {' '.join(str(e).split())}", _PLUGIN) from e
     _MODULES.append(os.path.abspath(source) if source.endswith(".py") else source)
     _ORIGINS.update({name: source for name in _PASSES if name not in before})
 

@@ -135,7 +135,8 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
         settings: dict[str, Any] = json.loads((folder / "settings.json").read_text())
         text = (folder / "pipeline.txt").read_text()
     except (OSError, ValueError) as e:
-        raise UsageError(f"{folder} is not a reproducer: {e}", "name the folder that --reproducer wrote") from None
+        why = f"{Path(e.filename).name}: {e.strerror}" if isinstance(e, OSError) else str(e)
+        raise UsageError(f"{folder} is not a reproducer: {why}", "name the folder that --reproducer wrote") from None
     settings["excluded"] = [Site(*names) for names in settings.get("excluded", ())]
     for plugin in settings.pop("plugins"):
         load_module(plugin)

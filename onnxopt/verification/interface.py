@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.errors import ModelError, UsageError
+from onnxopt.errors import ModelError, UsageError, unreadable
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.skeleton import Skeleton
 
@@ -21,10 +21,8 @@ def read(path: Path) -> Skeleton:
 
     try:
         skeleton = Skeleton(path)
-    except OSError as e:
-        raise ModelError(f"{path}: {e.strerror or e}", "check the path") from None
     except Exception as e:
-        raise ModelError(f"{path} is not an ONNX model: {' '.join(str(e).split())}", "is it complete?") from None
+        raise unreadable(path, e) from None
     model = skeleton.proto
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path}: the model is empty", "is it an ONNX model, and complete?")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Run
@@ -27,6 +29,14 @@ def test_what_contradicts_itself(run: Run, args: list[str], message: str) -> Non
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 2, "one line, and a hint"
+
+
+def test_a_folder_is_no_model(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "build" / "nets").mkdir(parents=True)
+    done = run("optimize", "nets", "--out-dir", "build")
+    assert done.returncode == 2
+    assert done.stderr == "error: nets is a directory\nhint: name the models in it: nets/*.onnx\n"
 
 
 def test_a_model_without_a_place_is_told_three(run: Run) -> None:

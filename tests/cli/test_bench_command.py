@@ -109,7 +109,7 @@ def test_what_cannot_be_run_is_said(run: Run, models: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["absent.onnx"], "absent.onnx: No such file"),
+        (["absent.onnx"], "absent.onnx: no such file"),
         (["one.onnx", "--dim", "M=3"], "no input of the model has a dynamic dim 'M'"),
         (["one.onnx", "--provider", "none"], "no execution provider 'none'"),
         (["one.onnx", "--runs", "3", "--seconds", "1"], "--runs contradicts --seconds"),

@@ -146,6 +146,19 @@ def test_a_model_that_does_not_run_is_not_checked(tmp_path: Path) -> None:
     assert "not checked: onnxruntime cannot load the original" in r.output
 
 
+def test_a_folder_that_may_not_be_written_is_not_to_be_created(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **given: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    r = run(source, "--ops", "Mul", "--out-dir", tmp_path / "parts")
+    assert isinstance(r.exception, WriteError)
+    assert r.exception.message.endswith("parts: Permission denied")
+    assert r.exception.hint == "name a folder that can be written"
+
+
 def test_usage_errors(source: Path, tmp_path: Path) -> None:
     r = run(source, "--ops", "Mul,relu")
     assert isinstance(r.exception, UsageError)
@@ -158,6 +171,7 @@ def test_usage_errors(source: Path, tmp_path: Path) -> None:
     assert isinstance(r.exception, WriteError)
     r = run(source, "--ops", "Mul", "--out-dir", tmp_path / "no" / "where")
     assert isinstance(r.exception, WriteError)
+    assert r.exception.hint == "create the folder around it first"
     r = run(source, "--ops", "Mul", "--fuse", source)
     assert isinstance(r.exception, WriteError)
     part = tmp_path / "part_000.onnx"

@@ -116,6 +116,7 @@ def test_the_user_names_a_file_that_may(run: Run, samples: Path, tmp_path: Path)
     assert r.returncode == 0 and "the bytes are the same" in r.stdout, r.stderr
     r = run("optimize", model, "out.onnx", "--project-file", "nowhere.toml")
     assert r.returncode == 2 and "nowhere.toml cannot be read" in r.stderr
+    assert "hint: check the path\n" in r.stderr
 
 
 @pytest.mark.parametrize(

@@ -91,5 +91,5 @@ def test_weights_can_be_zeroed(failing: Path) -> None:
 
 
 def test_what_is_no_reproducer(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a reproducer"):
+    with pytest.raises(UsageError, match=r"is not a reproducer: settings\.json: No such file"):
         reproduce(tmp_path)
