@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onnxopt.cli.feeds import verify_dim_option
-from onnxopt.cli.options import make_options, pipeline_options, seed_option, tolerance_options
+from onnxopt.cli.options import make_options, pipeline_options, refuse_ignored, seed_option, tolerance_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 
@@ -46,6 +46,7 @@ def bisect(
     from onnxopt.io import blaming
     from onnxopt.verification import VerifyOptions
 
+    refuse_ignored(given)
     options = make_options(given)
     with blaming(source):
         judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dims=verify_dims, dtype=options.dtype)

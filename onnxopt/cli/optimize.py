@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_values, names
 from onnxopt.cli.feeds import input_option, verify_dim_option
 from onnxopt.cli.options import (
     external_option,
+    is_given,
     make_options,
     memory_option,
     pipeline_options,
+    refuse_ignored,
     seed_option,
     timeout_option,
     tolerance_options,
@@ -183,6 +184,9 @@ def optimize(
         raise UsageError("--strict contradicts --allow-unverified", "leave one of them out")
     if backup and not in_place:
         raise UsageError("--backup is for --in-place", "without it the original stays where it is")
+    if zero_weights and reproducer is None and is_given("zero_weights"):
+        raise UsageError("--zero-weights is for --reproducer", "--reproducer DIR keeps what repeats a failure")
+    refuse_ignored(given)
     if os.path.basename(backup) != backup:
         raise UsageError(f"--backup {backup!r} is not a suffix", "for example --backup .orig")
     for file in (report_file, junit):
@@ -191,7 +195,7 @@ def optimize(
     plain = not (out_dir is not None or in_place or check)
     if plain and len(models) == 1:
         raise _where_to(models[0])
-    if plain and len(models) == 2 and jobs > 1 and _is_given("jobs"):
+    if plain and len(models) == 2 and jobs > 1 and is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
     if (begin or end) and not plain:
@@ -278,8 +282,3 @@ def _budgets(texts: tuple[str, ...]) -> tuple[Budget, ...]:
     from onnxopt.batch.budget import parse_budget
 
     return tuple(parse_budget(text) for text in texts)
-
-
-def _is_given(name: str) -> bool:
-    """Is the option on the command line, not just in a project's file?"""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_passes, known_rules, names
 from onnxopt.errors import UsageError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from onnxopt.api import OptimizeOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -53,11 +55,12 @@ def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 
 
 def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in value]
-    for key, found, _ in pairs:
+    config: dict[str, str] = {}
+    for key, found, text in (text.partition("=") for text in value):
         if not found or not key:
             raise click.BadParameter(f"{key!r} is not KEY=VALUE")
-    return {key: text for key, _, text in pairs}
+        _once(config, key, text, param)
+    return config
 
 
 def _is_size(text: str) -> bool:
@@ -67,23 +70,30 @@ def _is_size(text: str) -> bool:
 
 def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
     """`--dim NAME=SIZE`, repeatable."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for text in value:
         name, found, size = text.rpartition("=")
         if not found or not name or not _is_size(size):
             raise click.BadParameter(f"{text!r} is not NAME=SIZE")
-        sizes[name] = int(size)
+        if not int(size):
+            raise UsageError(f"{param.opts[0]} {text}: there is nothing to compute", "a size is 1 or more")
+        _once(sizes, name, int(size), param)
     return sizes
+
+
+def _once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
+    if given.setdefault(name, value) != value:
+        raise UsageError(f"{param.opts[0]} gives {name!r} two values: {given[name]} and {value}", "give it once")
 
 
 def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """`--shape INPUT:1,128`, repeatable."""
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for text in value:
         name, found, sizes = text.rpartition(":")
         if not found or not name or not all(_is_size(s) for s in sizes.split(",")):
             raise click.BadParameter(f"{text!r} is not INPUT:1,128")
-        shapes[name] = tuple(int(s) for s in sizes.split(","))
+        _once(shapes, name, tuple(int(s) for s in sizes.split(",")), param)
     return shapes
 
 
@@ -283,6 +293,19 @@ def pipeline_options(function: F) -> F:
         ],
         function,
     )
+
+
+def is_given(name: str) -> bool:
+    """Is the option on the command line, not just in a project's file?"""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def refuse_ignored(given: dict[str, Any]) -> None:
+    """Raises UsageError for options of `pipeline_options` that others leave without effect."""
+    if given["pipeline"] is not None and is_given("pipeline") and is_given("level"):
+        raise UsageError("--pipeline contradicts -O", "leave one of them out: a level is a pipeline")
+    if not (given["keep_io"] or given["dtype"]) and is_given("keep_io"):
+        raise UsageError("--no-keep-io is for --dtype", "without it nothing changes its type")
 
 
 def make_options(

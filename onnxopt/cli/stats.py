@@ -12,6 +12,7 @@ import click
 from onnxopt.cli.files import json_text
 from onnxopt.cli.options import parse_dims, parse_shapes
 from onnxopt.cli.say import say_all
+from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxopt.analysis.cost import ModelStats
@@ -61,6 +62,11 @@ def stats(
     onnxopt stats model.onnx model.opt.onnx
     onnxopt stats model.onnx model.opt.onnx --format markdown
     """
+    if top and no_work:
+        raise UsageError("--no-work contradicts --top", "leave one of them out")
+    if top and (form == "csv" or (b is not None and form != "json")):
+        what = "--format csv has" if form == "csv" else "a comparison has"
+        raise UsageError(f"{what} no list of nodes for --top", "of one model the table has it; --format json always")
     from onnxopt.api import stats as count
 
     before = count(a, work=not no_work, top=top, dims=dims, shapes=shapes)

@@ -21,6 +21,14 @@ from tests.cli.conftest import Run
         (["a.onnx", "--out-dir", "d", "--executor", "cloud"], "there is no executor 'cloud'"),
         (["a.onnx", "a.onnx", "--out-dir", "d"], "written twice"),
         (["a.onnx", "b.onnx", "--jobs", "2"], "is b.onnx the result of a.onnx, or a second model?"),
+        (["a.onnx", "b.onnx", "--dim", "n=4", "--dim", "n=5"], "--dim gives 'n' two values: 4 and 5"),
+        (["a.onnx", "b.onnx", "--verify-dim", "n=4", "--verify-dim", "n=5"], "--verify-dim gives 'n' two values"),
+        (["a.onnx", "b.onnx", "--dim", "n=0"], "--dim n=0: there is nothing to compute"),
+        (["a.onnx", "b.onnx", "--shape", "x:1,2", "--shape", "x:1,3"], "--shape gives 'x' two values: (1, 2) and"),
+        (["a.onnx", "b.onnx", "--config", "k=1", "--config", "k=2"], "--config gives 'k' two values: 1 and 2"),
+        (["a.onnx", "b.onnx", "--no-keep-io"], "--no-keep-io is for --dtype"),
+        (["a.onnx", "b.onnx", "--zero-weights"], "--zero-weights is for --reproducer"),
+        (["a.onnx", "b.onnx", "-O1", "--pipeline", "dead-code"], "--pipeline contradicts -O"),
         (["a.onnx", "--in-place", "--backup", "old/"], "'old/' is not a suffix"),
     ],
 )
@@ -29,6 +37,16 @@ def test_what_contradicts_itself(run: Run, args: list[str], message: str) -> Non
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 2, "one line, and a hint"
+
+
+def test_an_option_may_be_repeated_and_a_project_may_set_what_only_some_runs_use(
+    run: Run, samples: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "onnxopt.toml").write_text("keep-io = false\nzero-weights = true\nlevel = 1\n")
+    model = samples / "residual_block.onnx"
+    same = ("--config", "constant-folding.max-bytes=9", "--config", "constant-folding.max-bytes=9")
+    done = run("optimize", model, "out.onnx", "--pipeline", "dead-code", "--no-verify", *same)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_is_no_model(run: Run, tmp_path: Path) -> None:

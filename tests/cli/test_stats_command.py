@@ -85,7 +85,8 @@ def test_every_format_has_the_same_figures(run: Run, model: Path) -> None:
 
 
 def test_what_cannot_be(run: Run, model: Path) -> None:
-    for args in (("--dim", "width=2"), ("--shape", "z:1,2"), ("--format", "xml"), ("--top", "-1")):
+    ignored = (("--top", "1", "--format", "csv"), ("--top", "1", "--no-work"), (model, "--top", "1"))
+    for args in (("--dim", "width=2"), ("--shape", "z:1,2"), ("--format", "xml"), ("--top", "-1"), *ignored):
         done = run("stats", model, *args)
         assert done.returncode == 2, args
         assert "Traceback" not in done.stderr

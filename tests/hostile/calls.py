@@ -33,7 +33,7 @@ CHEAP = [
     unverified("-O2", "--strict"),
     Call(("optimize", "m.onnx", "--check", "--no-verify", "--junit", "j.xml"), ("j.xml",), _OPTIMIZE, ("j.xml",)),
     Call(("stats", "m.onnx"),),
-    Call(("stats", "m.onnx", "good.onnx", "--format", "markdown", "--top", "3")),
+    Call(("stats", "m.onnx", "good.onnx", "--format", "json", "--top", "3")),
     Call(("stats", "good.onnx", "m.onnx", "--format", "json")),
     Call(("stats", "m.onnx", "--format", "csv")),
     Call(("report", "m.onnx", "m.onnx", "-o", "p.html", "--no-verify"), ("p.html",), _OPTIMIZE),
