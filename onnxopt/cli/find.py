@@ -53,6 +53,7 @@ def find(
     from onnxopt.analysis.types import infer
     from onnxopt.io import blaming, load
     from onnxopt.rewriting import SubgraphMatcher
+    from onnxopt.rewriting.unknown import refuse_unknown
 
     if pattern.startswith("@"):
         try:
@@ -72,6 +73,8 @@ def find(
     with blaming(model):
         loaded = load(model)
         found = matcher.match(loaded)
+        if not found:
+            refuse_unknown(matcher.example.results, loaded)
         if form == "json":
             records = [
                 {

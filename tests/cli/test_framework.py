@@ -235,3 +235,16 @@ def test_find_searches_by_example(run: Run, samples: Path) -> None:
     assert (r.returncode, r.stdout) == (1, f"{source}: 0 matches\n")
     r = run("find", source, "Relu(")
     assert (r.returncode, "cannot be read" in r.stderr) == (2, True)
+
+
+def test_find_says_what_nobody_knows(run: Run, samples: Path) -> None:
+    source = samples / "residual_block.onnx"
+    for pattern, error, hint in (
+        ("Rellu(x)", "neither the standard nor the model has an operator 'Rellu'", "did you mean Relu or"),
+        ("Softmax(x, axs=-1)", "Softmax has no attribute 'axs'", "did you mean axis?"),
+    ):
+        r = run("find", source, pattern)
+        assert r.returncode == 2
+        assert r.stderr.startswith(f"error: {error}\nhint: {hint}")
+    for known in ("com.microsoft.Rellu(x)", "Softmax(x, axis=7)", "Rellu|Conv(x, ...)"):
+        assert run("find", source, known).returncode in (0, 1), known
