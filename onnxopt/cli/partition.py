@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from onnxopt.verification.plan import Plan
 
 
-_INDEX = "partition.json"
+_INDEX: Final = "partition.json"
+_PART: Final = re.compile(r"part_\d+\.onnx")
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -174,9 +176,22 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
         index.write_text(json.dumps({"model": str(source), "parts": entries}, indent=2) + "\n")
         _check(source, plan, steps, "the parts, run in order,", limit)
         folder.mkdir(exist_ok=True)
+        old = _listed(folder / _INDEX) - {s.file.name for s in steps}
         for file in [*(s.file for s in steps), index]:
             os.replace(file, folder / file.name)
+        for file in (folder / name for name in old):
+            if file.is_file() and not file.samefile(source):
+                file.unlink()
     say(f"wrote {len(parts)} parts and partition.json to {folder}")
+
+
+def _listed(index: Path) -> set[str]:
+    """The files of parts that an earlier run left in this folder, by what it wrote of them."""
+    try:
+        found = {str(part["file"]) for part in json.loads(index.read_text())["parts"]}
+    except (OSError, ValueError, TypeError, KeyError):  # nobody's, or somebody else's
+        return set()
+    return {name for name in found if _PART.fullmatch(name)}
 
 
 def _encoded(proto: ModelProto, name: str) -> bytes:

@@ -83,6 +83,23 @@ def test_parts_are_written_and_run_in_order(source: Path, tmp_path: Path) -> Non
     np.testing.assert_allclose(values["y"], outputs(source, {"x": X})["y"], rtol=1e-6)
 
 
+def test_parts_of_an_earlier_run_are_removed_and_nothing_else(source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    assert run(source, "--ops", "Mul,Relu,Add", "--out-dir", folder).exit_code == 0
+    (folder / "part_009.onnx").write_text("not of that run")
+    index = json.loads((folder / "partition.json").read_text())
+    index["parts"].append({"file": "../model.onnx"})
+    (folder / "partition.json").write_text(json.dumps(index))
+    assert run(source, "--ops", "Mul,Relu,Add,Sigmoid", "--out-dir", folder).exit_code == 0
+    assert sorted(f.name for f in folder.iterdir()) == [
+        "part_000.onnx",
+        "part_001.onnx",
+        "part_009.onnx",
+        "partition.json",
+    ]
+    assert source.exists()
+
+
 def test_single_nodes_can_be_refused(source: Path) -> None:
     assert "1 supported of 2 parts, 2 of 6 nodes" in run(source, "--ops", "Mul,Relu", "--no-single-node").output
 
