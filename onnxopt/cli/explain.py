@@ -44,7 +44,7 @@ def page(cls: type[Pass]) -> Iterator[str]:
     from onnxopt.pipeline.config import options_of
 
     info = cls.info
-    yield f"{info.name}: {cls.kind} pass, from -O{info.opt_level} on, of {origin(cls)}"
+    yield f"{info.name}: {cls.kind} pass, {_when(cls)}, of {origin(cls)}"
     facts = {
         "requires": info.required,
         "after": info.after,
@@ -81,7 +81,7 @@ def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
     """The same of one rule."""
     from onnxopt.rewriting import text
 
-    yield f"{rule.name}: rule of the pass {cls.info.name}, from -O{cls.info.opt_level} on"
+    yield f"{rule.name}: rule of the pass {cls.info.name}, {_when(cls)}"
     yield ""
     yield from _indented(inspect.cleandoc(rule.apply.__doc__ or ""))
     yield ""
@@ -89,6 +89,13 @@ def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
     yield ""
     yield f"onnxopt why MODEL {rule.name}: where it fires, and why not elsewhere"
     yield f"onnxopt optimize … --disable {rule.name}: without it"
+
+
+def _when(cls: type[Pass]) -> str:
+    """What makes it run: no level has the pass of a plugin."""
+    from onnxopt.pipeline import origin
+
+    return f"from -O{cls.info.opt_level} on" if origin(cls) == "onnxopt" else f"with --with {cls.info.name}"
 
 
 def _indented(text: str) -> Iterator[str]:

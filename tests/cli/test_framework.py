@@ -116,6 +116,8 @@ def test_explain_is_a_manual_page(run: Run) -> None:
     assert r.returncode == 2
     assert "did you mean" in r.stderr
     assert "crashes_at_sigmoid" in run("explain", "crashing-rule", "--plugin", BROKEN).stdout
+    page = run("explain", "wrong-pass", "--plugin", BROKEN).stdout
+    assert " pass, with --with wrong-pass, of " in page, "no level runs it"
 
 
 def test_explain_shows_a_rule(run: Run) -> None:
