@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
 class OnnxOptError(Exception):
@@ -93,3 +95,12 @@ def unreadable(path: object, error: Exception) -> ModelError:
         f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed",
         "export or download it again; text, JSON and ORT-format models are not read",
     )
+
+
+def file_path(model: object) -> Path:
+    """Where a model is. Raises UsageError for what is no path."""
+    if not isinstance(model, (str, os.PathLike)):
+        raise UsageError(
+            f"the path of a model is expected, not {type(model).__name__}", "onnx.save writes a ModelProto to a file"
+        )
+    return Path(model)

@@ -53,6 +53,24 @@ def test_files(tmp_path: Path) -> None:
     assert onnxopt.stats(tmp_path / "level1.onnx").operators["BatchNormalization"] == 3
 
 
+def test_what_is_given_wrongly_is_told_what_to_call(tmp_path: Path) -> None:
+    proto = residual()
+    onnx.save(proto, tmp_path / "in.onnx")
+    with pytest.raises(onnxopt.UsageError, match="takes a level, not OptimizeOptions") as e:
+        onnxopt.optimize(proto, onnxopt.OptimizeOptions(level=3))  # type: ignore[arg-type]
+    assert "optimize_model(load(FILE), options)" in e.value.hint
+    with pytest.raises(onnxopt.UsageError, match="there is no level '3'"):
+        onnxopt.optimize(proto, "3")  # type: ignore[arg-type]
+    for call in (
+        lambda: onnxopt.verify(proto, tmp_path / "in.onnx"),  # type: ignore[arg-type]
+        lambda: onnxopt.verify(tmp_path / "in.onnx", proto),  # type: ignore[arg-type]
+        lambda: onnxopt.stats(proto),  # type: ignore[arg-type]
+        lambda: onnxopt.load(proto),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(onnxopt.UsageError, match="the path of a model is expected, not ModelProto"):
+            call()
+
+
 def test_max_rewrites_is_fuel() -> None:
     for fuel in range(4):
         model = onnxopt.optimize(residual(), max_rewrites=fuel).model

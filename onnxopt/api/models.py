@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.api.options import OptimizeOptions
 from onnxopt.api.results import Report, Result
+from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, from_proto, load
 from onnxopt.pipeline import Instrument, PipelineReport, execute
@@ -55,6 +56,11 @@ def optimize(
     """
     from onnxopt.graph import write_model
 
+    if isinstance(level, OptimizeOptions):
+        raise UsageError(
+            "optimize takes a level, not OptimizeOptions",
+            "optimize_model(load(FILE), options), or optimize_file(FILE, OUT, options)",
+        )
     options = OptimizeOptions(
         level=level,
         pipeline=pipeline,

@@ -80,8 +80,8 @@ class OptimizeOptions:
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
-        if not 0 <= self.level <= 3:
-            raise UsageError(f"there is no level {self.level}", "levels are 0 to 3")
+        if self.level not in range(4):
+            raise UsageError(f"there is no level {self.level!r}", "levels are 0 to 3")
         chosen = pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
         return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from onnxopt.errors import ModelError, unreadable
+from onnxopt.errors import ModelError, file_path, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData
@@ -35,7 +35,7 @@ def load(
     `limits`.
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
-    path = Path(path)
+    path = file_path(path)
     proto = read_proto(path)
     changed = inline_functions and len(proto.functions) > 0
     if changed:

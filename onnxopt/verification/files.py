@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onnxopt.errors import file_path
 from onnxopt.verification.records import Verification, VerifyOptions
 from onnxopt.verification.verifier import Verifier
 
@@ -14,6 +15,7 @@ def verify(original: str | Path, result: str | Path, options: VerifyOptions | No
     On the two sets of inputs that the optimizer checks its results with; where `options` name cases, data, a provider
     or dims, as `onnxopt verify` does: a `Comparison`. Raises what `compare_files` raises then.
     """
+    original, result = file_path(original), file_path(result)
     if options is not None and options.thorough:
         from onnxopt.verification.comparison import compare_files
 
