@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from onnx import AttributeProto, TensorProto
@@ -90,8 +91,9 @@ class ModelStats:
 
     `parameters` are the elements of initializers and of the tensors in Constant nodes, integers too; a sparse tensor
     counts with the values it stores. `bytes_by_type` is their size in memory (a string as 8 bytes). `file_bytes` is
-    the model file and its data files. `inputs` are those a caller must give: without those that have a default.
-    `dynamic`: where each symbolic dim occurs in inputs, such as `x[0]`. `work` is None where it was not asked for.
+    the model file and its data files, without those in `missing_files`. `inputs` are those a caller must give: without
+    those that have a default. `dynamic`: where each symbolic dim occurs in inputs, such as `x[0]`. `work` is None where
+    it was not asked for.
     """
 
     path: str
@@ -109,6 +111,7 @@ class ModelStats:
     outputs: dict[str, str] = field(default_factory=dict)
     dynamic: dict[str, list[str]] = field(default_factory=dict)
     work: Work | None = None
+    missing_files: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -147,6 +150,7 @@ def model_stats(model: Model) -> ModelStats:
         inputs={i.name: type_proto_text(i.type) for i in proto.graph.input if i.name not in weights},
         outputs={o.name: type_proto_text(o.type) for o in proto.graph.output},
         dynamic=_dynamic(model),
+        missing_files=[f.name for f in _data_files(model) if not os.path.isfile(f)],
     )
 
 
@@ -190,7 +194,13 @@ def file_bytes(model: Model) -> int:
     """The model file, and each data file that a tensor of its graphs refers to, once."""
     if model.path is None or not model.path.is_file():
         return 0
-    folder = model.path.absolute().parent
+    files = {os.path.realpath(f) for f in _data_files(model)} | {os.path.realpath(model.path)}
+    return sum(os.path.getsize(f) for f in files if os.path.isfile(f))
+
+
+def _data_files(model: Model) -> list[Path]:
+    """What external tensors refer to, there or not."""
+    folder = model.path.absolute().parent if model.path is not None else Path()
     names = {
         e.value
         for graph in model.scopes()
@@ -199,8 +209,7 @@ def file_bytes(model: Model) -> int:
         for e in tensor.external_data
         if e.key == "location"
     }
-    files = {os.path.realpath(folder / name) for name in names if "\0" not in name} | {os.path.realpath(model.path)}
-    return sum(os.path.getsize(f) for f in files if os.path.isfile(f))
+    return [folder / name for name in sorted(names) if "\0" not in name]
 
 
 def _tensors(graph: Graph) -> Iterator[TensorProto]:

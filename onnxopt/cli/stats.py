@@ -11,8 +11,8 @@ import click
 
 from onnxopt.cli.files import json_text
 from onnxopt.cli.options import parse_dims, parse_shapes
-from onnxopt.cli.say import say_all
-from onnxopt.errors import UsageError
+from onnxopt.cli.say import say, say_all
+from onnxopt.errors import UsageError, few
 
 if TYPE_CHECKING:
     from onnxopt.analysis.cost import ModelStats
@@ -71,6 +71,10 @@ def stats(
 
     before = count(a, work=not no_work, top=top, dims=dims, shapes=shapes)
     after = count(b, work=not no_work, top=top, dims=dims, shapes=shapes) if b is not None else None
+    for model in (before, after):
+        if model is not None and model.missing_files:
+            lost = few(model.missing_files)
+            say(f"warning: {model.path}: its data file {lost} is missing: bytes on disk are without it", err=True)
     if form == "json":
         found = before.to_dict() if after is None else {"before": before.to_dict(), "after": after.to_dict()}
         say_all(json_text(found))

@@ -84,6 +84,19 @@ def test_every_format_has_the_same_figures(run: Run, model: Path) -> None:
     assert alone[0] == ["kind", "name", "value"]
 
 
+def test_a_data_file_that_is_gone_is_missed(run: Run, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "alone.onnx").write_bytes((samples / "external_weights.onnx").read_bytes())
+    done = run("stats", "alone.onnx")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "warning: alone.onnx: its data file external_weights.data is missing: bytes on disk are without it\n"
+    )
+    assert json.loads(run("stats", "alone.onnx", "--format", "json").stdout)["missing_files"] == [
+        "external_weights.data"
+    ]
+    assert run("stats", samples / "external_weights.onnx").stderr == ""
+
+
 def test_what_cannot_be(run: Run, model: Path) -> None:
     ignored = (("--top", "1", "--format", "csv"), ("--top", "1", "--no-work"), (model, "--top", "1"))
     for args in (("--dim", "width=2"), ("--shape", "z:1,2"), ("--format", "xml"), ("--top", "-1"), *ignored):
