@@ -58,6 +58,11 @@ def cleaned(record: Any) -> Any:
     return record
 
 
+def counted(n: int, what: str) -> str:
+    """`1 node`, `1,234 nodes`, `2 matches`."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}{'es' if what.endswith(('ch', 's')) else 's'}"
+
+
 def short(text: str, most: int = _LONGEST) -> str:
     """Cut in the middle: names begin with the module and end with what tells them apart, which is kept longer."""
     if len(text) <= most:

@@ -21,6 +21,7 @@ from onnxopt.io import from_proto, save
 from onnxopt.io.external import data_of, inline_data
 from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
 from onnxopt.pipeline.site import Site
+from onnxopt.plaintext import counted
 from onnxopt.verification import DIFFERENT, Verifier, VerifyOptions
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _smallest(
             with Verifier(before, plain) as verifier:
                 verifier.submit(after, model.tolerances)
                 different = verifier.finish().status == DIFFERENT
-            tell(f"  a part of {len(part.graph.node)} nodes: {'differs' if different else 'equal'}")
+            tell(f"  a part of {counted(len(part.graph.node), 'node')}: {'differs' if different else 'equal'}")
             if different:
                 return part
     return None

@@ -16,6 +16,7 @@ from onnxopt.bisect.suspects import goes_wrong, suspects
 from onnxopt.bisect.trials import Outcome, Trials
 from onnxopt.errors import UsageError
 from onnxopt.pipeline.instruments import Entry, Journal
+from onnxopt.plaintext import counted
 from onnxopt.verification import DIFFERENT, Verification, VerifyOptions
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def bisect(
         verdict = trials.known[None, whole.rewrites] = trials.verdict(outcome=whole)
         if verdict.status != DIFFERENT:
             raise UsageError(f"{source}: the result does not differ from the original", "there is nothing to find")
-        tell(f"the result differs after {whole.runs} runs of passes and {whole.rewrites} rewrites: {verdict.message}")
+        spent = f"{counted(whole.runs, 'run')} of passes and {counted(whole.rewrites, 'rewrite')}"
+        tell(f"the result differs after {spent}: {verdict.message}")
         runs: int | None = None
         rewrite = _at_places(trials, verdict.places, journal.entries, tell)
         if rewrite is None:
@@ -72,7 +74,7 @@ def guilty(trials: Trials, place: Place, entries: Sequence[Entry], tell: Tell) -
         if runs is None and n is not None:
             wrong = goes_wrong(verdict, place)
             numbers = [m for m in numbers if (m <= n) == wrong] or numbers
-    return numbered[_first(numbers, lambda n: goes_wrong(trials.verdict(rewrites=n), place), tell, "rewrites")]
+    return numbered[_first(numbers, lambda n: goes_wrong(trials.verdict(rewrites=n), place), tell, "rewrite")]
 
 
 def _at_places(trials: Trials, places: Sequence[Place], entries: Sequence[Entry], tell: Tell) -> int | None:
@@ -95,14 +97,14 @@ def _among_all(trials: Trials, whole: Outcome, tell: Tell) -> tuple[int, int | N
     def wrong(runs: int, rewrites: int | None = None) -> bool:
         return trials.verdict(runs, rewrites).status == DIFFERENT
 
-    runs = _first(range(1, whole.runs + 1), wrong, tell, "runs of passes")
+    runs = _first(range(1, whole.runs + 1), wrong, tell, "run")
     if runs == 1 and wrong(0):
         raise UsageError(f"{trials.source}: it differs before the first pass", "no pass is guilty")
     tell(f"the guilty pass is run {runs}: {whole.texts[runs - 1]}")
     before, after = whole.taken[runs - 1], whole.taken[runs] if runs < whole.runs else whole.rewrites
     if before == after:
         return runs, None  # a pass that does not spend fuel: no finer than this
-    return runs, _first(range(before + 1, after + 1), lambda n: wrong(runs, n), tell, "rewrites")
+    return runs, _first(range(before + 1, after + 1), lambda n: wrong(runs, n), tell, "rewrite")
 
 
 def _first(numbers: Sequence[int], wrong: Callable[[int], bool], tell: Tell, what: str) -> int:
@@ -112,6 +114,6 @@ def _first(numbers: Sequence[int], wrong: Callable[[int], bool], tell: Tell, wha
         middle = (len(numbers) + 1) // 2
         n = numbers[middle] - 1
         found = wrong(n)
-        tell(f"  {n} {what}: {'differs' if found else 'equal'}")
+        tell(f"  {counted(n, what)}: {'differs' if found else 'equal'}")
         numbers = numbers[:middle] if found else numbers[middle:]
     return numbers[0]

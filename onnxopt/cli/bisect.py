@@ -11,6 +11,7 @@ from onnxopt.cli.feeds import verify_dim_option
 from onnxopt.cli.options import make_options, pipeline_options, refuse_ignored, seed_option, tolerance_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
+from onnxopt.plaintext import counted
 
 
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 found, 2 there is nothing to find, 4 a pass fails.")
@@ -65,8 +66,9 @@ def bisect(
 
         output = output or source.with_name(f"{source.stem}.bisect.onnx")
         write_bytes(output, found.submodel.SerializeToString())
-        say(f"{output}: {len(found.submodel.graph.node)} nodes show it")
+        nodes = len(found.submodel.graph.node)
+        say(f"{output}: {counted(nodes, 'node')} show{'s' * (nodes == 1)} it")
     elif found.rule:
         say("no part of the model shows it by itself")
     if not quiet:
-        say(f"found by verifying {found.runs} results")
+        say(f"found by verifying {counted(found.runs, 'result')}")

@@ -11,6 +11,7 @@ from onnxopt.cli.completing import known_values, names
 from onnxopt.cli.options import external_option
 from onnxopt.cli.say import say
 from onnxopt.errors import few
+from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
     from onnxopt.extraction import Extraction
@@ -64,9 +65,9 @@ def extract(
     say_cut(done)
     if quiet:
         return
-    counts = f"{done.nodes:,} of {done.nodes_before:,} nodes, {_count(done.inputs, 'input')}"
+    counts = f"{done.nodes:,} of {counted(done.nodes_before, 'node')}, {counted(len(done.inputs), 'input')}"
     where = f", data in {', '.join(done.data)}" if done.data else ""
-    say(f"{destination}: {counts}, {_count(done.outputs, 'output')}, {size(done.bytes)}{where}")
+    say(f"{destination}: {counts}, {counted(len(done.outputs), 'output')}, {size(done.bytes)}{where}")
     for kind, types in (("input", done.inputs), ("output", done.outputs)):
         for name, type_text in types.items():
             say(f"  {kind:6}  {name}: {type_text}")
@@ -82,7 +83,3 @@ def say_cut(done: Extraction) -> None:
 
 def _few(values: list[str]) -> str:
     return few([f"`{name}`" for name in values])
-
-
-def _count(found: dict[str, str], what: str) -> str:
-    return f"{len(found):,} {what}{'s' * (len(found) != 1)}"

@@ -13,6 +13,7 @@ from onnxopt.cli.files import json_text
 from onnxopt.cli.options import Number
 from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.errors import UsageError
+from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
     from onnxopt.rewriting import SubgraphMatch
@@ -97,7 +98,7 @@ def find(
             if found and loaded.node_count() <= _LARGE:
                 infer(loaded)  # for the shapes that are shown
             say_lines(_lines(found))
-            say(f"{model}: {len(found):,} match{'es' if len(found) != 1 else ''}")
+            say(f"{model}: {counted(len(found), 'match')}")
     if not found:
         sys.exit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from onnxopt.plaintext import cleaned
+from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept, places
 from onnxopt.report import verdict as judged
 from onnxopt.report.plain import left_out, size, warnings
@@ -41,9 +41,8 @@ def nodes(outcome: dict[str, Any]) -> str:
     """222 → 100 nodes (-55%)."""
     report = outcome["report"]
     before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
-    if before == after:
-        return f"{before:,} nodes"
-    return f"{before:,} → {after:,} nodes ({(after - before) / before:+.0%})" if before else f"{after:,} nodes"
+    told = counted(after, "node")
+    return told if before in (0, after) else f"{before:,} → {told} ({(after - before) / before:+.0%})"
 
 
 def sizes(outcome: dict[str, Any]) -> str:
@@ -102,8 +101,8 @@ def summary(outcomes: Sequence[dict[str, Any]]) -> str:
     said = ", ".join(f"{n} {status}" for status, n in counts.items())
     reports = [o["report"]["pipeline"] for o in outcomes if o["report"] is not None]
     before, after = (sum(r[f"nodes_{when}"] for r in reports) for when in ("before", "after"))
-    total = f"; {before:,} → {after:,} nodes ({(after - before) / before:+.0%})" if before else ""
-    return f"{len(outcomes)} model{'s' if len(outcomes) != 1 else ''}: {said}{total}"
+    total = f"; {before:,} → {counted(after, 'node')} ({(after - before) / before:+.0%})" if before else ""
+    return f"{counted(len(outcomes), 'model')}: {said}{total}"
 
 
 def markdown(outcomes: Sequence[dict[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onnxopt.plaintext import cleaned
+from onnxopt.plaintext import cleaned, counted
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -35,7 +35,7 @@ def conclusions(found: dict[str, Any]) -> Iterator[str]:
 def conditions(found: dict[str, Any]) -> str:
     """How it was measured."""
     count = found["threads"]
-    threads = f"{count} thread{'s' if count > 1 else ''}" if count else "threads as onnxruntime chooses"
+    threads = counted(count, "thread") if count else "threads as onnxruntime chooses"
     dims = "".join(f", {name}={size}" for name, size in found["dims"].items())
     openings = f" in {found['openings']} openings" if found["openings"] > 1 else ""
     return f"{found['runs']:,} runs{openings}, {threads}, optimizations {found['level']}, {found['provider']}{dims}"

@@ -180,7 +180,7 @@ def test_bisect_finds_the_rewrite_and_writes_the_part_that_shows_it(run: Run, sm
     assert r.returncode == 0, r.stderr
     assert "pass wrong-rule, rule wrong_for_negative_factors: run" in r.stdout
     assert "e: float[N,2] = Mul(d, b: float[2] = {-1,2})" in r.stdout
-    assert "wrong.bisect.onnx: 1 nodes show it" in r.stdout
+    assert "wrong.bisect.onnx: 1 node shows it" in r.stdout
     assert operators(small / "wrong.bisect.onnx") == ["Mul"]
     r = run("optimize", "wrong.bisect.onnx", "out.onnx", *args[1:])
     assert r.returncode == 3, "the part alone shows it"

@@ -92,7 +92,7 @@ def test_two_that_are_wrong_at_one_place(tmp_path: Path) -> None:
     """The first of them counts, not the likelier one."""
     onnx.save(parser.parse_model(f"{HEAD} {{ a = Abs (x) b = Sin (a) c = Mul (b, k) y = Exp (c) }}"), tmp_path / "m")
     found, lines = find(tmp_path / "m", pipeline="wrong-rule,wrong-at")
-    assert lines[1:3] == ["2 of them happened at `c`", "  1 rewrites: differs"]
+    assert lines[1:3] == ["2 of them happened at `c`", "  1 rewrite: differs"]
     assert (found.rewrite, found.rule) == (1, "wrong_for_negative_factors")
 
 
@@ -135,7 +135,7 @@ def test_a_part_grows_until_it_shows_the_difference(tmp_path: Path) -> None:
     found, lines = find(tmp_path / "m.onnx", pipeline="sin-rule")
     assert found.submodel is not None
     assert [n.op_type for n in found.submodel.graph.node] == ["Sin", "Mul", "Exp"]
-    assert lines[-2:] == ["  a part of 1 nodes: equal", "  a part of 3 nodes: differs"]
+    assert lines[-2:] == ["  a part of 1 node: equal", "  a part of 3 nodes: differs"]
 
 
 def test_in_bodies_the_scope_is_named(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from onnxopt.plaintext import counted
 from onnxopt.report.html.markup import Markup, join, tag
 from onnxopt.report.plain import pass_hits
 
@@ -63,7 +64,7 @@ def timeline(data: dict[str, Any]) -> Markup:
     runs = data["history"]["timeline"]
     pipeline = report["pipeline"]
     worked = [p["name"] for p in pipeline["passes"] if pass_hits(p) or p["nodes"]]
-    told = f"{len(runs):,} runs of {len(pipeline['passes'])} passes" + ("" if times else ", in order")
+    told = f"{counted(len(runs), 'run')} of {counted(len(pipeline['passes']), 'pass')}{'' if times else ', in order'}"
     content = [_lanes(runs, worked, pipeline["nodes_before"], times)] if runs else []
     if not runs:
         told = "the report has no timeline; a newer onnxopt writes one"
@@ -95,7 +96,8 @@ def _lanes(runs: list[dict[str, Any]], worked: list[str], nodes: int, times: boo
     before = nodes
     for run, start, length in zip(runs, starts, lengths):
         did = before - run["nodes"]
-        title = f"{run['name']}: {run['nodes']:,} nodes left" + (f", {run['seconds'] * 1e3:,.1f} ms" if times else "")
+        took = f", {run['seconds'] * 1e3:,.1f} ms" if times else ""
+        title = f"{run['name']}: {counted(run['nodes'], 'node')} left{took}"
         place = f"left:{start / whole:.3%};width:{length / whole:.3%}"
         mark = tag("i", style=place, title=title, class_="did" if did else None)
         name = run["name"] if run["name"] in lanes else ""
@@ -125,7 +127,7 @@ def _curve(runs: list[dict[str, Any]], starts: list[float], lengths: list[float]
     path += [f"H{(s + n) / whole * 1000:.1f}V{y(r['nodes'])}" for r, s, n in zip(runs, starts, lengths)]
     drawn = tag("path", d="".join(path) + "H1000V100Z")
     last = runs[-1]["nodes"] if runs else nodes
-    label = f"{nodes:,} nodes at first, {last:,} at last"
+    label = f"{counted(nodes, 'node')} at first, {last:,} at last"
     picture = tag("svg", drawn, viewBox="0 0 1000 100", preserveAspectRatio="none", role="img", aria_label=label)
     track = tag("span", picture, class_="track")
     return tag("div", tag("span", "nodes"), track, tag("span", f"{nodes:,} → {last:,}"), class_="lane curve")

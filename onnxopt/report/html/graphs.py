@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, Final
 
+from onnxopt.plaintext import counted
 from onnxopt.report.html.markup import Markup, tag
 
 _CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "+"), ("kept", ""))
@@ -88,7 +89,7 @@ def _pane(title: str, stats: dict[str, Any]) -> Markup:
     zoom = [("in", "+", "Enlarge"), ("out", "−", "Reduce"), ("fit", "Fit", "Show all")]
     return tag(
         "figure",
-        tag("figcaption", tag("b", title), f" {name} · {stats['nodes']:,} nodes"),
+        tag("figcaption", tag("b", title), f" {name} · {counted(stats['nodes'], 'node')}"),
         tag(
             "div",
             *(tag("button", text, type="button", name=n, aria_label=f"{label}: {title}") for n, text, label in zoom),

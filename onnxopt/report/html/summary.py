@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, Final
 
+from onnxopt.plaintext import counted
 from onnxopt.report.html.markup import Markup, join, link, tag
 from onnxopt.report.plain import size
 from onnxopt.report.stats_table import count, exact, share
@@ -44,7 +45,7 @@ def cards(data: dict[str, Any]) -> Markup:
     ]
     if data["times"]:
         rounds = report["pipeline"]["rounds"]
-        found.append(_fact("Time", f"{report['seconds']:.2f} s", f"{rounds:,} round{'s' if rounds != 1 else ''}"))
+        found.append(_fact("Time", f"{report['seconds']:.2f} s", f"{counted(rounds, 'round')}"))
     return tag("dl", *found, class_="cards")
 
 
