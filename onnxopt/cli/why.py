@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from onnxopt.cli.completing import known_rules
 from onnxopt.cli.options import load_plugins, plugin_option
 from onnxopt.cli.say import say_lines
 from onnxopt.errors import UsageError
+from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -58,30 +60,43 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
         told = [journal] if journal is not None else []
         report = execute(pipeline_for(level), loaded, PassContext(opt_level=level, instruments=told))
     if not rules:
-        found = [f"{owner.name} has no rules; it did, in {model} at -O{level}:"]
-        record = next((p for p in report.passes if p.name == owner.name), None)
-        for what, rule in (record.rules if record else {}).items():
-            found.append(f"  {what}: {rule.hits:,} times")
+        ran = next((p for p in report.passes if p.name == owner.name), None)
+        did = f"it did, in {model} at -O{level}:" if ran else _idle(cls, level)
+        found = [f"{owner.name} has no rules; {did}"]
+        for what, rule in (ran.rules if ran else {}).items():
+            found.append(f"  {what}: {counted(rule.hits, 'time')}")
             found += [
-                f"  {what} declined {n:,} times: {why}, for example {at}" for why, (n, at) in rule.declined.items()
+                f"  {what} declined {counted(n, 'time')}: {why}, for example {at}"
+                for why, (n, at) in rule.declined.items()
             ]
         lines: Iterator[str] = iter(found)
     elif node is None or journal is None:
-        lines = _everywhere(loaded, owner, rules, report)
+        lines = _everywhere(loaded, owner, rules, report, level)
     else:
         lines = _at(loaded, owner, rules, journal, node)
     with blaming(model):  # rules are asked while the lines are made
         say_lines(lines)
 
 
-def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport) -> Iterator[str]:
+def _idle(cls: type[Pass], level: int) -> str:
+    """Of a pass that the level does not have."""
+    from onnxopt.passes.levels import LEVELS
+
+    known = cls.info.name in re.split("[(),]", LEVELS[-1])
+    option = f"-O{cls.info.opt_level}" if known else f"--with {cls.info.name}"
+    return f"it does not run at -O{level}, but with `onnxopt optimize {option}`"
+
+
+def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:
     """Each rule: how often it fired, why it does not where it could. Of one rule, an example of each reason."""
     from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
 
     fired = Counter({rule: r.hits for p in report.passes for rule, r in p.rules.items()})
+    ran = any(p.name == owner.name for p in report.passes)
     for rule in rules:
+        did = f"fired {counted(fired[rule.name], 'time')}" if ran else _idle(type(owner), level)
         nodes = [n for g in model.scopes() for op in sorted(rule.anchors) for n in g.by_op.get(op, ())]
-        yield f"{rule.name}: fired {fired[rule.name]:,} times; {len(nodes):,} {' or '.join(sorted(rule.anchors))} left"
+        yield f"{rule.name}: {did}; {len(nodes):,} {' or '.join(sorted(rule.anchors))} left"
         counts: Counter[str] = Counter()
         nearest: dict[str, Diagnosis] = {}  # of each reason one: those that came nearest are what somebody asks about
         for node in nodes:
@@ -91,7 +106,7 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
                 nearest[d.reason] = d
         examples = sorted(nearest.values(), key=lambda d: d.nearness, reverse=True)
         for d in sorted(examples, key=lambda d: -counts[d.reason]):
-            yield f"  {counts[d.reason]:,} times: {d.reason or 'fires'}"
+            yield f"  {counted(counts[d.reason], 'time')}: {d.reason or 'would fire'}"
         if len(rules) == 1:
             for d in examples[:_SHOWN]:
                 yield ""

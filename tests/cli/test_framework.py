@@ -192,14 +192,24 @@ def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> N
     source = samples / "must_stay.onnx"
     r = run("why", source, "fold_conv_bn")
     assert r.returncode == 0, r.stderr
-    assert "fold_conv_bn: fired 1 times; 4 BatchNormalization left" in r.stdout
-    assert "times: Conv output used elsewhere" in r.stdout
+    assert "fold_conv_bn: fired 1 time; 4 BatchNormalization left" in r.stdout
+    assert "1 time: Conv output used elsewhere" in r.stdout
     assert "✗ Conv|ConvTranspose  Conv" in r.stdout
     assert "(also read by " in r.stdout
     assert "✓ const w  " in r.stdout
     fired = run("why", source, "conv-bn-folding")
     assert "fold_gemm_bn: fired 0 times" in fired.stdout
     assert "it is Conv" in fired.stdout
+
+
+def test_why_says_what_has_a_pass_run_that_its_level_lacks(run: Run, small: Path) -> None:
+    source = small / "m.onnx"
+    plugin = run("why", source, "wrong-rule", "--plugin", BROKEN).stdout
+    assert "it does not run at -O2, but with `onnxopt optimize --with wrong-rule`; 0 Mul left" in plugin
+    idle = run("why", source, "elim-identity", "-O0").stdout
+    assert "it does not run at -O0, but with `onnxopt optimize -O1`; 1 " in idle
+    assert "1 time: would fire" in idle
+    assert "it does not run at -O2, but with `onnxopt optimize -O3`" in run("why", source, "merge-parallel").stdout
 
 
 def test_why_asks_about_one_node(run: Run, samples: Path) -> None:
