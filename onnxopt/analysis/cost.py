@@ -55,7 +55,7 @@ def model_work(model: Model, top: int = 0) -> Work:
     """MACs, FLOPs and memory of one run, with the `top` nodes that compute most."""
     from onnxopt.analysis.flops import model_costs
     from onnxopt.analysis.memory import peak_memory
-    from onnxopt.analysis.types import shape
+    from onnxopt.analysis.types import is_invented, shape
 
     macs: Counter[str] = Counter()
     flops: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def model_work(model: Model, top: int = 0) -> Work:
     for c in sorted(costs, key=lambda c: -c.flops * c.times)[:top]:
         output = next(v for v in c.node.outputs if v is not None)
         dims = shape(output)
-        text = "?" if dims is None else ", ".join("?" if d is None else str(d) for d in dims)
+        text = "?" if dims is None else ", ".join("?" if d is None or is_invented(d) else str(d) for d in dims)
         scope = c.node.graph.path if c.node.graph is not None else ""
         name = c.node.name or output.name
         nodes.append(NodeWork(name, c.node.op, scope, f"[{text}]", c.macs * c.times, c.flops * c.times, c.times))

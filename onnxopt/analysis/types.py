@@ -100,10 +100,11 @@ def learn(value: Value, dims: Shape, asked: bool = False) -> None:
 
 def _says_more(new: Dim, known: Dim) -> bool:
     """A number says more than a symbol, that of an input more than one that inference invented."""
-    return new != known and (known is None or isinstance(new, int) or (_is_invented(known) and not _is_invented(new)))
+    return new != known and (known is None or isinstance(new, int) or (is_invented(known) and not is_invented(new)))
 
 
-def _is_invented(dim: Dim) -> bool:
+def is_invented(dim: Dim) -> bool:
+    """A symbol that inference gave to what has no name in the model."""
     return isinstance(dim, str) and "@" in dim
 
 
@@ -191,7 +192,7 @@ class _Facts:
         self._read(model.graph, nodes, proto)
         again = model.is_vague  # something was left open the last time
         partial = len(nodes) < model.graph.size
-        model.is_vague = self.open or any(d is None or _is_invented(d) for _, dims in self.found for d in dims)
+        model.is_vague = self.open or any(d is None or is_invented(d) for _, dims in self.found for d in dims)
         model.is_vague |= again and partial  # of the rest it is as it was
         for value, dims in self.found:
             known = tuple(map(self._best, dims)) if self.same else dims
@@ -241,7 +242,7 @@ class _Facts:
         a, b = self._best(known), self._best(new)
         if a is None or b is None or a == b:
             return b if a is None else a
-        if isinstance(a, int) or (isinstance(b, str) and (_is_invented(b) or not _is_invented(a))):
+        if isinstance(a, int) or (isinstance(b, str) and (is_invented(b) or not is_invented(a))):
             a, b = b, a  # b says more
         if everywhere and isinstance(a, str) and a not in self.own:
             self.same[a] = b

@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from onnxopt.plaintext import counted
 from onnxopt.report.plain import size
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def count(n: int) -> str:
 
 
 def share(before: int, after: int) -> str:
-    """`-70%`, `×42`; never rounded to no change or to nothing left."""
+    """`-70%`, `×42`; never without a sign where something changed, nor -100% where something is left."""
     if before == after:
         return ""
     if not before:
@@ -47,8 +48,6 @@ def share(before: int, after: int) -> str:
     if ratio >= 9.95:
         return f"×{ratio:,.0f}"
     percent = (ratio - 1) * 100
-    if abs(percent) < 0.1:
-        return "-<0.1%" if percent < 0 else "+<0.1%"
     if after and percent < -99.5:
         return f"{max(percent, -99.9):.1f}%"
     return f"{percent:+.0f}%" if abs(percent) >= 9.5 else f"{percent:+.1f}%"
@@ -141,11 +140,10 @@ def notes(stats: ModelStats) -> Iterator[str]:
     if work is None:
         return
     if work.inexact:
-        yield f"MACs and FLOPs are a lower bound: {work.inexact:,} nodes have sizes that are not known (--dim, --shape)"
-    if not work.peak_exact:
-        yield (
-            "so is the memory" if work.inexact else "the memory is a lower bound: sizes are not known (--dim, --shape)"
-        )
+        what = "MACs and FLOPs" if work.peak_exact else "MACs, FLOPs and memory"
+        yield f"{what} are a lower bound: the sizes of {counted(work.inexact, 'node')} are not known (--dim, --shape)"
+    elif not work.peak_exact:
+        yield "memory is a lower bound: sizes are not known (--dim, --shape)"
     if work.peak_at:
         yield f"memory is highest at {work.peak_at}"
 

@@ -39,7 +39,9 @@ def test_one_model(run: Run, model: Path) -> None:
 
 def test_without_sizes_it_is_a_lower_bound(run: Run, model: Path) -> None:
     done = run("stats", model)
-    assert "MACs and FLOPs are a lower bound: 2 nodes have sizes that are not known" in " ".join(done.stdout.split())
+    assert "MACs, FLOPs and memory are a lower bound: the sizes of 2 nodes are not known" in " ".join(
+        done.stdout.split()
+    )
     quick = run("stats", model, "--no-work")
     assert "MACs" not in quick.stdout
 
