@@ -17,6 +17,7 @@ import click
 from onnxopt.cli.options import limit_option
 from onnxopt.cli.say import say, say_lines
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few
+from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _INDEX: Final = "partition.json"
 _PART: Final = re.compile(r"part_\d+\.onnx")
+_SHOWN = 3  # names of a part on a terminal
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,10 +122,10 @@ def _print(parts: Sequence[Outline]) -> None:
     """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
     covered, total = sum(len(p.nodes) for p in parts if p.supported), sum(len(p.nodes) for p in parts)
     count = sum(p.supported for p in parts)
-    summary = f"{count} supported of {len(parts)} parts, {covered} of {total} nodes"
+    summary = f"{count} supported of {counted(len(parts), 'part')}, {covered} of {counted(total, 'node')}"
     if not sys.stdout.isatty():
         say_lines(
-            f"{name}  {'supported' if supported == 'yes' else 'rest'}  {nodes} node{'s' * (nodes != '1')}: {ops}; "
+            f"{name}  {'supported' if supported == 'yes' else 'rest'}  {counted(int(nodes), 'node')}: {ops}; "
             f"{inputs} -> {outputs}"
             for name, nodes, ops, inputs, outputs, supported in _rows(parts)
         )
@@ -133,15 +135,34 @@ def _print(parts: Sequence[Outline]) -> None:
 
 
 def _print_table(parts: Sequence[Outline], summary: str) -> None:
+    """Names are whole, each on lines of its own: they begin alike."""
+    from rich import box
+    from rich.console import Group
     from rich.table import Column, Table
     from rich.text import Text
 
+    from onnxopt.report.fitting import Name
     from onnxopt.report.terminal import show
 
-    table = Table("part", Column("nodes", justify="right"), "operators", "inputs", "outputs", "supported")
-    for row, part in zip(_rows(parts), parts, strict=True):
-        table.add_row(*(Text(cell) for cell in row), style="" if part.supported else "dim")
+    table = Table(
+        Column("part", no_wrap=True),
+        Column("nodes", justify="right", no_wrap=True),
+        Column("operators", max_width=20),
+        "inputs → outputs",
+        Column("supported", justify="center", no_wrap=True),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for (part, nodes, ops, *_), p in zip(_rows(parts), parts, strict=True):
+        names = [*_few(p.inputs), *_few([f"→ {name}" for name in p.outputs])]
+        mark, style = ("✓", "") if p.supported else ("", "dim")
+        table.add_row(part, nodes, Text(ops), Group(*map(Name, names)), mark, style=style)
     show(table, summary)
+
+
+def _few(names: Sequence[str]) -> list[str]:
+    more = len(names) - _SHOWN
+    return [*names[:_SHOWN], *([f"  and {more} more"] if more > 0 else [])]
 
 
 def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, limit: int) -> None:
@@ -182,7 +203,7 @@ def _write_parts(source: Path, plan: Plan, parts: Sequence[Part], folder: Path, 
         for file in (folder / name for name in old):
             if file.is_file() and not file.samefile(source):
                 file.unlink()
-    say(f"wrote {len(parts)} parts and partition.json to {folder}")
+    say(f"wrote {counted(len(parts), 'part')} and partition.json to {folder}")
 
 
 def _listed(index: Path) -> set[str]:
@@ -224,7 +245,7 @@ def _write_fused(
         step = Step(staged.path, required, outputs, tuple(plan.overridable))
         _check(source, plan, [step], "the fused model", limit)
         staged.commit()
-    say(f"wrote {destination}: {count} function calls, {len(model.graph)} nodes")
+    say(f"wrote {destination}: {counted(count, 'function call')}, {counted(len(model.graph), 'node')}")
 
 
 def _check(source: Path, plan: Plan, steps: Sequence[Step], what: str, limit: int) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.cli.options import load_plugins, plugin_option
 from onnxopt.cli.say import say
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _HEADINGS = ("pass", "level", "kind", "requires", "from", "what it does")
 
@@ -39,15 +43,22 @@ def passes(plugins: tuple[str, ...]) -> None:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """With what a pass requires, and where it comes from, where there is room: `explain` says both."""
+    from onnxopt.report.fitting import Fitting
+    from onnxopt.report.terminal import show
+
+    show(Fitting([_table(rows, left_out) for left_out in ((), ("requires",), ("requires", "from"))], least=40))
+
+
+def _table(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    from onnxopt.report.terminal import show
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in _HEADINGS:
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    kept = [i for i, heading in enumerate(_HEADINGS) if heading not in left_out]
+    for i in kept:
+        table.add_column(_HEADINGS[i], no_wrap=_HEADINGS[i] != _HEADINGS[-1])
     for row in rows:
-        table.add_row(*(Text(cell, "bold" if i == 0 else "") for i, cell in enumerate(row)))
-    show(table)
+        table.add_row(*(Text(row[i], "" if i else "bold") for i in kept))
+    return table

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from onnxopt.plaintext import counted
+from onnxopt.report.fitting import Fitting, Name
 from onnxopt.report.plain import size
 
 if TYPE_CHECKING:
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 Row = tuple[str, int, int]
 Show = Callable[[int], str]
 
-_NAME_WIDTH: Final = 16  # of the names, before a column of figures goes
 _LISTED: Final = 6  # inputs and outputs shown
-_WIDE: Final = 10_000
 _FORMULAS: Final = ("=", "+", "-", "@")  # what spreadsheets run
 
 
@@ -90,22 +87,6 @@ def operators(a: ModelStats, b: ModelStats) -> list[Row]:
 # -- in a terminal ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Fitting:
-    """The first of several tables whose figures fit the terminal; names fold, figures are never cut."""
-
-    tables: Sequence[Table]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for table in self.tables[:-1]:
-            natural = Measurement.get(console, options.update(width=_WIDE), table).maximum
-            names = Measurement.get(console, options.update(width=_WIDE), Group(*table.columns[0].cells)).maximum
-            if natural - max(names - _NAME_WIDTH, 0) <= options.max_width:
-                yield table
-                return
-        yield self.tables[-1]
-
-
 def one(stats: ModelStats) -> RenderableType:
     """Table of one model."""
     rows = [_row(name, _figures(stats, name, n)) for name, n in stats.operators.items()]
@@ -156,15 +137,15 @@ def _nodes(stats: ModelStats) -> Table:
     """The nodes that compute most."""
     assert stats.work is not None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("node", overflow="fold")
-    table.add_column("operator")
-    table.add_column("result", overflow="fold")
-    for heading in ("times", "MACs", "FLOPs", "%"):
+    repeated = any(n.times != 1 for n in stats.work.nodes)
+    for heading in ("node", "operator", "result"):
+        table.add_column(heading, no_wrap=heading == "operator")
+    for heading in (*(["times"] if repeated else []), "MACs", "FLOPs", "%"):
         table.add_column(heading, justify="right", no_wrap=True)
     for n in stats.work.nodes:
         part = f"{n.flops / stats.work.flops:.1%}" if stats.work.flops else ""
-        times = exact(n.times) if n.times != 1 else ""
-        table.add_row(Text(n.name), n.op, n.shape, times, count(n.macs) if n.macs else "", count(n.flops), part)
+        times = [exact(n.times) if n.times != 1 else ""] if repeated else []
+        table.add_row(Name(n.name), n.op, Name(n.shape), *times, count(n.macs) if n.macs else "", count(n.flops), part)
     return table
 
 
@@ -174,7 +155,7 @@ def diff(a: ModelStats, b: ModelStats) -> RenderableType:
     sums = [_changed(what, x, y, show) for what, x, y, show in totals(a, b)]
     headings = ("before", "after", "change", "%")
     tables = [_table(headings[:n], [r[: n + 1] for r in rows], [r[: n + 1] for r in sums]) for n in (4, 3, 2)]
-    return Group(_heads(("before", a), ("after", b)), *_interface_changes(a, b), _Fitting(tables))
+    return Group(_heads(("before", a), ("after", b)), *_interface_changes(a, b), Fitting(tables))
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[Text]], sums: Sequence[Sequence[Text]]) -> Table:

@@ -1,0 +1,62 @@
+"""What fits a terminal: tables that leave out columns before a figure is cut, names that fold between their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+_WIDE: Final = 10_000
+_ENDS: Final = ("/ ", "._-")  # of the parts of a name, the best first
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The first of several tables that fits the terminal, where columns that may wrap need no more than `least`."""
+
+    tables: Sequence[Table]
+    least: int = 16
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.update(width=_WIDE)
+        for table in self.tables[:-1]:
+            needed = Measurement.get(console, wide, table).maximum
+            for column in table.columns:
+                if not column.no_wrap:
+                    cells = Measurement.get(console, wide, Group(column.header, *column.cells)).maximum
+                    needed -= max(cells - self.least, 0)
+            if needed <= options.max_width:
+                yield table
+                return
+        yield self.tables[-1]
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name that is never cut: it goes on in the next line, behind a part that ends."""
+
+    text: str
+    style: str = ""
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, cell_len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("\n  ".join(folded(self.text, options.max_width)), self.style, overflow="fold")
+
+
+def folded(name: str, width: int) -> Iterator[str]:
+    """`/model/layers.0/mlp/MatMul` as `/model/layers.0/` and `mlp/MatMul`, where both fit, also set off by two."""
+    most = width
+    while len(name) > most:
+        ends = (max(name.rfind(end, 1, most) for end in some) + 1 for some in _ENDS)
+        end = next((end for end in ends if end > most // 3), most)
+        yield name[:end]
+        name, most = name[end:], max(width - 2, 1)
+    yield name
