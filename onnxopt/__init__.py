@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.lazy import listing
+
 if TYPE_CHECKING:
     from onnxopt.analysis.types import (
         dtype,
@@ -324,6 +326,9 @@ __all__ = [
     "verify",
     "write_model",
 ]
+
+
+__dir__ = listing(__name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -17,3 +18,9 @@ def lazy(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], 
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return getattribute
+
+
+def listing(package: str) -> Callable[[], list[str]]:
+    """The `__dir__` of `package`: also what is not imported yet, for who completes names."""
+    names = vars(sys.modules[package])
+    return lambda: sorted({*names, *names["__all__"]})

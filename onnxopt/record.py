@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
+
+_BRIEF: Final = 100  # characters of a field
 
 
 @overload
@@ -111,8 +113,14 @@ class _Signature:
 
 
 def _repr(self: Any) -> str:
-    shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
+    shown = ", ".join(f"{f.name}={_brief(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__qualname__}({shown})"
+
+
+def _brief(value: Any) -> str:
+    """What holds much is counted: a record is a line in an interpreter."""
+    text = repr(value)
+    return text if len(text) <= _BRIEF or not isinstance(value, (list, tuple, dict)) else f"<{len(value)} of them>"
 
 
 def _compared(self: Any) -> tuple[Any, ...]:

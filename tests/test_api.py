@@ -90,3 +90,22 @@ def test_who_does_not_verify_imports_no_verifier() -> None:
     code = "import sys, onnxopt.api, onnxopt.rollback; print('onnxopt.verification.verifier' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_names_are_completed_before_they_are_imported() -> None:
+    code = "import onnxopt, sys; print(set(onnxopt.__all__) <= set(dir(onnxopt)), 'onnx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
+    for package in (onnxopt.api, onnxopt.pipeline, onnxopt.rewriting):
+        assert set(package.__all__) <= set(dir(package))
+
+
+def test_what_is_returned_is_a_line_in_an_interpreter(tmp_path: Path) -> None:
+    onnx.save(residual(), tmp_path / "in.onnx")
+    report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    nodes = report.pipeline.nodes_after
+    assert repr(report) == f"Report({nodes + 3} → {nodes} nodes, verified)"
+    assert repr(onnxopt.optimize(residual())) == f"Result(report=Report({nodes + 3} → {nodes} nodes))"
+    for shown in (repr(report.verification), repr(report.pipeline)):
+        assert len(shown) < 400
+        assert "\n" not in shown

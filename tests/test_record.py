@@ -46,6 +46,7 @@ def test_a_record_is_a_dataclass() -> None:
     assert one == Plain("a") != Plain("b")
     assert one != Fixed("a")
     assert repr(one) == "Plain(name='a', seen=[3])"
+    assert repr(Plain("a", list(range(100)))) == "Plain(name='a', seen=<100 of them>)"
     assert asdict(one) == {"name": "a", "seen": [3]}
     assert [f.name for f in fields(Plain)] == ["name", "seen"]
     with pytest.raises(TypeError, match="unhashable"):

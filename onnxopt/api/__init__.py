@@ -8,7 +8,7 @@ from onnxopt.api.models import optimize, optimize_model
 from onnxopt.api.options import OptimizeOptions
 from onnxopt.api.results import DifferentResult, Report, Result, RolledBack
 from onnxopt.io import load, save
-from onnxopt.lazy import lazy
+from onnxopt.lazy import lazy, listing
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
@@ -31,4 +31,5 @@ __all__ = [
     "verify",
 ]
 
+__dir__ = listing(__name__)
 __getattr__ = lazy("onnxopt.verification", {"files": ("verify",)})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.errors import VerificationError
 from onnxopt.pipeline import PipelineReport
 from onnxopt.pipeline.site import Site
+from onnxopt.plaintext import counted
 from onnxopt.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, UNVERIFIED, WITHIN_NOISE, Verification
 
@@ -59,12 +60,16 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return dict(plain(self))
 
+    def __repr__(self) -> str:
+        nodes = f"{self.pipeline.nodes_before:,} → {counted(self.pipeline.nodes_after, 'node')}"
+        return f"Report({nodes}{f', {self.verification.status}' if self.verification else ''})"
+
 
 @record
 class Result:
     """The optimized ModelProto and the report."""
 
-    model: ModelProto
+    model: ModelProto = field(repr=False)
     report: Report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxopt.lazy import lazy
+from onnxopt.lazy import lazy, listing
 from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
 from onnxopt.pipeline.config import ConfigKey, config_keys, declare_config
 from onnxopt.pipeline.context import PassContext
@@ -82,6 +82,7 @@ __all__ = [
     "register",
 ]
 
+__dir__ = listing(__name__)
 __getattr__ = lazy(
     __name__,
     {

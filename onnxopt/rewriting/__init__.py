@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxopt.lazy import lazy
+from onnxopt.lazy import lazy, listing
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
 from onnxopt.rewriting.guards import ends_formula, only_read_by, quantized, widens, without_ones
 from onnxopt.rewriting.match import Match
@@ -46,4 +46,5 @@ __all__ = [
     "without_ones",
 ]
 
+__dir__ = listing(__name__)
 __getattr__ = lazy(__name__, {"subgraph": ("Replaced", "SubgraphMatch", "SubgraphMatcher", "replace_pattern")})
