@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from onnxopt.plaintext import counted
+
 # Passes whose rules decline what is worth folding, time after time: of a whole backbone, then.
 _FOLDS: Final = ("conv-bn-folding", "conv-add-folding")
 _ORDINARY: Final = "z is not constant"  # a residual connection
@@ -29,7 +31,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
             weights = [reason for rule in p["rules"].values() for reason in rule["declined"] if reason.startswith("`")]
             yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
             if len(weights) > _SHOWN:
-                yield f"kept: and {len(weights) - _SHOWN:,} more weights (-v)"
+                yield f"kept: and {counted(len(weights) - _SHOWN, 'more weight')} (-v)"
 
 
 def _remedy(reason: str) -> str:
