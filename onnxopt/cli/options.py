@@ -75,8 +75,6 @@ def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...
         name, found, size = text.rpartition("=")
         if not found or not name or not _is_size(size):
             raise click.BadParameter(f"{text!r} is not NAME=SIZE")
-        if not int(size):
-            raise UsageError(f"{param.opts[0]} {text}: there is nothing to compute", "a size is 1 or more")
         _once(sizes, name, int(size), param)
     return sizes
 

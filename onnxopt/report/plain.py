@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onnxopt.plaintext import cleaned
+from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept
 from onnxopt.report import verdict as judged
 
@@ -31,15 +31,15 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         if hits or p["nodes"] or verbose:
             saved = f" {change(-p['bytes']):>11}" if verbose else ""
             yield f"  {p['name']:24} {hits:>8,} rewrites {-p['nodes']:>+8,} nodes{saved} {p['seconds'] * 1e3:>8,.0f} ms"
-        elif counted := statistics(p):
-            yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in counted.items())}"
+        elif figures := statistics(p):
+            yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in figures.items())}"
         if verbose:
             for name, rule in p["rules"].items():
                 if rule["hits"]:
                     removed = f" ({-rule['nodes']:+,} nodes)" if rule["nodes"] else ""
                     yield f"    {name}: {rule['hits']:,}{removed}"
                 for reason, (count, example) in rule["declined"].items():
-                    yield f"    {name} declined {count:,} times: {reason}, for example {example}"
+                    yield f"    {name} declined {counted(count, 'time')}: {reason}, for example {example}"
     for name, why in did_not_run(report["pipeline"], verbose).items():
         yield f"  {name:24} did not run: {why}"
     if report.get("fixed_dims"):

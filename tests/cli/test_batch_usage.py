@@ -23,7 +23,6 @@ from tests.cli.conftest import Run
         (["a.onnx", "b.onnx", "--jobs", "2"], "is b.onnx the result of a.onnx, or a second model?"),
         (["a.onnx", "b.onnx", "--dim", "n=4", "--dim", "n=5"], "--dim gives 'n' two values: 4 and 5"),
         (["a.onnx", "b.onnx", "--verify-dim", "n=4", "--verify-dim", "n=5"], "--verify-dim gives 'n' two values"),
-        (["a.onnx", "b.onnx", "--dim", "n=0"], "--dim n=0: there is nothing to compute"),
         (["a.onnx", "b.onnx", "--shape", "x:1,2", "--shape", "x:1,3"], "--shape gives 'x' two values: (1, 2) and"),
         (["a.onnx", "b.onnx", "--config", "k=1", "--config", "k=2"], "--config gives 'k' two values: 1 and 2"),
         (["a.onnx", "b.onnx", "--no-keep-io"], "--no-keep-io is for --dtype"),

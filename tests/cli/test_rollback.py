@@ -36,7 +36,7 @@ def test_the_rest_is_written_verified(run: Run, wrong: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", *BROKEN, "--with", "wrong-rule", "--report", "r.json", "-v")
     assert r.returncode == 3, r.stderr
     assert "✓ " in r.stdout
-    assert "declined 1 times: left out: it made the result wrong, for example Mul -> e" in r.stdout
+    assert "declined 1 time: left out: it made the result wrong, for example Mul -> e" in r.stdout
     assert LEFT_OUT + "`e` differs by" in r.stderr
     assert "  main: e: float[N,2] = Mul(d, b: float[2] = {-1,2})" in r.stderr
     assert "hint: report it; --disable wrong_for_negative_factors@e leaves it out at once" in r.stderr
@@ -125,7 +125,7 @@ def test_a_single_match_can_be_disabled(run: Run, wrong: Path, name: str) -> Non
     args = (*BROKEN, "--with", "wrong-rule", "--disable", name)
     r = run("optimize", "m.onnx", "out.onnx", *args, "-v")
     assert (r.returncode, r.stderr) == (0, "")
-    assert "wrong_for_negative_factors declined 1 times: left out: disabled here, for example Mul -> e" in r.stdout
+    assert "wrong_for_negative_factors declined 1 time: left out: disabled here, for example Mul -> e" in r.stdout
     assert operators(wrong / "out.onnx") == ["Div", "Sin", "Mul", "Tanh", "Exp"]
     r = run("bisect", "m.onnx", *args)
     assert (r.returncode, "the result does not differ" in r.stderr) == (2, True)

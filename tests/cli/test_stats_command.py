@@ -51,8 +51,8 @@ def test_a_comparison_says_so_too_of_each(run: Run, model: Path) -> None:
     pair = ("stats", model, "out.onnx")
     table = " ".join(run(*pair).stdout.split())
     for said in (
-        "before: MACs and FLOPs are a lower bound: 2 nodes",
-        "after: MACs and FLOPs are a lower bound: 2 nodes",
+        "before: MACs, FLOPs and memory are a lower bound: the sizes of 2 nodes",
+        "after: MACs, FLOPs and memory are a lower bound: the sizes of 2 nodes",
     ):
         assert said in table
         assert said in run(*pair, "--format", "markdown").stdout
