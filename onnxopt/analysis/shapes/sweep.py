@@ -32,6 +32,7 @@ from onnxopt.record import record
 T = TypeVar("T")
 
 _unnamed = itertools.count()
+_FEW: Final = 2  # symbols, whose product is known to fit
 # A size is too complex, or these operands are an error at run time: attributes that miss, axes that are not there.
 _UNKNOWN: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
@@ -44,7 +45,7 @@ class ShapeData:
     dims: dict[Value, Dims] = field(default_factory=dict)
     contents: dict[Value, Array] = field(default_factory=dict)
     _symbols: dict[str, Expr] = field(default_factory=dict)
-    _counted: set[Monomial] = field(default_factory=set)
+    _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # the symbols of their dims, by each of them
 
     def shape(self, v: Value | None) -> Dims | None:
         """The dims of `v`, None while its rank is unknown. What has no name gets one, which becomes a fact."""
@@ -55,7 +56,7 @@ class ShapeData:
             known = types.shape(v)
             if known is None:
                 return None
-            found = self.dims[v] = self._sizes(known)
+            found = self._keep(v, self._sizes(known))
             if None in known:
                 v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
         return found
@@ -73,9 +74,16 @@ class ShapeData:
 
     def is_counted(self, product: Monomial) -> bool:
         """Are these the dims of one tensor, or some of them? Then their product is no more than its elements."""
-        if product not in self._counted and any(not Counter(product) - _symbols_of(d) for d in self.dims.values()):
-            self._counted.add(product)
-        return product in self._counted
+        found = min((self._tensors.get(name, set()) for name in product), key=len, default=set())
+        return any(not Counter(product) - Counter(symbols) for symbols in found)
+
+    def _keep(self, value: Value, dims: Dims) -> Dims:
+        self.dims[value] = dims
+        symbols = [name for d in dims if isinstance(d, Expr) and len(d.terms) == 1 for name in d.terms[0][0]]
+        if len(symbols) > _FEW:
+            for name in symbols:
+                self._tensors.setdefault(name, set()).add(tuple(sorted(symbols)))
+        return dims
 
     def sweep(self, graph: Graph) -> Iterator[Node]:
         """Visits the nodes of `graph` in order; yields each when what it makes is known."""
@@ -129,16 +137,16 @@ class ShapeData:
         """What was found out, where inference does not know a number; it becomes a fact of the value."""
         known = types.shape(value)
         if known is not None and known == dims:  # numbers, all of them
-            self.dims[value] = self._sizes(known)
+            self._keep(value, self._sizes(known))
             return
         sizes = [d for d in dims if d is not None]
         if len(sizes) == len(dims) and known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
-            self.dims[value] = tuple(sizes)  # as it was found before
+            self._keep(value, tuple(sizes))  # as it was found before
             return
         if known is not None and len(known) != len(dims):
             return
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
-        named = self.dims[value] = self._sizes(map(_better, before, dims))
+        named = self._keep(value, self._sizes(map(_better, before, dims)))
         facts = tuple([d if isinstance(d, int) else d.name for d in named])
         if facts != value.shape and not value.constant:
             types.learn(value, facts)
@@ -159,12 +167,6 @@ class ShapeData:
 def _like_inputs(s: ShapeData, n: Node) -> Found | None:
     shapes = [s.shape(v) for v in n.inputs if v is not None]
     return None if not shapes or None in shapes else broadcast([d for d in shapes if d is not None])
-
-
-def _symbols_of(dims: Dims) -> Counter[str]:
-    """Those of which dims are products."""
-    products = (d.terms[0][0] for d in dims if isinstance(d, Expr) and len(d.terms) == 1)
-    return Counter(itertools.chain.from_iterable(products))
 
 
 def _is_function(node: Node) -> bool:
