@@ -9,6 +9,7 @@
 | pools padded alike on both sides, dilated | as if nothing were | fewer |
 | Einsum of one and another size | the first of them | the larger |
 | Range of floats | counts in a wider type | in that of its operands |
+| Resize that keeps the aspect ratio of negative axes | does | does not |
 | ConvTranspose with `output_shape` | has no spatial dims | has these |
 | STFT without `onesided` | gives all frequencies | half of them |
 | Attention | sizes that follow from an unknown one are made of 0, as is the width of the scores | are what they are |
@@ -98,6 +99,11 @@ def _counts_floats(counted: Node, opset: int) -> bool:
     return any(v is not None and v.constant and v.constant_type()[0] in FLOATS for v in counted.inputs)
 
 
+def _keeps_aspect(resize: Node, opset: int) -> bool:
+    stretches = resize.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
+    return not stretches and min(resize.attr("axes") or [0]) < 0
+
+
 def _has_given_shape(conv: Node, opset: int) -> bool:
     return bool(conv.attr("output_shape"))
 
@@ -114,6 +120,7 @@ _KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
     "Slice": _runs_to_the_start,
     "Squeeze": _squeezes_no_axes,
     "Range": _counts_floats,
+    "Resize": _keeps_aspect,
     "ConvTranspose": _has_given_shape,
     **dict.fromkeys(_POOLS, _may_leave_out),
     "STFT": _leaves_sides_open,

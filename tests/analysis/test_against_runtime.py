@@ -123,6 +123,9 @@ g (float[n] x) => (float[a] y) <float start = {0.1}, float limit = {0.6}, float 
 CONV = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
 { y = ConvTranspose <strides = [3], output_shape = [5]> (x, w) }"""
+RESIZE = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[3, 4] x) => (float[a, b] y) <int64[1] size = {3}>
+{ y = Resize <axes = [%d], keep_aspect_ratio_policy = "not_smaller"> (x, , , size) }"""
 WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
 
 
@@ -144,6 +147,8 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
         (EINSUM % "m", False),
         (RANGE, False),
         (CONV, False),
+        (RESIZE % 1, True),
+        (RESIZE % -1, False),
         (STFT % "", False),
         (STFT % " <onesided = 1>", True),
         (ATTENTION, False),
