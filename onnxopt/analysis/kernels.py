@@ -363,7 +363,12 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
             return [x]
         axes = list(range(x.ndim))
     function: Any = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min}[node.op]
-    return [function(x, axis=tuple(axes), keepdims=bool(node.attr("keepdims", 1))).astype(x.dtype)]
+    result, wide = (
+        function(y, axis=tuple(axes), keepdims=bool(node.attr("keepdims", 1))) for y in (x, x.astype(np.float64))
+    )
+    if (abs(wide) > np.iinfo(x.dtype).max).any():
+        return None  # what does not fit runtimes wrap around, or cut off
+    return [result.astype(x.dtype)]
 
 
 @_kernel("NonZero")

@@ -62,9 +62,9 @@ def is_misread(node: Node, opset: int) -> bool:
 
 def _runs_to_the_start(cut: Node, opset: int) -> bool:
     ends, steps = cut.input(2), cut.input(4)
-    if steps is None or (steps.constant and bool((steps.array > 0).all())):
+    if steps is None or ends is None or not (steps.constant and ends.constant):  # of what is computed it says no size
         return False
-    return ends is None or not ends.constant or bool((ends.array >= _INT32_MAX).any())
+    return bool((steps.array < 0).any() and (ends.array >= _INT32_MAX).any())
 
 
 def _squeezes_no_axes(node: Node, opset: int) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.graph import Value
+from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
@@ -133,6 +133,13 @@ def _without(m: Match, target: Array, axes: Array) -> Array:
     return np.array([t for i, t in enumerate(target.tolist()) if i not in dropped], np.int64)
 
 
+def _is_shape_of(target: Array, dims: Shape | None) -> bool:
+    """Does a Reshape to this target, which may have become a constant just now, change nothing?"""
+    if dims is None or len(dims) != target.size:
+        return False
+    return [t for t, d in zip(target.tolist(), dims) if t not in (0, d)] in ([], [-1])
+
+
 @rewrite(op.Squeeze(op.Concat(var("first"), ..., name="concat"), const("axes"), name="squeeze"))
 def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
     """Squeeze(Concat(Reshape(x, s), …), axes) = Concat(Reshape(x, s without the axes), …)."""
@@ -149,7 +156,8 @@ def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
         x, shape = reshape.inputs
         m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
         assert shape is not None and x is not None
-        m.require(not types.same_shape(x, v), "a part is a Reshape that is going to go")
+        going = types.same_shape(x, v) or _is_shape_of(shape.array, m.shape(x))
+        m.require(not going, "a part is a Reshape that is going to go")
         parts.append(m.op.Reshape(x, m.const(_without(m, shape.array, axes)), like=reshape))
     result: Value = m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
     return result

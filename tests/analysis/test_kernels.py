@@ -114,6 +114,7 @@ def test_split_gives_all_parts() -> None:
         ("Cast", [np.array([1e-8], np.float64)], {"to": 10}),  # some round twice
         ("Max", [F, F], {}),  # which NaN wins
         ("ReduceSum", [F, ints(0)], {}),  # the order of a float sum
+        ("ReduceProd", [np.array([1 << 16, 1 << 16], np.int32)], {"axes": [0]}),  # wraps around, or is cut off
         ("Gather", [F, ints(9)], {}),
         ("Slice", [F, ints(2), ints(2**63 - 1), ints(1), ints(-1)], {}),  # nothing, or everything
         ("Slice", [F, ints(0), ints(1), ints(0, 1)], {}),
