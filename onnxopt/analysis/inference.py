@@ -15,7 +15,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
-from onnxopt.protos import tensor_bytes
+from onnxopt.protos import array_to_tensor, tensor_bytes
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
@@ -74,15 +74,17 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     if len(nodes) < graph.size:
         inside = set(nodes)
         read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v.producer not in inside)
-        target.input.extend(_fact(v) for v in read if v.producer is not None)
-        initializers = [v for v in initializers if v in read]
+        made = [v for v in read if v.producer is not None]
+        target.input.extend(_fact(v) for v in made if not v.constant)
+        initializers = [*(v for v in initializers if v in read), *(v for v in made if v.constant)]
         outputs = [v for v in outputs if v.producer in inside]
     for value in initializers:
         if value.is_input:
             continue
         data_type, dims = value.constant_type()
         if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
-            tensor = graph.tensor_of(value)
+            stored = value.producer is None
+            tensor = graph.tensor_of(value) if stored else array_to_tensor(value.array, value.name)
             copy = target.initializer.add()
             copy.CopyFrom(tensor)
             copy.name = value.name

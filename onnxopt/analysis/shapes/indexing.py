@@ -141,29 +141,24 @@ def _reshape(s: ShapeData, n: Node) -> Found | None:
         return None
     result: list[Size | None] = target.reshape(-1).tolist()
     if not n.attr("allowzero", 0):
-        result = [_or_copied(t, i, result, x) for i, t in enumerate(result)]
+        result = [_or_copied(t, i, x) for i, t in enumerate(result)]
     if -1 in result and x is not None:
         others = [t for t in result if t != -1]
         result[result.index(-1)] = None if None in others else divide(product(x), product(others))
     return tuple(None if t == -1 else t for t in result)
 
 
-def _or_copied(t: Size | None, i: int, target: list[Size | None], x: Dims | None) -> Size | None:
+def _or_copied(t: Size | None, i: int, x: Dims | None) -> Size | None:
     """What a Reshape makes of the element `t` of its target: where that is 0, the dim there of what it reads.
 
-    Two things are taken as they are meant: beside a -1 what has no elements keeps its 0 ([N, S, -1] where S is 0 is
-    taken for [N, 0, 5], and is [N, 5, 0] in runtimes), and a tensor of which a size is not known fits the target.
+    Two things are taken as they are meant: what has no elements keeps its 0 ([N, S, -1] where S is 0 is taken for
+    [N, 0, 5], and is [N, 5, 0] in runtimes), and a tensor of which a size is not known fits the target.
     """
     if t is None or t == -1 or is_positive(t) or (x is not None and i >= len(x)):
         return t
     if x is None or t == 0:
         return None if x is None else x[i]
-    if vanishes_with(x[i], t) or not all(map(is_named, x)):
-        return t
-    # Where no elements are read, and no other dim is 0, it raises instead of copying.
-    others = [*target[:i], *target[i + 1 :]]
-    raises = all(o is not None and is_positive(o) for o in others)
-    return t if (raises or -1 in others) and vanishes_with(product(x), t) else None
+    return t if vanishes_with(product(x), t) or not all(map(is_named, x)) else None
 
 
 def _expand(s: ShapeData, n: Node) -> Found | None:
