@@ -92,10 +92,10 @@ def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
 
 
 def _when(cls: type[Pass]) -> str:
-    """What makes it run: no level has the pass of a plugin."""
-    from onnxopt.pipeline import origin
+    from onnxopt.passes.levels import option_for
 
-    return f"from -O{cls.info.opt_level} on" if origin(cls) == "onnxopt" else f"with --with {cls.info.name}"
+    option = option_for(cls.info)
+    return f"from {option} on" if option.startswith("-O") else f"with {option}"
 
 
 def _indented(text: str) -> Iterator[str]:

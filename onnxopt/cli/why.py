@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,11 +79,9 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
 
 def _idle(cls: type[Pass], level: int) -> str:
     """Of a pass that the level does not have."""
-    from onnxopt.passes.levels import LEVELS
+    from onnxopt.passes.levels import option_for
 
-    known = cls.info.name in re.split("[(),]", LEVELS[-1])
-    option = f"-O{cls.info.opt_level}" if known else f"--with {cls.info.name}"
-    return f"it does not run at -O{level}, but with `onnxopt optimize {option}`"
+    return f"it does not run at -O{level}, but with `onnxopt optimize {option_for(cls.info)}`"
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:

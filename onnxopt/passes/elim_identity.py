@@ -6,10 +6,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.graph import Shape, Value
+from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array, is_float
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var, widens, without_ones
+from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var, widens, without_ones
 
 _SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
@@ -65,23 +65,6 @@ def reshape_to_same_shape(m: Match, x: Value, shape: Array) -> Value:
         keeps_shape(dims, shape.reshape(-1).tolist(), bool(m.reshape.attr("allowzero", 0))), "the shape may change"
     )
     return x
-
-
-def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
-    """Is Reshape of `dims` to `target` (with its 0 = copy and -1 = infer) the identity?"""
-    unknown = 0
-    for d, t in zip(dims, target):
-        if t == 0 and not allowzero:
-            continue
-        if isinstance(d, int) and d == t:
-            continue
-        unknown += 1
-        if t != -1:
-            return False
-    if unknown == 0:
-        return True
-    # One -1: what is left over, if nothing else changes and no zero makes it ambiguous.
-    return unknown == 1 and not any(d == 0 for d in dims) and not (allowzero and 0 in target)
 
 
 @rewrite(op.Flatten(var("x"), name="flatten"))

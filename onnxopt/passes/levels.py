@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
-from onnxopt.pipeline import Fixpoint, Sequential, get_pass, parse_pipeline
+from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
@@ -41,6 +42,11 @@ def converting(pipeline: Sequential, dtype: str, keep_io: bool) -> Sequential:
     convert = get_pass("convert-dtype")(dtype=dtype, keep_io=keep_io)  # type: ignore[call-arg]
     clean = pipeline.passes or parse_pipeline("elim-identity,dead-code").passes
     return Sequential((*pipeline.passes, convert, *clean))
+
+
+def option_for(info: PassInfo) -> str:
+    """What has a run include the pass: `-O2`, or `--with NAME` where no level has it."""
+    return f"-O{info.opt_level}" if info.name in re.split("[(),]", LEVELS[-1]) else f"--with {info.name}"
 
 
 def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:

@@ -8,11 +8,11 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.graph import Shape, Value
+from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
-from onnxopt.rewriting import Match, const, one_of, only_read_by, op, rewrite, var
+from onnxopt.rewriting import Match, const, keeps_shape, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import operands
 
 
@@ -133,13 +133,6 @@ def _without(m: Match, target: Array, axes: Array) -> Array:
     return np.array([t for i, t in enumerate(target.tolist()) if i not in dropped], np.int64)
 
 
-def _is_shape_of(target: Array, dims: Shape | None) -> bool:
-    """Does a Reshape to this target, which may have become a constant just now, change nothing?"""
-    if dims is None or len(dims) != target.size:
-        return False
-    return [t for t, d in zip(target.tolist(), dims) if t not in (0, d)] in ([], [-1])
-
-
 @rewrite(op.Squeeze(op.Concat(var("first"), ..., name="concat"), const("axes"), name="squeeze"))
 def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
     """Squeeze(Concat(Reshape(x, s), …), axes) = Concat(Reshape(x, s without the axes), …)."""
@@ -156,8 +149,10 @@ def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
         x, shape = reshape.inputs
         m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
         assert shape is not None and x is not None
-        going = types.same_shape(x, v) or _is_shape_of(shape.array, m.shape(x))
-        m.require(not going, "a part is a Reshape that is going to go")
+        dims, target, allowzero = m.shape(x), shape.array.reshape(-1).tolist(), bool(reshape.attr("allowzero", 0))
+        # What became a constant just now says more than what is known of the result.
+        going = dims is not None and len(dims) == len(target) and keeps_shape(dims, target, allowzero)
+        m.require(not (going or types.same_shape(x, v)), "a part is a Reshape that is going to go")
         parts.append(m.op.Reshape(x, m.const(_without(m, shape.array, axes)), like=reshape))
     result: Value = m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
     return result

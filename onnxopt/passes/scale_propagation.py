@@ -5,51 +5,17 @@ The scale of attention is the usual one: exporters write it behind heads that we
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from onnxopt.analysis import linear, types
-from onnxopt.analysis.underflow import underflows
+from onnxopt.analysis import types
+from onnxopt.analysis.factors import Edit, Reach, are_products, downwards, upwards
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import ends_formula
-
-# f(c x) = c f(x) for every c, and for every positive c.
-_LINEAR: Final = frozenset(
-    {
-        *("AveragePool", "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalAveragePool", "Identity", "ReduceMean"),
-        *("ReduceSum", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-    }
-)
-_POSITIVE: Final = frozenset({"Abs", "GlobalMaxPool", "LeakyRelu", "MaxPool", "ReduceMax", "ReduceMin", "Relu"})
-_ELEMENTWISE: Final = frozenset({"Abs", "Identity", "LeakyRelu", "Relu"})
-_REACH: Final = 24  # nodes looked at for one factor: what it meets it meets soon
-
-
-class _Edit(NamedTuple):
-    """Input `place` of `node` becomes `array`; `lost` says what its type cannot hold of it."""
-
-    node: Node
-    place: int
-    array: Array
-    lost: str = ""
-
-    @property
-    def old(self) -> Value:
-        value = self.node.inputs[self.place]
-        assert value is not None
-        return value
-
-
-class _Reach(NamedTuple):
-    """So many nodes further, to weights of one reader; or also to those that several products read."""
-
-    nodes: int
-    shared: bool = False
 
 
 class _Scaled(NamedTuple):
@@ -57,7 +23,7 @@ class _Scaled(NamedTuple):
 
     node: Node
     x: Value
-    edits: list[_Edit]
+    edits: list[Edit]
 
 
 @register
@@ -84,13 +50,13 @@ class ScalePropagation(GraphPass):
                 if found is None:
                     continue
                 x, factor = found
-                edits = _up(x, node, factor.reshape(()), _Reach(_REACH)) if factor.size == 1 else None
+                edits = upwards(x, node, factor.reshape(()), Reach()) if factor.size == 1 else None
                 if edits is None and ends_formula(x, factor):
                     reason = "it ends a normalization or Gelu, which runtimes run as one operator"
                     ctx.decline("propagated", reason, repr(node))
                     continue
                 if edits is None:
-                    edits = _down(node, factor)
+                    edits = downwards(node, factor)
                 if edits is None:
                     ctx.decline("propagated", "no weights to go to, or something else reads them", repr(node))
                 elif lost := next((e.lost for e in edits if e.lost), ""):
@@ -114,8 +80,8 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
         x, factor = _factor(node) or (None, None)
         if x is None or factor is None or factor.size != 1:
             continue
-        edits = _up(x, node, factor.reshape(()), _Reach(_REACH, shared=True)) or []
-        weights = [i for i, e in enumerate(edits) if _products(e.node, e.old)]
+        edits = upwards(x, node, factor.reshape(()), Reach(shared=True)) or []
+        weights = [i for i, e in enumerate(edits) if are_products(e.node, e.old)]
         if len(weights) != 1 or any(e.lost for e in edits):
             continue
         mine = edits.pop(weights[0])
@@ -136,14 +102,6 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
                 _carry_out(graph, s._replace(edits=s.edits[1:]))
             changed |= nodes
     return bool(changed)
-
-
-def _products(node: Node, w: Value) -> bool:
-    """Do several products like `node`, and nothing else, read `w`?"""
-    place = node.places(w)
-    if len(w.users) < 2 or w.is_output or node.op not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
-        return False
-    return all(u.op == node.op and u.graph is node.graph and u.places(w) == place for u in w.users) and len(place) == 1
 
 
 def _bypass(graph: Graph, node: Node, x: Value) -> None:
@@ -171,253 +129,3 @@ def _factor(node: Node) -> tuple[Value, Array] | None:
             return None
         return x, (1.0 / wide if node.op == "Div" else wide)
     return None
-
-
-# -- upwards: to the weights that made x ----------------------------------------------------------------------
-
-
-def _up(value: Value | None, reader: Node, factor: Array, reach: _Reach) -> list[_Edit] | None:
-    """Edits that multiply `value` by `factor`: one number, or one for each element of the last axis."""
-    if value is None:
-        return None
-    node = value.producer
-    if node is None or not reach.nodes or value.only_user is not reader or value.users[reader] > 1:
-        return None
-    if node.graph is not reader.graph or node.has_references:
-        return None
-    shape = types.shape(value)
-    if factor.ndim and (not shape or shape[-1] != factor.size):
-        return None  # it is widened behind: its weights are not one per element of what is scaled
-    inputs, reach = node.inputs, reach._replace(nodes=reach.nodes - 1)
-    if node.op in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
-        return _into_product(node, factor, reach)
-    if node.op in ("Add", "Sub"):
-        return _all([_into(node, i, factor) or _up(v, node, factor, reach) for i, v in enumerate(inputs)])
-    if node.op == "Mul":
-        either = (_into(node, i, factor) or _up(v, node, factor, reach) for i, v in enumerate(inputs))
-        return next((edits for edits in either if edits is not None), None)
-    if node.op in ("LayerNormalization", "BatchNormalization"):
-        return _into_normalization(node, factor)
-    if node.op == "Split":
-        return _through_split(node, value.index, factor, reach)
-    if node.op == "Concat" and not factor.ndim:
-        return _all([_into(node, i, factor) or _up(v, node, factor, reach) for i, v in enumerate(inputs)])
-    if (
-        _commutes(node, factor)
-        and value.index == 0
-        and len(node.outputs) == 1
-        and (not factor.ndim or _keeps_last(node))
-    ):
-        return _up(inputs[0], node, factor, reach)
-    return None
-
-
-def _commutes(node: Node, factor: Array) -> bool:
-    """Is f(c x) = c f(x), for this c?"""
-    return node.op in _LINEAR or _pads_zeros(node) or (node.op in _POSITIVE and bool((factor > 0).all()))
-
-
-def _pads_zeros(node: Node) -> bool:
-    if node.op != "Pad" or node.graph is None or node.graph.opset() < 11:
-        return False
-    value = node.input(2)
-    return node.attr("mode") in ("constant", b"constant") and (
-        value is None or (value.constant and not value.array.any())
-    )
-
-
-def _all(parts: list[list[_Edit] | None]) -> list[_Edit] | None:
-    """The edits of all parts. Those of one input twice would undo each other: each is made of what was there; two parts
-    of one Split lead to the same weights."""
-    edits: list[_Edit] = []
-    for part in parts:
-        if part is None:
-            return None
-        edits += part
-    return edits if len({(e.node, e.place) for e in edits}) == len(edits) else None
-
-
-def _keeps_last(node: Node) -> bool:
-    """Are the elements of the last axis those of its input, in order?"""
-    before, after = types.shape(node.inputs[0]) if node.inputs[0] is not None else None, types.shape(node.output)
-    if not before or not after:
-        return False
-    if node.op in _ELEMENTWISE:
-        return True
-    if node.op == "Transpose":
-        perm = node.attr("perm") or list(range(len(before)))[::-1]
-        return bool(perm[-1] == len(before) - 1)
-    return node.op == "Reshape" and isinstance(before[-1], int) and before[-1] == after[-1]
-
-
-def _into(node: Node, index: int, factor: Array) -> list[_Edit] | None:
-    """A constant term takes the factor along its last axis."""
-    value = node.inputs[index]
-    if value is None or not value.constant or value.array.dtype.kind != "f":
-        return None
-    z = value.array.astype(np.float64)
-    if factor.ndim and z.ndim and z.shape[-1] not in (1, factor.size):
-        return None
-    return [_edit(node, index, z * factor, value)]
-
-
-def _edit(node: Node, index: int, wide: Array, like: Value) -> _Edit:
-    with np.errstate(over="ignore"):
-        array = wide.astype(like.array.dtype)
-    if not linear.is_finite(array):
-        return _Edit(node, index, array, "the folded constant overflows its type")
-    return _Edit(node, index, array, "the folded constant underflows its type" if underflows(wide, array) else "")
-
-
-def _own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
-    """A constant of floats that only `node` reads, or maybe other products: else it would be there twice."""
-    w = node.input(index)
-    if w is None or not w.constant or not (w.only_user is node or (shared and _products(node, w))):
-        return None
-    return w if w.array.dtype.kind == "f" else None
-
-
-def _quantized(node: Node) -> bool:
-    return any(v is not None and v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.inputs)
-
-
-def _into_product(node: Node, factor: Array, reach: _Reach) -> list[_Edit] | None:
-    """c (x W + b) = x (c W) + c b; of two computed operands one takes it."""
-    if _quantized(node):
-        return None
-    w = _own_weights(node, 1, reach.shared)
-    if node.op == "MatMul":
-        if w is not None:
-            fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
-            return [_edit(node, 1, w.array.astype(np.float64) * factor, w)] if fits else None
-        left = _own_weights(node, 0, reach.shared)
-        if left is not None and not factor.ndim:
-            return [_edit(node, 0, left.array.astype(np.float64) * factor, left)]
-        if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
-            return None
-        edits = _up(node.inputs[1], node, factor, reach)
-        return _up(node.inputs[0], node, factor, reach) if edits is None and not factor.ndim else edits
-    if w is None or (factor.ndim and node.op != "Gemm"):
-        return None
-    channels = linear.output_channels(node, w.array)
-    if factor.ndim and factor.size != channels:
-        return None
-    edits = [_edit(node, 1, linear.scale_outputs(node, w.array, np.broadcast_to(factor, (channels,))), w)]
-    if node.input(2) is None:
-        return edits
-    bias = _into(node, 2, factor)
-    return edits + bias if bias is not None else None
-
-
-def _into_normalization(node: Node, factor: Array) -> list[_Edit] | None:
-    """c (n(x) s + b) = n(x) (c s) + c b."""
-    if node.op == "BatchNormalization":
-        if factor.ndim or node.attr("training_mode", 0) or node.graph is None or node.graph.opset() < 14:
-            return None
-    elif factor.ndim and node.attr("axis") != -1:
-        return None
-    if len([v for v in node.outputs if v is not None]) > 1:
-        return None
-    parts = [_into(node, 1, factor)]
-    if node.input(2) is not None:
-        parts.append(_into(node, 2, factor))
-    return _all(parts)
-
-
-def _through_split(node: Node, index: int, factor: Array, reach: _Reach) -> list[_Edit] | None:
-    """One part of a Split along the last axis: the others take ones."""
-    whole = node.inputs[0]
-    shape = types.shape(whole) if whole is not None else None
-    if not shape or int(node.attr("axis")) not in (-1, len(shape) - 1):
-        return None
-    factors = []
-    for i, v in enumerate(node.outputs):
-        part = types.shape(v) if v is not None else None
-        if not part or not isinstance(part[-1], int):
-            return None
-        factors.append(np.broadcast_to(factor if i == index else np.ones(()), (part[-1],)))
-    return _up(whole, node, np.concatenate(factors), reach)
-
-
-# -- downwards: to the weights that read x z ------------------------------------------------------------------
-
-
-def _down(node: Node, factor: Array) -> list[_Edit] | None:
-    """Edits of the weights that read `node`'s result, so that they read what it scales."""
-    axis, numbers = _axis_of(node, factor)
-    if numbers is None:
-        return None
-    value = node.output
-    for reader, index in _readers(value):
-        if index != 0 or reader.graph is not node.graph or reader.has_references:
-            return None
-        shape = types.shape(reader.inputs[0]) if reader.inputs[0] is not None else None
-        if shape is None:
-            return None
-        if reader.op in ("Conv", "MatMul"):
-            return _into_reader(reader, axis, numbers, len(shape))
-        if axis is None and _commutes(reader, numbers):
-            continue
-        if reader.op == "Transpose":
-            perm = list(reader.attr("perm") or range(len(shape))[::-1])
-            axis = perm.index(axis)
-        elif not _keeps_axis(reader, axis, len(shape)) or not (numbers > 0).all():
-            return None
-    return None
-
-
-def _keeps_axis(node: Node, axis: int | None, rank: int) -> bool:
-    """Does the result, along `axis` of `rank`, come from the same elements, and keep a positive factor?"""
-    if _pads_zeros(node):
-        return axis not in _padded_axes(node, rank)
-    return node.op in _ELEMENTWISE or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
-
-
-def _padded_axes(node: Node, rank: int) -> set[int]:
-    """Those along which a Pad moves what is there: all where nobody knows."""
-    pads, axes = node.input(1), node.input(3)
-    if pads is None or not pads.constant or not (axes is None or axes.constant):
-        return set(range(rank))
-    among = range(rank) if axes is None else [int(a) % rank for a in axes.array.reshape(-1)]
-    return {a for a, begin, end in zip(among, *pads.array.reshape(2, -1)) if begin or end}
-
-
-def _readers(value: Value) -> Iterator[tuple[Node, int]]:
-    """The only reader of `value`, that of its result, and so on."""
-    for _ in range(_REACH):
-        node = value.only_user
-        if node is None or value.users[node] > 1 or len(node.outputs) != 1:
-            return
-        yield node, node.places(value)[0]
-        value = node.output
-
-
-def _axis_of(node: Node, factor: Array) -> tuple[int | None, Array | None]:
-    """(axis, factors) of a constant that varies along one axis at most; (None, [c]) for one number."""
-    if factor.size == 1:
-        return None, factor.reshape(1)
-    shape = types.shape(node.output)
-    along = [i for i, d in enumerate(factor.shape) if d != 1]
-    if shape is None or len(along) != 1:
-        return None, None
-    axis = along[0] + len(shape) - factor.ndim
-    read = next((types.shape(v) for v in node.inputs if v is not None and not v.constant), None)
-    if read is None or read[axis] != factor.size:  # it may widen what it scales
-        return None, None
-    return axis, factor.reshape(-1)
-
-
-def _into_reader(node: Node, axis: int | None, factor: Array, rank: int) -> list[_Edit] | None:
-    """Weights that take x where they took x z."""
-    w = _own_weights(node, 1)
-    if w is None or _quantized(node):
-        return None
-    array = w.array
-    if node.op == "MatMul":
-        fits = array.ndim == 2 and axis in (None, rank - 1)
-        return [_edit(node, 1, array.astype(np.float64) * factor[:, None], w)] if fits else None
-    if axis is None:
-        return [_edit(node, 1, array.astype(np.float64) * factor, w)]
-    if axis != 1 or node.attr("group") != 1 or array.ndim != rank:
-        return None
-    return [_edit(node, 1, linear.scale_inputs(node, array, factor), w)]

@@ -69,9 +69,11 @@ def statistics(p: dict[str, Any]) -> dict[str, int]:
 def summary(report: dict[str, Any]) -> str:
     """`out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`."""
     before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
-    nodes = f"{before:,} → {after:,} nodes"
-    if before == after:
-        nodes = f"{after:,} nodes" if report["changed"] else f"{after:,} nodes, unchanged"
+    nodes = counted(after, "node")
+    if before != after:
+        nodes = f"{before:,} → {nodes}"
+    elif not report["changed"]:
+        nodes += ", unchanged"
     share = f" ({(after - before) / before:+.0%})" if before and after != before else ""
     sizes = f"{size(report['bytes_before'])} → {size(report['bytes_after'])}"
     return f"{report['destination'] or report['source']}: {nodes}{share}, {sizes}, {report['seconds']:.2f} s"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.lazy import lazy, listing
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
-from onnxopt.rewriting.guards import ends_formula, only_read_by, quantized, widens, without_ones
+from onnxopt.rewriting.guards import ends_formula, keeps_shape, only_read_by, quantized, widens, without_ones
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, falsy, one_of, op, text, var
 from onnxopt.rewriting.replace import remove_dead
@@ -33,6 +33,7 @@ __all__ = [
     "either",
     "ends_formula",
     "falsy",
+    "keeps_shape",
     "one_of",
     "only_read_by",
     "op",

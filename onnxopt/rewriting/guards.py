@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Value
+from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array
 from onnxopt.rewriting.match import Match
 
@@ -38,6 +38,23 @@ def only_read_by(m: Match, node: Node, *ops: str) -> None:
         return user.op in ops and user.graph is node.graph and all(v is None or v.constant for v in others)
 
     m.require(value.feeds_only(alike), f"{node.op} output used elsewhere")
+
+
+def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
+    """Is Reshape of `dims` to `target` (with its 0 = copy and -1 = infer) the identity?"""
+    unknown = 0
+    for d, t in zip(dims, target):
+        if t == 0 and not allowzero:
+            continue
+        if isinstance(d, int) and d == t:
+            continue
+        unknown += 1
+        if t != -1:
+            return False
+    if unknown == 0:
+        return True
+    # One -1: what is left over, if nothing else changes and no zero makes it ambiguous.
+    return unknown == 1 and not any(d == 0 for d in dims) and not (allowzero and 0 in target)
 
 
 def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:

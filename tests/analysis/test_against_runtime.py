@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as rt
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 from onnxopt import OptimizeOptions, optimize_model
 from onnxopt.analysis import types
+from onnxopt.analysis.inference import infer_operator
 from onnxopt.graph import read_model, write_model
 from onnxopt.graph.value import Shape
 from onnxopt.io import from_proto
@@ -115,6 +117,8 @@ g (float[1, s, w] q, float[1, t, w] k, float[1, t, w] v) => (float[a, b, c] y)
 SCORES = """<ir_version: 11, opset_import: ["" : 23]>
 g (float[1, 2, s, 4] q, float[1, 2, t, 4] k, float[1, 2, t, 4] v) => (float[a, b, c, d] y)
 { o, , , z = Attention (q, k, v)  y = Relu (z) }"""
+ALIKE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 1, 8] x) => (float[a, b, c] y) { y = MaxPool <kernel_shape = [2], auto_pad = "SAME_UPPER", %s> (x) }"""
 EINSUM = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) { y = Einsum <equation = "ij,ij->ij"> (x, w) }"""
 RANGE = """<ir_version: 8, opset_import: ["" : 17]>
@@ -126,6 +130,10 @@ g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
 RESIZE = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[3, 4] x) => (float[a, b] y) <int64[1] size = {3}>
 { y = Resize <axes = [%d], keep_aspect_ratio_policy = "not_smaller"> (x, , , size) }"""
+SLICE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[3, 2] x) => (float[a, b] y)
+<int64[1] start = {-1}, int64[1] end = {%d}, int64[1] axis = {0}, int64[1] step = {-1}>
+{ y = Slice (x, start, end, axis, step) }"""
 WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
 
 
@@ -138,15 +146,16 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
         (POOL % (6, 5, 2, 2, 0, 0, 0, 0), True),
         (POOL.replace("kernel", 'auto_pad = "SAME_UPPER", kernel') % (6, 5, 3, 3, 0, 0, 0, 0), False),
         (POOL.replace("kernel", "dilations = [2, 2], kernel") % (6, 5, 2, 2, 1, 1, 1, 1), True),
-        (
-            POOL.replace("kernel", 'dilations = [2, 2], auto_pad = "SAME_LOWER", kernel') % (6, 5, 2, 2, 0, 0, 0, 0),
-            False,
-        ),
+        (ALIKE % "dilations = [2]", False),
+        (ALIKE % "dilations = [1]", True),
         (POOL.replace("MaxPool", "AveragePool") % (3, 3, 2, 2, 1, 1, 1, 1), False),
         (EINSUM % "n", True),
         (EINSUM % "m", False),
         (RANGE, False),
         (CONV, False),
+        (SLICE % (2**63 - 1), False),
+        (SLICE % (2**31 - 1), False),
+        (SLICE % -4, True),
         (RESIZE % 1, True),
         (RESIZE % -1, False),
         (STFT % "", False),
@@ -216,3 +225,11 @@ def test_a_negative_size_is_a_dynamic_one(text: str) -> None:
             dim.dim_value = -1
     dims = types.shape(read_model(model).graph.outputs[0])
     assert dims is None or not isinstance(dims[1], int)
+
+
+@pytest.mark.parametrize(("first", "known"), [("n", True), ("m", False)])
+def test_an_operator_by_itself_is_read_alike(first: str, known: bool) -> None:
+    """As when a pass made it: of letters with two sizes nothing is said."""
+    node = helper.make_node("Einsum", ["x", "w"], ["y"], equation="ij,ij->ij")
+    given = {name: helper.make_tensor_type_proto(1, [dim, 3]) for name, dim in (("x", "n"), ("w", first))}
+    assert bool(infer_operator(onnx.defs.get_schema("Einsum", 17), node, given, {}, 17)) == known

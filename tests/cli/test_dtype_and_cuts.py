@@ -41,7 +41,7 @@ def test_outputs_are_dropped_and_inputs_cut(run: Run, samples: Path, tmp_path: P
     model = samples / "residual_block.onnx"
     done = run("optimize", model, "out.onnx", "--inputs", "r1", "--outputs", "n2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "9 → 1 nodes" in done.stdout
+    assert "9 → 1 node (" in done.stdout
     assert "verified" in done.stdout
     graph = onnx.load(tmp_path / "out.onnx").graph
     assert ([i.name for i in graph.input], [o.name for o in graph.output]) == (["r1"], ["n2"])

@@ -64,7 +64,7 @@ def test_strict_contradicts_not_verifying(run: Run, model: Path) -> None:
 def test_a_cut_is_not_nothing(run: Run, model: Path) -> None:
     done = run("optimize", "m.onnx", "o.onnx", "-O0", "--outputs", "a")
     *_, summary, verdict = done.stdout.splitlines()
-    assert summary.startswith("o.onnx: 3 → 1 nodes (-67%)")
+    assert summary.startswith("o.onnx: 3 → 1 node (-67%)")
     assert verdict == "nothing else to do"
 
 
