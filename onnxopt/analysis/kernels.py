@@ -64,6 +64,8 @@ def result_bytes(node: Node, inputs: Inputs) -> int:
         return _range_bytes(arrays)
     if node.op == "NonZero":
         return sum(8 * x.size * max(1, x.ndim) for x in arrays)
+    if node.op == "Tile":
+        return arrays[0].nbytes * max(0, math.prod(int(r) for r in arrays[-1].reshape(-1)))
     if node.op == "Gather" and len(arrays) == 2:
         axis = int(node.attr("axis"))
         size = arrays[0].shape[axis] if -arrays[0].ndim <= axis < arrays[0].ndim else 1
@@ -314,6 +316,17 @@ def _expand(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, shape = inputs
     assert x is not None and shape is not None
     return [np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape)))]
+
+
+@_kernel("Tile")
+def _tile(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    if opset < 6:
+        return None
+    x, repeats = inputs
+    assert x is not None and repeats is not None
+    if repeats.shape != (x.ndim,):
+        return None
+    return [np.tile(x, [int(r) for r in repeats])]
 
 
 @_kernel("ConstantOfShape")

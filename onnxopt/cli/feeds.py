@@ -8,20 +8,21 @@ from typing import Any, TypeVar
 
 import click
 
-from onnxopt.cli.options import parse_dims
+from onnxopt.cli.options import once, parse_dims
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    feeds = {}
+    feeds: dict[str, str] = {}
     for text in value:
         name, found, file = text.partition("=")
         if not found or not name:
             raise click.BadParameter(f"{text!r} is not NAME=FILE.npy")
+        once(feeds, name, file, param)
+    for file in feeds.values():
         if not Path(file).is_file():
             raise click.BadParameter(f"{file}: no such file")
-        feeds[name] = file
     return feeds
 
 

@@ -59,7 +59,7 @@ def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     for key, found, text in (text.partition("=") for text in value):
         if not found or not key:
             raise click.BadParameter(f"{key!r} is not KEY=VALUE")
-        _once(config, key, text, param)
+        once(config, key, text, param)
     return config
 
 
@@ -75,11 +75,11 @@ def parse_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...
         name, found, size = text.rpartition("=")
         if not found or not name or not _is_size(size):
             raise click.BadParameter(f"{text!r} is not NAME=SIZE")
-        _once(sizes, name, int(size), param)
+        once(sizes, name, int(size), param)
     return sizes
 
 
-def _once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
+def once(given: dict[str, V], name: str, value: V, param: click.Parameter) -> None:
     if given.setdefault(name, value) != value:
         raise UsageError(f"{param.opts[0]} gives {name!r} two values: {given[name]} and {value}", "give it once")
 
@@ -91,7 +91,7 @@ def parse_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, .
         name, found, sizes = text.rpartition(":")
         if not found or not name or not all(_is_size(s) for s in sizes.split(",")):
             raise click.BadParameter(f"{text!r} is not INPUT:1,128")
-        _once(shapes, name, tuple(int(s) for s in sizes.split(",")), param)
+        once(shapes, name, tuple(int(s) for s in sizes.split(",")), param)
     return shapes
 
 

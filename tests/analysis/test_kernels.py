@@ -58,6 +58,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Slice", [F, ints(1, 0), ints(2**63 - 1, -1)], {}),
     ("Slice", [F, ints(-10), ints(-20), ints(1), ints(-1)], {}),
     ("Expand", [F[:, :1], ints(3, 1, 4)], {}),
+    ("Tile", [F, ints(2, 3)], {}),
+    ("Tile", [B, ints(0, 1)], {}),
     ("ConstantOfShape", [ints(2, 0, 3)], {}),
     ("Range", [np.array(5, np.int64), np.array(-4, np.int64), np.array(-2, np.int64)], {}),
     ("Range", [np.array(0, np.int64), ints(4), np.array(1, np.int64)], {}),
@@ -120,6 +122,7 @@ def test_split_gives_all_parts() -> None:
         ("Slice", [F, ints(0), ints(1), ints(0, 1)], {}),
         ("Slice", [F, ints(0, 0), ints(1, 1), ints(0, -2)], {}),
         ("Reshape", [F, ints(4, 2)], {}),
+        ("Tile", [F, ints(2)], {}),
         ("Exp", [F], {}),
     ],
 )

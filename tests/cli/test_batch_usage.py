@@ -25,6 +25,10 @@ from tests.cli.conftest import Run
         (["a.onnx", "b.onnx", "--verify-dim", "n=4", "--verify-dim", "n=5"], "--verify-dim gives 'n' two values"),
         (["a.onnx", "b.onnx", "--shape", "x:1,2", "--shape", "x:1,3"], "--shape gives 'x' two values: (1, 2) and"),
         (["a.onnx", "b.onnx", "--config", "k=1", "--config", "k=2"], "--config gives 'k' two values: 1 and 2"),
+        (
+            ["a.onnx", "b.onnx", "--input", "x=a.npy", "--input", "x=b.npy"],
+            "--input gives 'x' two values: a.npy and b.npy",
+        ),
         (["a.onnx", "b.onnx", "--no-keep-io"], "--no-keep-io is for --dtype"),
         (["a.onnx", "b.onnx", "--zero-weights"], "--zero-weights is for --reproducer"),
         (["a.onnx", "b.onnx", "-O1", "--pipeline", "dead-code"], "--pipeline contradicts -O"),
