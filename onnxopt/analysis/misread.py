@@ -152,8 +152,9 @@ def believed_of(
 def contradicted(graph: GraphProto) -> list[NodeProto]:
     """The Einsums of what was inferred whose operands do not have the same size in a dim of the result."""
     einsums = [n for n in graph.node if n.op_type == "Einsum" and not n.domain]
-    kinds = {i.name: i.type for i in (*graph.input, *graph.value_info)} if einsums else {}
-    kinds |= {t.name: _type_of(t) for t in graph.initializer} if einsums else {}
+    read = {name for n in einsums for name in n.input}
+    kinds = {i.name: i.type for i in (*graph.input, *graph.value_info) if i.name in read} if read else {}
+    kinds |= {t.name: _type_of(t) for t in graph.initializer if t.name in read} if read else {}
     return [n for n in einsums if not _are_one(n, kinds)]
 
 
