@@ -19,6 +19,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import BINARY, UNARY
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
@@ -47,13 +48,13 @@ class TransposePropagation(GraphPass):
     (Concat, Split, Softmax, Reduce, Pad, Slice) has more Transposes at its border than the turned region needs, and
     these move no more elements.
     Keeps: what is read elsewhere, or an output, in its order: by a Transpose that counts against the rest.
-    Not done: opsets before 11; Softmax before opset 13, which takes all axes from one on together.
+    Not done: opsets before 7; Softmax before opset 13, which takes all axes from one on together.
     """
 
     info = PassInfo("transpose-propagation", opt_level=2, before=("flatten-rows",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.is_function or graph.opset() < 11 or not graph.by_op.get("Transpose"):
+        if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Transpose"):
             return
         while self._turn_regions(graph, ctx):
             pass  # what is turned reads what others read, and may be one region with them now
@@ -115,12 +116,17 @@ def _turnable_rank(node: Node) -> int | None:
     if op in _REDUCE:
         return rank if _axes(node) else None
     if op == "Pad":
-        pads = node.input(1)
-        return rank if pads is not None and pads.constant and node.input(3) is None else None
+        _, pads, _, axes = _given(node)
+        return rank if pads is not None and pads.constant and axes is None else None
     if op == "Slice":
-        axes = node.input(3)
+        axes = _given(node)[3]
         return rank if axes is not None and axes.constant else None
     return rank
+
+
+def _given(node: Node) -> list[Value | None]:
+    """The operands of Pad or Slice: data, pads, value, axes; or data, starts, ends, axes."""
+    return [*operands(node), None, None, None][:4]
 
 
 def _fits(v: Value, rank: int) -> bool:
@@ -310,25 +316,23 @@ def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
     graph = node.graph
     assert graph is not None
 
-    def constant(index: int, array: Array) -> None:
-        like = old.inputs[index]
-        assert like is not None and graph is not None
-        node.set_input(index, graph.constant(array.astype(like.array.dtype), like.name, node))
+    def write(index: int, name: str, array: Array) -> None:
+        like = old.input(index)
+        assert graph is not None
+        if like is None:
+            node.set_attr(name, array.tolist())
+        else:
+            node.set_input(index, graph.constant(array.astype(like.array.dtype), like.name, node))
 
     if node.op in _ONE_AXIS:
         node.set_attr("axis", back[int(old.attr("axis")) % rank])
     elif node.op in _REDUCE:
-        axes = sorted(back[i % rank] for i in _axes(old) or ())
-        if old.input(1) is not None:
-            constant(1, np.array(axes))
-        else:
-            node.set_attr("axes", axes)
+        write(1, "axes", np.array(sorted(back[i % rank] for i in _axes(old) or ())))
     elif node.op == "Pad":
-        pads = old.inputs[1].array.reshape(2, rank)  # type: ignore[union-attr]
-        constant(1, pads[:, list(inverse(back))].reshape(-1))
+        pads = _given(old)[1].array.reshape(2, rank)  # type: ignore[union-attr]
+        write(1, "pads", pads[:, list(inverse(back))].reshape(-1))
     elif node.op == "Slice":
-        axes = [back[int(i) % rank] for i in old.inputs[3].array]  # type: ignore[union-attr]
-        constant(3, np.array(axes))
+        write(3, "axes", np.array([back[int(i) % rank] for i in _given(old)[3].array]))  # type: ignore[union-attr]
 
 
 def _size(value: Value) -> float:
