@@ -8,7 +8,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Call, Match, const, only_read_by, op, quantized, rewrite, var
+from onnxopt.rewriting import Call, Match, const, only_read_by, op, rewrite, var
 
 
 def padded() -> Call:
@@ -18,7 +18,6 @@ def padded() -> Call:
 def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) -> list[int]:
     """Pads of `node` and of the Pad in front of it, [begins, ends]; declines where the Pad does more than that."""
     only_read_by(m, m.pad, node.op)
-    m.require(not quantized(m, x), "the operator is quantized")
     m.require(m.pad.attr("mode") in ("constant", b"constant"), "the border is not of one value")
     m.require(node.attr("auto_pad") in ("NOTSET", b"NOTSET", "VALID", b"VALID"), "the padding depends on the input")
     rank = m.rank(x)
@@ -81,7 +80,7 @@ class PadFolding(RewritePass):
 
     Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
     Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros.
-    Not done: padding that depends on the input (auto_pad), ceil_mode, quantized operators.
+    Not done: padding that depends on the input (auto_pad), ceil_mode.
     """
 
     info = PassInfo("pad-folding", opt_level=2)
