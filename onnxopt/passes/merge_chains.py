@@ -117,13 +117,6 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     return result
 
 
-@rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True), const("axes"), name="squeeze"))
-def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
-    """Squeeze(Reshape(x, target), axes) = Reshape(x, target without the axes), whoever else reads the inner one."""
-    result: Value = m.op.Reshape(x, m.const(_without(m, target, axes)), like=m.reshape)
-    return result
-
-
 def _without(m: Match, target: Array, axes: Array) -> Array:
     """A target of Reshape without `axes`, which are ones in it."""
     m.require(axes.size > 0 and target.ndim == 1 and target.size > 0, "no axes, or no target")
@@ -348,7 +341,6 @@ class MergeChains(RewritePass):
         unsqueeze_of_unsqueeze,
         squeeze_of_gather,
         gather_of_single,
-        squeeze_of_reshape,
         squeeze_of_concat,
         reshape_of_stack,
         unsqueeze_of_broadcast,

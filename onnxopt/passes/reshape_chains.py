@@ -50,25 +50,28 @@ def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
     """Reshape(Reshape(x, s), t) = Reshape(x, t), where t copies no dim of s that is not known."""
     target = m.value("shape")
     if not m.outer.attr("allowzero", 0) and (shape == 0).any():
-        target = m.const(_without_copies(m, shape), hint=target.name)
+        written = _without_copies(m, shape)
+        if written is None:
+            return _reshaped_like(m, x, m.outer.output)
+        target = m.const(written, hint=target.name)
     result: Value = m.op.Reshape(x, target, like=m.outer)
     return result
 
 
-def _without_copies(m: Match, shape: Array) -> Array:
-    """`shape` where a 0, which copies a dim of the inner result, is what the inner Reshape writes there."""
+def _without_copies(m: Match, shape: Array) -> Array | None:
+    """`shape` where a 0, which copies a dim of the inner result, is what the inner Reshape writes there; None where it
+    writes nothing, or one dim too many is to be inferred."""
     given = m.inner.input(1) if m.inner.op == "Reshape" else None
-    known = given is not None and given.constant and not m.inner.attr("allowzero", 0)
-    m.require(known, "the outer shape copies dims")
-    assert given is not None
-    inner = given.array
-    copied = [inner[i] if t == 0 else t for i, t in enumerate(shape)]
-    m.require(copied.count(-1) <= 1, "the outer shape copies dims")
-    return np.array(copied, np.int64)
+    if given is None or not given.constant or m.inner.attr("allowzero", 0):
+        return None
+    copied = [given.array[i] if t == 0 else t for i, t in enumerate(shape)]
+    return np.array(copied, np.int64) if copied.count(-1) <= 1 else None
 
 
 @rewrite(
-    op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True, allowzero=falsy), const("axes"))
+    op.Unsqueeze(
+        op.Reshape(var("x"), const("target"), name="reshape", shared=True, allowzero=falsy), const("axes"), name="outer"
+    )
 )
 def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     """Unsqueeze(Reshape(x, target), axes) = Reshape(x, target with ones at the axes), whoever else reads the inner."""
@@ -77,8 +80,21 @@ def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Valu
     at = {int(i) % rank for i in axes.reshape(-1)}
     rest = iter(target.tolist())
     wide = [1 if i in at else next(rest) for i in range(rank)]
-    m.require(0 not in wide[min(at) :], "a zero copies the dim in its place")
+    if 0 in wide[min(at) :]:  # it copies the dim in its place
+        return _reshaped_like(m, x, m.outer.output)
     result: Value = m.op.Reshape(x, m.const(np.array(wide, np.int64)), like=m.reshape)
+    return result
+
+
+@rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True), const("axes"), name="outer"))
+def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
+    """Squeeze(Reshape(x, target), axes) = Reshape(x, target without the axes), whoever else reads the inner one."""
+    m.require(target.ndim == 1 and target.size > 0 and axes.size > 0, "no axes, or no target")
+    gone = {int(i) % target.size for i in axes.reshape(-1)}
+    if 0 in target[min(gone) :] or any(target[i] != 1 for i in gone):
+        return _reshaped_like(m, x, m.outer.output)
+    rest = [t for i, t in enumerate(target.tolist()) if i not in gone]
+    result: Value = m.op.Reshape(x, m.const(np.array(rest, np.int64)), like=m.reshape)
     return result
 
 
@@ -217,6 +233,7 @@ class ReshapeChains(RewritePass):
         transpose_of_ones,
         reshape_of_reshape,
         unsqueeze_of_reshape,
+        squeeze_of_reshape,
         flatten_of_reshape,
         squeeze_of_some,
         ones_elsewhere,
