@@ -150,14 +150,28 @@ def unsettled(graph: Graph, since: int = -1) -> list[Node]:
         for n in graph:
             if any(v is not None and v.producer in reached for v in n.inputs):
                 reached.add(n)
-    found = [n for n in graph if n in reached and any(v is not None and _is_vague(v) for v in n.outputs)]
+    vague = _Vague()
+    found = [n for n in graph if n in reached and vague.is_in(n)]
     return list(graph) if 2 * len(found) > graph.size else found
 
 
-def _is_vague(value: Value) -> bool:
-    """Has a dim no number, and no name of the file's?"""
-    dims = value.shape
-    return dims is None or not value.dtype or any(d is None or (type(d) is str and "@" in d) for d in dims)
+class _Vague:
+    """Which shapes have a dim without a number, or a name of the file's: a network has few shapes."""
+
+    def __init__(self) -> None:
+        self.known: dict[Shape | None, bool] = {None: True}
+
+    def is_in(self, node: Node) -> bool:
+        for v in node.outputs:
+            if v is not None and (not v.dtype or self.has(v.shape)):
+                return True
+        return False
+
+    def has(self, dims: Shape | None) -> bool:
+        found = self.known.get(dims)
+        if found is None:
+            found = self.known[dims] = any(d is None or is_invented(d) for d in dims or ())
+        return found
 
 
 def other_types(model: Model) -> dict[str, TypeProto]:
@@ -192,10 +206,14 @@ class _Facts:
         self._read(model.graph, nodes, proto)
         again = model.is_vague  # something was left open the last time
         partial = len(nodes) < model.graph.size
-        model.is_vague = self.open or any(d is None or is_invented(d) for _, dims in self.found for d in dims)
+        vague = _Vague()
+        model.is_vague = self.open or any(vague.has(dims) for _, dims in self.found)
         model.is_vague |= again and partial  # of the rest it is as it was
+        best: dict[Shape, Shape] = {}
         for value, dims in self.found:
-            known = tuple(map(self._best, dims)) if self.same else dims
+            known = best.get(dims)
+            if known is None:
+                known = best[dims] = tuple(map(self._best, dims))
             if known != value.shape:
                 learn(value, known, again and not value.unasked)
         if self.same and partial:
@@ -214,19 +232,19 @@ class _Facts:
         for info in (*proto.input, *proto.value_info, *proto.output):
             key = info.type.SerializeToString()
             if key not in decoded:
-                decoded[key] = tensor_type(info.type)
+                decoded[key] = self._decoded(info.type)
             data_type, dims = decoded[key]
             if data_type and (dims is not None or info.name not in by_name):
                 by_name[info.name] = data_type, dims
+        everywhere = graph.owner is None
+        merged: dict[tuple[Shape | None, Shape | None], Shape | None] = {}
         for value in (*graph.inputs, *(v for n in nodes for v in n.outputs if v is not None)):
             data_type, dims = by_name.get(value.name, (0, None))
             value.dtype = value.dtype or data_type
-            if dims is not None and not all(type(d) is int for d in dims):
-                dims = tuple(d if type(d) is not str or d in self.own or "@" in d else d + self.suffix for d in dims)
-            if dims is None or (value.shape is not None and len(value.shape) != len(dims)):
-                dims = value.shape
-            elif value.shape is not None and dims != value.shape:
-                dims = tuple(self._merged(a, b, everywhere=graph.owner is None) for a, b in zip(value.shape, dims))
+            pair = value.shape, dims
+            if pair not in merged:
+                merged[pair] = self._both(*pair, everywhere)
+            dims = merged[pair]
             if dims is not None:
                 self.found.append((value, dims))
             else:
@@ -236,6 +254,21 @@ class _Facts:
                 for a in copy.attribute:
                     if a.name in node.bodies:
                         self._read(node.bodies[a.name], node.bodies[a.name], a.g)
+
+    def _decoded(self, kind: TypeProto) -> tuple[int, Shape | None]:
+        """Element type and shape, names that inference made up made unlike those of other runs."""
+        data_type, dims = tensor_type(kind)
+        if dims is None or all(type(d) is int for d in dims):
+            return data_type, dims
+        return data_type, tuple(d if type(d) is not str or d in self.own or "@" in d else d + self.suffix for d in dims)
+
+    def _both(self, known: Shape | None, new: Shape | None, everywhere: bool) -> Shape | None:
+        """What two shapes of one value say."""
+        if new is None or (known is not None and len(known) != len(new)):
+            return known
+        if known is None or known == new:
+            return new
+        return tuple(self._merged(a, b, everywhere) for a, b in zip(known, new))
 
     def _merged(self, known: Dim, new: Dim, everywhere: bool) -> Dim:
         """Of two dims that are the same size, the one that says more: numbers, symbols of inputs, the older."""
