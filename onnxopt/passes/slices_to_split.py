@@ -11,6 +11,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
+from onnxopt.rewriting.forms import FORMS, operands
 
 Range = tuple[int, int]
 
@@ -27,8 +28,6 @@ class SlicesToSplit(GraphPass):
     info = PassInfo("slices-to-split", opt_level=1, after=("shape-sources", "merge-chains"))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.opset() < 10:
-            return
         groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
         for node in graph.by_op.get("Slice", ()):
             found = _cut(node)
@@ -57,7 +56,7 @@ def _size(source: Value, axis: int) -> int | None:
 def _cut(node: Node) -> tuple[Value, int, Range] | None:
     """(what is cut, along which axis, from where to where)."""
     source = node.inputs[0]
-    parameters = [node.input(i) for i in (1, 2, 3, 4)]
+    parameters = [*operands(node), None, None, None][1:5]
     if source is None or source.constant or parameters[0] is None or parameters[1] is None or not node.output.is_used:
         return None
     if any(v is not None and (not v.constant or v.array.size != 1) for v in parameters):
@@ -90,11 +89,12 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
 
 
 def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> None:
-    numbers = [
-        graph.constant(np.array([n], np.int64), f"{part.name}_{what}", split)
-        for n, what in zip((*bounds, axis), ("start", "end", "axis"))
-    ]
-    node = Node(make_node("Slice", "", split.name, {}), [split.inputs[0], *numbers], [None])
+    given = dict(zip(("starts", "ends", "axes"), ([n] for n in (*bounds, axis))))
+    if graph.opset() < FORMS["Slice"].since:
+        node = Node(make_node("Slice", "", split.name, given), [split.inputs[0]], [None])
+    else:
+        numbers = [graph.constant(np.array(n, np.int64), f"{part.name}_{what}", split) for what, n in given.items()]
+        node = Node(make_node("Slice", "", split.name, {}), [split.inputs[0], *numbers], [None])
     node.proto.metadata_props.extend(split.proto.metadata_props)
     node.stale = True
     graph.take_over(part, graph.insert(node, split))
