@@ -123,6 +123,8 @@ class _Plan:
         for v in reads:
             if v.constant and (why := self.weight(v).why):
                 return f"`{v.name}` stays float32: {why}", ""
+        if RESULT_TYPE.get(node.op) == "value" and (why := _fill(node, self.dtype).why):
+            return f"its value stays float32: {why}", ""
         if self.ctx.excluded and (why := self._left_out(node)):
             return why, ""
         return "", ""
@@ -333,9 +335,7 @@ class _Conversion:
         """Of an operator whose result has the type that an attribute says."""
         attribute = RESULT_TYPE.get(node.op)
         if attribute == "value":
-            node.set_attr(
-                "value", narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), self.plan.dtype).array
-            )
+            node.set_attr("value", _fill(node, self.plan.dtype).array)
         elif attribute is not None:
             node.set_attr(attribute, self.plan.code)
 
@@ -352,6 +352,11 @@ class _Conversion:
             model.interface = interface_of(model.proto)
         model.analyses.clear()
         model.version += 1
+
+
+def _fill(node: Node, dtype: str) -> Narrowed:
+    """What a ConstantOfShape repeats."""
+    return narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), dtype)
 
 
 def _is_wide(value: Value) -> bool:
