@@ -71,6 +71,11 @@ class Value:
         return len(self.users) > 0 or self.output_count > 0
 
     @property
+    def is_fill(self) -> bool:
+        """Is it known, and made by a node all the same: one number, so often that nobody stores it?"""
+        return self.constant and self.producer is not None and self.producer.op != "Constant"
+
+    @property
     def only_user(self) -> Node | None:
         """The one node that reads this value, or None if it is read more than once or is a graph output."""
         if len(self.users) != 1 or self.output_count:

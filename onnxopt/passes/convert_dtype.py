@@ -58,6 +58,7 @@ class ConvertDtype(ModelPass):
                 f"{model.name}: {self.dtype} takes opset {least}, the model has {opset}",
                 f"--target-opset {least} converts it first",
             )
+        _forget_fills(model)
         types.update(model)
         plan = _Plan(model, ctx, self.dtype, self.keep_io)
         narrow = plan.narrow()
@@ -352,6 +353,13 @@ class _Conversion:
             model.interface = interface_of(model.proto)
         model.analyses.clear()
         model.version += 1
+
+
+def _forget_fills(model: Model) -> None:
+    """Here what makes a fill is a node like others, not a weight that is read, which would be written out."""
+    for v in (v for scope in model.open_scopes() for node in scope for v in node.outputs):
+        if v is not None and v.is_fill:
+            v.array, v.constant = None, False
 
 
 def _fill(node: Node, dtype: str) -> Narrowed:
