@@ -136,9 +136,9 @@ def _keeps_last(node: Node) -> bool:
 
 
 def _into(node: Node, index: int, factor: Array) -> list[Edit] | None:
-    """A constant term takes the factor along its last axis."""
+    """A constant term takes the factor along its last axis; not a fill, which nobody stores."""
     value = node.inputs[index]
-    if value is None or not value.constant or value.array.dtype.kind != "f":
+    if value is None or not value.constant or value.is_fill or value.array.dtype.kind != "f":
         return None
     z = value.array.astype(np.float64)
     if factor.ndim and z.ndim and z.shape[-1] not in (1, factor.size):
@@ -155,9 +155,9 @@ def _edit(node: Node, index: int, wide: Array, like: Value) -> Edit:
 
 
 def _own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
-    """A constant of floats that only `node` reads, or maybe other products: else it would be there twice."""
+    """A stored constant of floats that only `node` reads, or maybe other products: else it would be there twice."""
     w = node.input(index)
-    if w is None or not w.constant or not (w.only_user is node or (shared and are_products(node, w))):
+    if w is None or not w.constant or w.is_fill or not (w.only_user is node or (shared and are_products(node, w))):
         return None
     return w if w.array.dtype.kind == "f" else None
 

@@ -81,7 +81,7 @@ class _Merging:
         return ""
 
     def _mergeable(self, node: Node) -> bool:
-        """Constant weights of its own kind, nothing quantized."""
+        """Stored weights of its own kind, nothing quantized."""
         if len(node.inputs) < 2 or node.has_references or node.outputs[0] is None:
             return False
         x, w, b = node.inputs[0], node.inputs[1], node.input(2)
@@ -92,7 +92,7 @@ class _Merging:
             return False
         if b is not None and linear.bias_of(node, b.array, linear.output_channels(node, w.array)) is None:
             return False
-        if x.producer is not None and x.producer.op == "DequantizeLinear":
+        if w.is_fill or (x.producer is not None and x.producer.op == "DequantizeLinear"):
             return False
         return all(user.op != "QuantizeLinear" for user in node.output.users)
 

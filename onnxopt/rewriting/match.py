@@ -6,7 +6,7 @@ Nothing a rule builds touches the graph before the rule has returned: declining 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array, is_float, numpy_dtype
+from onnxopt.protos import Array, is_float, numpy_dtype, tensor_bytes
 from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
 from onnxopt.rewriting.rule import Declined
+
+_FEW: Final = 1 << 14  # bytes that may be written for a fill
 
 
 class Match:
@@ -110,7 +112,7 @@ class Match:
         """A new constant, cast once to the type of `like` (an array or value).
 
         Compute it wide: float64 for floats. Declines where that makes infinity, or the cast does, of what is finite,
-        and where the cast loses it to zero (`underflows`).
+        where the cast loses it to zero (`underflows`), and where a fill that no file holds would be written out.
         """
         data = np.asarray(array)
         if like is not None:
@@ -120,6 +122,10 @@ class Match:
                 raise Declined("the folded constant overflows its type")
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
+        bound = [v for v in self.bindings.values.values() if v is not None and v.constant]
+        if any(v.is_fill for v in bound):
+            stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
+            self.require(data.nbytes <= stored + _FEW, "a fill stays a node: written out it would take the bytes")
         value = Value("", self.graph)
         value.constant = True
         value.array = data
