@@ -7,6 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
+import numpy as np
+
 from onnxopt.analysis import types
 from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError, UsageError
 from onnxopt.graph import Model
@@ -123,7 +125,8 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
     hits = {what: rule.hits for what, rule in record.rules.items()}
     try:
         _ask(p, model)
-        p.run(model, ctx)
+        with np.errstate(all="ignore"):  # what overflows is declined: whoever computes looks at the result
+            p.run(model, ctx)
         p.ensures(model)
         carry_over(model, p.info.preserves, state)
         record.runs += 1

@@ -14,6 +14,7 @@ from onnx import parser
 from onnxopt.cli.find import find
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, read_model
+from onnxopt.passes.matmul_scale_folding import join_factors
 from onnxopt.pipeline.pattern_partition import pattern_partitions
 from onnxopt.rewriting import SubgraphMatcher, about, either, op, replace_pattern, rewrite, text, var
 from onnxopt.rewriting.diagnose import diagnose, lines_of
@@ -153,3 +154,13 @@ def test_partitions_of_patterns_with_two_results() -> None:
 def test_what_cannot_be_read_is_said(text: str) -> None:
     with pytest.raises(UsageError, match="the example cannot be read"):
         SubgraphMatcher(text)
+
+
+def test_what_overflows_is_a_reason_and_no_warning() -> None:
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 4] x, float[4, 3] z) => (float[2, 3] y) <float c = {1e30}> {
+        a = Mul (x, c)  b = Mul (z, c)
+        y = MatMul (a, b)
+    }""")
+    anchor = next(n for n in read_model(proto).graph if n.op == "MatMul")
+    assert diagnose(join_factors, anchor).reason == "the folded constant overflows its type"
