@@ -25,6 +25,7 @@ Inputs = Sequence[Array | None]
 Kernel = Callable[[Node, Inputs, int], "list[Array] | None"]
 _KERNELS: Final[dict[str, Kernel]] = {}
 _NUMBERS: Final = "iufb"
+_EXACT: Final = (1 << 53) - 1  # up to this float64 tells all integers apart
 # Their kernels return views.
 _VIEWS: Final = frozenset(
     {"Expand", "ConstantOfShape", "Shape", "Size", "Identity", "Transpose", "Slice", "Squeeze", "Unsqueeze"}
@@ -133,9 +134,18 @@ for _op, _function, _kinds in (
     ("LessOrEqual", np.less_equal, "iuf"),
     ("Greater", np.greater, "iuf"),
     ("GreaterOrEqual", np.greater_equal, "iuf"),
-    ("Where", np.where, _NUMBERS),
 ):
     _KERNELS[_op] = _elementwise(_function, _kinds)
+
+
+@_kernel("Where")
+def _where(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    c, x, y = inputs
+    assert c is not None and x is not None and y is not None
+    result = np.where(c, x, y)
+    if result.dtype.kind == "f" and ((result == 0) & np.signbit(result)).any():
+        return None  # in runtimes that choose by adding, -0.0 and the other's 0.0 are 0.0
+    return [result]
 
 
 @_kernel("Reciprocal")
@@ -377,10 +387,10 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         axes = list(range(x.ndim))
     function: Any = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min}[node.op]
     result, wide = (
-        function(y, axis=tuple(axes), keepdims=bool(node.attr("keepdims", 1))) for y in (x, x.astype(np.float64))
+        function(y, axis=tuple(axes), keepdims=bool(node.attr("keepdims", 1))) for y in (x, abs(x.astype(np.float64)))
     )
-    if (abs(wide) > np.iinfo(x.dtype).max).any():
-        return None  # what does not fit runtimes wrap around, or cut off
+    if (wide > min(np.iinfo(x.dtype).max, _EXACT)).any():
+        return None  # what does not fit runtimes wrap around, or cut off; and they may add up in float64
     return [result.astype(x.dtype)]
 
 

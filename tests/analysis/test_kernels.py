@@ -117,6 +117,9 @@ def test_split_gives_all_parts() -> None:
         ("Max", [F, F], {}),  # which NaN wins
         ("ReduceSum", [F, ints(0)], {}),  # the order of a float sum
         ("ReduceProd", [np.array([1 << 16, 1 << 16], np.int32)], {"axes": [0]}),  # wraps around, or is cut off
+        ("ReduceSum", [ints(2**53 + 1)], {}),  # runtimes may add up in float64
+        ("ReduceSum", [ints(2**53, 1, -(2**53))], {"keepdims": 0}),
+        ("Where", [B, F + 1, -np.zeros_like(F)], {}),  # whether -0.0 is 0.0
         ("Gather", [F, ints(9)], {}),
         ("Slice", [F, ints(2), ints(2**63 - 1), ints(1), ints(-1)], {}),  # nothing, or everything
         ("Slice", [F, ints(0), ints(1), ints(0, 1)], {}),
