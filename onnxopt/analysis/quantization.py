@@ -26,10 +26,12 @@ _LARGEST: Final = {
     TensorProto.FLOAT8E5M2: 57344.0,
     TensorProto.FLOAT8E5M2FNUZ: 57344.0,
 }
+_INT32: Final = 2.0**31
 
 
 def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
-    """What a QuantizeLinear makes of single precision; None where runtimes may differ (NaN, infinities, a scale of 0).
+    """What a QuantizeLinear makes of single precision; None where runtimes may differ (NaN, infinities, a scale of 0,
+    what no int32 holds on its way).
 
     The quotient is rounded to single precision, then to the nearest integer, or number of eight bits, ties to even; it
     stops at the ends of the range.
@@ -44,7 +46,7 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
         return None
     with np.errstate(all="ignore"):
         quotient = x / steps
-    if not np.isfinite(quotient).all() or not np.isfinite(steps).all():
+    if not (np.abs(quotient) < _INT32).all() or not np.isfinite(steps).all():
         return None
     if kind in _LARGEST:
         largest = _LARGEST[kind]
