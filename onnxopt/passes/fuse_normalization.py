@@ -41,6 +41,7 @@ def width(m: Match, x: Value, eps: Array) -> int:
     m.require(one, "epsilon is not one positive number")
     size = (dims or ())[-1]
     assert isinstance(size, int)
+    m.require(size, "the last axis has no elements: the operators fail then, the formula gives none")
     return size
 
 
