@@ -126,6 +126,7 @@ def group_normalization(
     m.require(groups.size == 3 and groups[0] in (0, (dims or (0,))[0]), "not the groups of each image")
     m.require(types.same_shape(x, m.anchor.output), "not provably the same shape")
     m.require((ones == 1).all() and not zeros.any() and ones.size == groups[1], "a scale or shift for each group")
+    m.require(int(channels or 0) % (ones.size or 1) == 0, "a group ends within a channel")
     per = [linear.per_channel(z, rank, int(channels or 0)) for z in (scale, shift)]
     m.require(per[0] is not None and per[1] is not None, "the constants are not one per channel")
     s, b = (m.const(z, like=scale) for z in per)
