@@ -69,7 +69,8 @@ def attention(
         m.require(full[2:] == (rows, columns), "the mask broadcasts along queries or keys")
         m.require(full[0] in (1, b1) and full[1] in (1, h1), "the mask may widen the scores")
         m.require(
-            largest(mask) is not None, "a mask of minus infinity for all keys gives zeros in the operator, not NaN"
+            largest(mask) is not None,
+            "a mask of minus infinity, or the lowest number, for all keys: the operator gives zeros",
         )
     factor = scale if scale is not None else divisor
     m.require(factor is None or (factor.size == 1 and factor.ndim <= 4), "a scale for each element")
@@ -91,13 +92,14 @@ def some_keys(columns: Dim, rows: Dim) -> bool:
 
 
 def largest(value: Value, reach: int = _REACH) -> float | None:
-    """A bound on the magnitude of the elements, where the operators that make them show one; else None."""
+    """A bound on the magnitude of the elements, below that of the lowest number, where the operators that make them
+    show one; else None."""
     if value.constant:
         array = value.array
         if array.dtype == np.bool_:
             return 1.0
         bound = float(np.abs(array.astype(np.float64)).max(initial=0)) if array.dtype.kind in "fiu" else np.inf
-        return bound if bound <= np.finfo(np.float32).max else None
+        return bound if bound < np.finfo(np.float32).max else None
     node = value.producer
     if node is None or not reach:
         return None
@@ -114,7 +116,7 @@ def largest(value: Value, reach: int = _REACH) -> float | None:
         if a is None or b is None:
             return None
         bound = max(a, b) if node.op == "Where" else a * b if node.op == "Mul" else a + b
-        return bound if bound <= np.finfo(np.float32).max else None
+        return bound if bound < np.finfo(np.float32).max else None
     return None
 
 
@@ -175,8 +177,9 @@ class FuseAttention(RewritePass):
 
     Applies when: batches, heads and sizes are known to be equal, the mask is as large as the scores and finite, nothing
     in between is used elsewhere; for positions, the angles are given once for both halves and for each sequence.
-    Keeps: masks with minus infinity: where all keys are hidden the operator gives zeros, and the formula NaN; keys of
-    another input, of which there may be none: the operator fails, and the formula gives zeros.
+    Keeps: masks with minus infinity, or the lowest number there is: where all keys are hidden the operator gives zeros,
+    and the formula NaN, or the mean of all values; keys of another input, of which there may be none: the operator
+    fails, and the formula gives zeros.
     Not done: types other than float32, groups of heads that share keys. Where there are no queries either, the formula
     gives nothing, and onnxruntime's operator fails.
     """
