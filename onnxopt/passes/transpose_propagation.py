@@ -37,7 +37,7 @@ _REDUCE: Final = frozenset(
         *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
     }
 )
-_SHARED_BYTES: Final = 1 << 16  # a constant with other readers is copied in another order up to this size
+_SHARED_BYTES: Final = 1 << 16  # a constant with other readers, or a fill, is copied in another order up to this size
 
 
 @register
@@ -221,7 +221,7 @@ class _Region:
             saved -= others
             moved += _size(v) * others
         for v in {v for n in self.nodes for v in n.inputs if v is not None and v.constant}:
-            if len(v.users) > 1 and v.array.nbytes > _SHARED_BYTES:
+            if (len(v.users) > 1 or v.is_fill) and v.array.nbytes > _SHARED_BYTES:
                 return 0
         return 0 if moved > 0 else saved
 
