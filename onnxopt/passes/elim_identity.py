@@ -143,8 +143,9 @@ def reduce_over_ones(m: Match, x: Value) -> Value:
     """Reduce(x) = x, or Squeeze(x), when every reduced dim is 1."""
     node = m.reduce
     result, reduces = without_ones(m, node, x)
-    sums = node.op in ("ReduceSum", "ReduceMean") and m.dtype(x) not in (TensorProto.INT32, TensorProto.INT64)
-    m.require(not reduces or not sums, "a sum starts at +0 and turns -0 into it")
+    exact = not reduces or node.op in ("ReduceMax", "ReduceMin") or m.dtype(x) == TensorProto.INT32
+    m.require(exact or m.dtype(x) != TensorProto.INT64, "runtimes compute with long integers as floats")
+    m.require(exact or node.op == "ReduceProd", "a sum starts at +0 and turns -0 into it")
     return result
 
 
