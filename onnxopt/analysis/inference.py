@@ -8,7 +8,7 @@ from typing import Final
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
 from onnx.defs import OpSchema
 
-from onnxopt.analysis.misread import believed, believed_of, contradicted, hidden
+from onnxopt.analysis.misread import believed, believed_of, contradicted, hidden, hide
 from onnxopt.graph.dim_names import as_symbol, rename_dims
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -28,9 +28,7 @@ def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
     try:
         inferred = shape_inference.infer_shapes(proto)
         while wrong := {n.output[0] for n in contradicted(inferred.graph)}:
-            for node in proto.graph.node:
-                if node.output and node.output[0] in wrong:
-                    node.op_type = ""
+            hide(proto.graph, wrong)
             inferred = shape_inference.infer_shapes(proto)
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None

@@ -5,29 +5,36 @@
 | Slice, opset 10 | what it cuts along an axis of unknown size has the symbol of the whole | is shorter |
 | Slice backwards to the largest integer | what is before nothing | all |
 | Squeeze of an empty list of axes | none goes | all go that are one |
+| Squeeze, before opset 11, of axes in another order | only those that come in theirs go | all go |
 | pools with `ceil_mode`, before opset 22 | the last window may start behind the end | such a window is left out |
 | pools padded alike on both sides, dilated | as if nothing were | fewer |
 | Einsum of one and another size | the first of them | the larger |
+| PRelu with a slope that is larger | the shape of what it reads | that of both together |
+| NonZero of a scalar | lists no axes | one |
 | Range of floats | counts in a wider type | in that of its operands |
 | Resize that keeps the aspect ratio of negative axes | does | does not |
 | ConvTranspose with `output_shape` | has no spatial dims | has these |
+| ConvTranspose, padded alike on both sides, with `output_padding` | is longer by it | is not |
 | STFT without `onesided` | gives all frequencies | half of them |
+| DFT, from opset 20 on, of a computed length | has the length of what it reads | has this one |
 | Attention | sizes that follow from an unknown one are made of 0, as is the width of the scores | are what they are |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.protos import FLOATS
 
 _SLICE: Final = 10
+_SQUEEZE: Final = 11
+_DFT: Final = 20
 _INT32_MAX: Final = 2**31 - 1
 _POOLS_SINCE: Final = 22
 _POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
@@ -67,9 +74,11 @@ def _runs_to_the_start(cut: Node, opset: int) -> bool:
     return bool((steps.array < 0).any() and (ends.array >= _INT32_MAX).any())
 
 
-def _squeezes_no_axes(node: Node, opset: int) -> bool:
-    axes = node.input(1)
-    return not node.attr("axes", [0]) or (axes is not None and axes.constant and axes.constant_type()[1] == (0,))
+def _squeezes_oddly(node: Node, opset: int) -> bool:
+    written, axes = node.attr("axes", [0]), node.input(1)
+    if not written or (axes is not None and axes.constant and axes.constant_type()[1] == (0,)):
+        return True
+    return opset < _SQUEEZE and written != sorted(written)
 
 
 def _may_leave_out(pool: Node, opset: int) -> bool:
@@ -104,8 +113,14 @@ def _keeps_aspect(resize: Node, opset: int) -> bool:
     return not stretches and min(resize.attr("axes") or [0]) < 0
 
 
-def _has_given_shape(conv: Node, opset: int) -> bool:
-    return bool(conv.attr("output_shape"))
+def _is_long_otherwise(conv: Node, opset: int) -> bool:
+    alike = conv.attr("auto_pad", "NOTSET").startswith("SAME")
+    return bool(conv.attr("output_shape")) or (alike and any(conv.attr("output_padding") or ()))
+
+
+def _has_computed_length(dft: Node, opset: int) -> bool:
+    length = dft.input(1)
+    return opset >= _DFT and length is not None and not length.constant
 
 
 def _leaves_sides_open(stft: Node, opset: int) -> bool:
@@ -118,12 +133,13 @@ def _gives_scores(attention: Node, opset: int) -> bool:
 
 _KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
     "Slice": _runs_to_the_start,
-    "Squeeze": _squeezes_no_axes,
+    "Squeeze": _squeezes_oddly,
     "Range": _counts_floats,
     "Resize": _keeps_aspect,
-    "ConvTranspose": _has_given_shape,
+    "ConvTranspose": _is_long_otherwise,
     **dict.fromkeys(_POOLS, _may_leave_out),
     "STFT": _leaves_sides_open,
+    "DFT": _has_computed_length,
     "Attention": _gives_scores,
 }
 
@@ -141,7 +157,7 @@ def believed_of(
     node: NodeProto, opset: int, given: Mapping[str, TypeProto], found: dict[str, TypeProto]
 ) -> dict[str, TypeProto]:
     """What was inferred of one operator from its operands' types, without what is not so."""
-    if node.op_type == "Einsum" and not _are_one(node, given):
+    if not _are_as_taken(node, given):
         return {}
     for kind in found.values():
         if node.op_type == "Slice" and opset == _SLICE:
@@ -149,32 +165,76 @@ def believed_of(
     return {} if node.op_type == "Attention" and any(map(_has_zero, found.values())) else found
 
 
-def contradicted(graph: GraphProto) -> list[NodeProto]:
-    """The Einsums of what was inferred whose operands do not have the same size in a dim of the result."""
-    einsums = [n for n in graph.node if n.op_type == "Einsum" and not n.domain]
-    read = {name for n in einsums for name in n.input}
-    kinds = {i.name: i.type for i in (*graph.input, *graph.value_info) if i.name in read} if read else {}
-    kinds |= {t.name: _type_of(t) for t in graph.initializer if t.name in read} if read else {}
-    return [n for n in einsums if not _are_one(n, kinds)]
+def contradicted(graph: GraphProto, around: Mapping[str, TypeProto] | None = None) -> Iterator[NodeProto]:
+    """The nodes of what was inferred, in bodies too, whose operands are not as inference takes them to be."""
+    if not any(n.op_type in _OPERANDS or any(map(_bodies, n.attribute)) for n in graph.node):
+        return
+    kinds = {**(around or {}), **{i.name: i.type for i in (*graph.input, *graph.value_info)}}
+    kinds |= {t.name: _type_of(t) for t in graph.initializer}
+    for node in graph.node:
+        if not _are_as_taken(node, kinds):
+            yield node
+        for a in node.attribute:
+            for body in _bodies(a):
+                yield from contradicted(body, kinds)
+
+
+def hide(graph: GraphProto, made: Container[str]) -> None:
+    """What makes one of these values is, for good, of an operator that onnx does not know."""
+    for node in graph.node:
+        if node.output and node.output[0] in made:
+            node.op_type = ""
+        for a in node.attribute:
+            for body in _bodies(a):
+                hide(body, made)
 
 
 def _type_of(tensor: TensorProto) -> TypeProto:
     kind = TypeProto()
+    kind.tensor_type.shape.SetInParent()
     for size in tensor.dims:
         kind.tensor_type.shape.dim.add(dim_value=size)
     return kind
 
 
-def _are_one(einsum: NodeProto, kinds: Mapping[str, TypeProto]) -> bool:
-    """Has each letter one size in all operands whose rank is known?"""
+def _are_as_taken(node: NodeProto, kinds: Mapping[str, TypeProto]) -> bool:
+    test = None if node.domain else _OPERANDS.get(node.op_type)
+    return test is None or test(node, [_sizes(kinds[name]) if name in kinds else None for name in node.input])
+
+
+def _sizes(kind: TypeProto) -> list[str] | None:
+    """The dims, as text; None where their number is unknown."""
+    return [str(dim) for dim in kind.tensor_type.shape.dim] if kind.tensor_type.HasField("shape") else None
+
+
+def _are_one(einsum: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+    """Has each letter one size in all operands whose rank is known? What dots stand for may be of several numbers."""
     equation = next((a.s.decode(errors="replace") for a in einsum.attribute if a.name == "equation"), "")
-    if "." in equation:
-        return True
     sizes: dict[str, set[str]] = {}
-    for term, name in zip(equation.replace(" ", "").partition("->")[0].split(","), einsum.input):
-        for letter, dim in zip(term, kinds[name].tensor_type.shape.dim if name in kinds else ()):
-            sizes.setdefault(letter, set()).add(str(dim))
-    return all(len(found) == 1 for found in sizes.values())
+    for term, dims in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes):
+        before, dots, behind = term.partition("...")
+        meant = len(dims or ()) - len(before + behind) if dots else 0
+        for letter, dim in zip([*before, *(f".{i}" for i in range(meant, 0, -1)), *behind], dims or ()):
+            sizes.setdefault(letter, set()).add(dim)
+    return all(
+        len(found) == 1 or (of[0] == "." and all("dim_value" in d for d in found)) for of, found in sizes.items()
+    )
+
+
+def _slope_fits(prelu: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+    x, slope = shapes
+    if x is None or slope is None or len(slope) > len(x):
+        return False
+    return all(a == b or b == _ONE for a, b in zip(x[len(x) - len(slope) :], slope))
+
+
+def _has_axes(nonzero: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+    return shapes[0] != []
+
+
+# Of operators that onnx reads as it should only where their operands are what it takes them to be: are they?
+_OPERANDS: Final = {"Einsum": _are_one, "PRelu": _slope_fits, "NonZero": _has_axes}
+_ONE: Final = str(TensorShapeProto.Dimension(dim_value=1))
 
 
 def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
@@ -182,8 +242,12 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
     yield from (*graph.value_info, *graph.output)
     for node in graph.node:
         for a in node.attribute:
-            for body in (a.g, *a.graphs) if a.HasField("g") else a.graphs:
+            for body in _bodies(a):
                 yield from _infos(body)
+
+
+def _bodies(attribute: AttributeProto) -> Sequence[GraphProto]:
+    return (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
 
 
 def _forget_symbols(kind: TypeProto) -> None:

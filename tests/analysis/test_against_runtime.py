@@ -121,12 +121,35 @@ ALIKE = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 1, 8] x) => (float[a, b, c] y) { y = MaxPool <kernel_shape = [2], auto_pad = "SAME_UPPER", %s> (x) }"""
 EINSUM = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) { y = Einsum <equation = "ij,ij->ij"> (x, w) }"""
+INSIDE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) <bool yes = {1}>
+{ y = If (yes) <
+    then_branch = t () => (float[c, d] o) { o = Einsum <equation = "ij,ij->ij"> (x, w) },
+    else_branch = e () => (float[c, d] p) { p = Einsum <equation = "ij,ij->ij"> (x, w) }
+> }"""
+DOTS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[%s, 2, 3] x, float[%s, 3, 4] w) => (float[a, b, c] y)
+{ y = Einsum <equation = "...ij, ...jk -> ...ik"> (x, w) }"""
+PRELU = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, %s, 1] x, float[%s, 1] w) => (float[a, b, c] y) { y = PRelu (x, w) }"""
+ONE_SLOPE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 3, 1] x) => (float[a, b, c] y) <float slope = {0.5}> { y = PRelu (x, slope) }"""
+NONZERO = """<ir_version: 8, opset_import: ["" : 17]>
+g (float%s x) => (float[a] y) { i = NonZero (x) j = Transpose (i) f = Cast <to = 1> (j) y = Relu (f) }"""
+SQUEEZE = """<ir_version: 8, opset_import: ["" : 10]>
+g (float[1, 1, s, 5] x) => (float[a, b] y) { y = Squeeze <axes = [%s]> (x) }"""
+DFT = """<ir_version: 9, opset_import: ["" : 20]>
+g (float[1, 2, 3, 1] x) => (float[a, b, c, d] y) <int64 size = {6}, int64 axis = {1}>
+{ n = Size (x) y = DFT (x, %s, axis) }"""
 RANGE = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[n] x) => (float[a] y) <float start = {0.1}, float limit = {0.6}, float delta = {0.1}>
 { y = Range (start, limit, delta) }"""
 CONV = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
 { y = ConvTranspose <strides = [3], output_shape = [5]> (x, w) }"""
+LONGER = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
+{ y = ConvTranspose <strides = [3], auto_pad = "SAME_LOWER"%s> (x, w) }"""
 RESIZE = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[3, 4] x) => (float[a, b] y) <int64[1] size = {3}>
 { y = Resize <axes = [%d], keep_aspect_ratio_policy = "not_smaller"> (x, , , size) }"""
@@ -151,8 +174,29 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
         (POOL.replace("MaxPool", "AveragePool") % (3, 3, 2, 2, 1, 1, 1, 1), False),
         (EINSUM % "n", True),
         (EINSUM % "m", False),
+        (INSIDE % "n", True),
+        (INSIDE % "m", False),
+        (DOTS % ("n", "n"), True),
+        (DOTS % ("n", "m"), False),
+        (DOTS % ("n", "4"), False),
+        (DOTS % ("1", "4"), True),
+        (PRELU % ("s", "s"), True),
+        (PRELU % ("s", "1"), True),
+        (PRELU % ("n", "s"), False),
+        (PRELU.replace("n, ", "") % ("n", "4, 3"), False),
+        (ONE_SLOPE, True),
+        (NONZERO % "[3, 5]", True),
+        (NONZERO % "", False),
+        (SQUEEZE % "0, 1", True),
+        (SQUEEZE % "1, 0", False),
+        (DFT % "size", True),
+        (DFT % "", True),
+        (DFT % "n", False),
         (RANGE, False),
         (CONV, False),
+        (LONGER % "", True),
+        (LONGER % ", output_padding = [0]", True),
+        (LONGER % ", output_padding = [1]", False),
         (SLICE % (2**63 - 1), False),
         (SLICE % (2**31 - 1), False),
         (SLICE % -4, True),
