@@ -273,8 +273,9 @@ def scatter_over_everything(m: Match, data: Value, indices: Array, updates: Valu
     dims = m.shape(data)
     places = (dims or ())[: indices.shape[-1]]
     m.require(dims is not None and all(isinstance(d, int) for d in places), "the size of the data is unknown")
-    every = np.moveaxis(np.indices([int(d or 0) for d in places]), 0, -1)
-    m.require(indices.shape == every.shape and (indices == every).all(), "not all places, or not in order")
+    m.require(indices.shape == (*places, len(places)), "not all places, or not in order")
+    every = np.moveaxis(np.indices(indices.shape[:-1]), 0, -1)
+    m.require((indices == every).all(), "not all places, or not in order")
     m.require(types.same_shape(updates, m.anchor.output), "not provably the same shape")
     return updates
 
