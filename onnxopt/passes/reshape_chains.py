@@ -64,6 +64,7 @@ def _without_copies(m: Match, shape: Array) -> Array | None:
     given = m.inner.input(1) if m.inner.op == "Reshape" else None
     if given is None or not given.constant or m.inner.attr("allowzero", 0):
         return None
+    m.require((shape[given.array.size :] != 0).all(), "the outer shape copies dims that are not there")
     copied = [given.array[i] if t == 0 else t for i, t in enumerate(shape)]
     return np.array(copied, np.int64) if copied.count(-1) <= 1 else None
 
