@@ -53,8 +53,9 @@ def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
             return False
     if unknown == 0:
         return True
-    # One -1: what is left over, if nothing else changes and no zero makes it ambiguous.
-    return unknown == 1 and not any(d == 0 for d in dims) and not (allowzero and 0 in target)
+    # One -1: what is left over, if nothing else changes and no zero beside it makes it ambiguous.
+    ambiguous = any(d == 0 for d, t in zip(dims, target) if t != -1)
+    return unknown == 1 and not ambiguous and not (allowzero and 0 in target)
 
 
 def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
