@@ -271,6 +271,7 @@ def scatter_over_everything(m: Match, data: Value, indices: Array, updates: Valu
     """ScatterND(data, all places in order, updates) = updates."""
     m.require(m.scatter.attr("reduction", "none") in ("none", b"none"), "what is there is not replaced")
     dims = m.shape(data)
+    m.require(indices.ndim > 0, "no list of places")
     places = (dims or ())[: indices.shape[-1]]
     m.require(dims is not None and all(isinstance(d, int) for d in places), "the size of the data is unknown")
     m.require(indices.shape == (*places, len(places)), "not all places, or not in order")
