@@ -131,6 +131,11 @@ def _gives_scores(attention: Node, opset: int) -> bool:
     return len(attention.outputs) > 3 and attention.outputs[3] is not None
 
 
+def _is_in_function(node: Node, opset: int) -> bool:
+    """Where nothing is known of its operands?"""
+    return node.graph is not None and node.graph.root.is_function
+
+
 _KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
     "Slice": _runs_to_the_start,
     "Squeeze": _squeezes_oddly,
@@ -141,6 +146,7 @@ _KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
     "STFT": _leaves_sides_open,
     "DFT": _has_computed_length,
     "Attention": _gives_scores,
+    **dict.fromkeys(("Einsum", "NonZero", "PRelu"), _is_in_function),  # elsewhere their operands are looked at
 }
 
 

@@ -127,6 +127,9 @@ g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) <bool yes = {1}>
     then_branch = t () => (float[c, d] o) { o = Einsum <equation = "ij,ij->ij"> (x, w) },
     else_branch = e () => (float[c, d] p) { p = Einsum <equation = "ij,ij->ij"> (x, w) }
 > }"""
+IN_A_FUNCTION = """<ir_version: 9, opset_import: ["" : 17, "f" : 1]>
+g (float[n, 3] x, float[m, 3] w) => (float[a, b] y) { y = f.h (x, w) }
+<domain: "f", opset_import: ["" : 17]> h (a, b) => (c) { c = %s (a, b) }"""
 DOTS = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[%s, 2, 3] x, float[%s, 3, 4] w) => (float[a, b, c] y)
 { y = Einsum <equation = "...ij, ...jk -> ...ik"> (x, w) }"""
@@ -176,6 +179,8 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
         (EINSUM % "m", False),
         (INSIDE % "n", True),
         (INSIDE % "m", False),
+        (IN_A_FUNCTION % 'Einsum <equation = "ij,ij->ij">', False),
+        (IN_A_FUNCTION % "PRelu", False),
         (DOTS % ("n", "n"), True),
         (DOTS % ("n", "m"), False),
         (DOTS % ("n", "4"), False),
@@ -212,7 +217,7 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
 )
 def test_where_onnx_says_something_else(text: str, known: bool) -> None:
     model = parser.parse_model(text)
-    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
     sizes = {
         i.name: [d.dim_value or WIDE[d.dim_param] for d in i.type.tensor_type.shape.dim] for i in model.graph.input
     }
