@@ -10,12 +10,14 @@ from onnx.defs import OpSchema
 
 from onnxopt.analysis.misread import believed, believed_of, contradicted, hidden, hide
 from onnxopt.graph.dim_names import as_symbol, rename_dims
+from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
+from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
-from onnxopt.protos import array_to_tensor, tensor_bytes
+from onnxopt.protos import array_to_tensor, body_graphs, qualified, tensor_bytes
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
@@ -60,9 +62,11 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
     skeleton.opset_import.extend(proto.opset_import)
     skeleton.functions.extend(proto.functions)
+    called = {qualified(f.name, f.domain) for f in proto.functions}
     for function in skeleton.functions:
-        for called in function.node:
-            _forget_claims(called)
+        around = model.functions[function_label(function.domain, function.name, function.overload)]
+        for owner in function.node:
+            _forget_claims(owner, around, called)
     target = skeleton.graph
     target.name = proto.graph.name
     live = {v.name for v in graph.inputs}
@@ -89,16 +93,19 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         else:
             target.initializer.add(name=value.name, data_type=data_type, dims=dims)
     opaque: dict[str, Value] = {}
+    followed: set[str] = set()
     for node in nodes:
         schema = find_schema(node.op, graph.opset(node.domain))
         if schema is None:
             opaque.update((v.name, v) for v in node.outputs if v is not None)
+            if node.op in called:
+                followed.update(v.name for v in node.outputs if v is not None)
         elif node.domain == "ai.onnx.ml":
             target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, nodes))
     for node, copy in zip(nodes, target.node):
         if node.bodies:
-            _forget_claims(copy)
+            _forget_claims(copy, graph, called)
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
         claims = _said(i for i in proto.graph.value_info if i.name in opaque)
@@ -106,6 +113,9 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         said = {i.name for i in claims}
         target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
         target.output.extend(_said(i for i in proto.graph.output if i.name in opaque))
+        for info in (*target.value_info, *target.output):
+            if info.name in followed:
+                _forget_shape(info)
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
     for info in (*target.input, *target.value_info, *target.output):
         for dim in info.type.tensor_type.shape.dim:
@@ -124,19 +134,31 @@ def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
     return said
 
 
-def _forget_claims(owner: NodeProto) -> None:
-    """What bodies call a dim holds in one run of one body: outside, and in the next run, it may be another size. What a
-    Loop carries need not even have the shape that is said of it, which no runtime checks."""
-    for a in owner.attribute:
-        for body in (a.g, *a.graphs) if a.HasField("g") else a.graphs:
-            for info in (*body.input, *body.value_info, *body.output):
-                rename_dims(info.type, lambda name: "")
-            if owner.op_type == "Loop":
-                for info in body.input[2:]:
-                    if info.type.HasField("tensor_type"):
-                        info.type.tensor_type.ClearField("shape")
-            for node in body.node:
-                _forget_claims(node)
+def _forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> None:
+    """What bodies call a dim holds in one run of one body: outside, and in the next run, it may be another size. What
+    they are given, and what operators make that can be followed, need not even have the shape that is said of it, which
+    no runtime checks. A Loop's counter and condition have it."""
+    for _, body in body_graphs(owner):
+        opaque = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output}
+        if owner.op_type == "Loop":
+            opaque.update(i.name for i in body.input[:2])
+        for info in (*body.input, *body.value_info, *body.output):
+            rename_dims(info.type, lambda name: "")
+            if info.name not in opaque:
+                _forget_shape(info)
+        for node in body.node:
+            _forget_claims(node, scope, called)
+
+
+def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:
+    """Is it of an operator that only the file knows? One without a name is hidden."""
+    op = qualified(node.op_type, node.domain)
+    return bool(op) and op not in called and not scope.knows(op)
+
+
+def _forget_shape(info: ValueInfoProto) -> None:
+    if info.type.HasField("tensor_type"):
+        info.type.tensor_type.ClearField("shape")
 
 
 def _fact(value: Value) -> ValueInfoProto:

@@ -79,7 +79,7 @@ def test_attention_counts_as_its_formula_does() -> None:
 def test_a_loop_counts_its_trips_and_an_if_its_larger_branch() -> None:
     loop = model(
         'y = Loop (five, "", x) '
-        "<body = b (int64 i, bool c, float[8] p) => (bool d, float[8] q) { d = Identity (c) q = Neg (p) }>",
+        "<body = b (int64 i, bool c, float[8] p) => (bool d, float[8] q) { d = Identity (c) q = Neg (x) }>",
         "(float[8] x) => (float[8] y)",
         "<int64 five = {5}>",
     )

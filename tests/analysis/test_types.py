@@ -9,6 +9,7 @@ from onnx import parser
 from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
 from onnxopt.graph import Model, Value, read_model
+from onnxopt.graph.value import Shape
 from tests.samples import build_text
 
 SAME = """
@@ -216,3 +217,44 @@ def test_a_size_that_is_known_at_last_is_known_wherever_it_is() -> None:
     assert [n.op for n in types.unsettled(model.graph, model.inferred_clock)] == ["Reshape"]
     types.settle(model)
     assert found.shape == d.shape == e.shape == (1, 5)
+
+
+CLAIMS = """
+<ir_version: 8, opset_import: ["" : 17, "own" : 1, "lab" : 1]>
+g (float[N] x, bool c) => (float[...] y)
+<int64 two = {2}, bool yes = {1}, int64[1] first = {0}, float[1] a>
+{ %s }
+<domain: "own", opset_import: ["" : 17]>
+hand (v) => (w) { w = Identity (v) }
+""".replace("[...]", "")
+CLAIMED = {
+    "what is read": "a = %s (x)  y = Relu (a)",
+    "what a branch makes": """y = If (c) <
+        then_branch = t () => (float[K] r) <float[1] a> { a = %s (x)  r = Relu (a) },
+        else_branch = f () => (float[L] s) { s = Neg (x) }>""",
+    "what a Loop collects": """y = Loop (two, yes) <body = b (int64 i, bool d) => (bool e, float[1] a) {
+        e = Identity (d)  a = %s (x) }>""",
+}
+SCANNED = """u = Unsqueeze (x, first)
+    y = Scan <num_scan_inputs = 1, body = b (float[1] a) => (float[K] r) { r = Relu (a) }> (u)"""
+
+
+def dims_called_a(nodes: str) -> Shape | None:
+    model = read_model(parser.parse_model(CLAIMS % nodes))
+    types.infer(model)
+    scopes = list(model.scopes())
+    made = (v for scope in scopes for v in (*scope.inputs, *(v for n in scope for v in n.outputs)))
+    return next(v.shape for v in made if v is not None and v.name == "a")
+
+
+@pytest.mark.parametrize("op", ["Neg", "own.hand"])
+@pytest.mark.parametrize("nodes", CLAIMED.values(), ids=CLAIMED)
+def test_of_what_can_be_found_out_a_file_is_not_believed(nodes: str, op: str) -> None:
+    """No runtime checks what it says of values on the way."""
+    assert dims_called_a(nodes % op) != (1,)
+    assert dims_called_a(SCANNED) != (1,)
+
+
+@pytest.mark.parametrize("nodes", CLAIMED.values(), ids=CLAIMED)
+def test_but_it_is_of_operators_that_only_it_knows(nodes: str) -> None:
+    assert dims_called_a(nodes % "lab.Keep") == (1,)
