@@ -65,8 +65,9 @@ def _scalar(value: Value | None) -> int | None:
 
 
 def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
-    first = graph.constant(np.array(0, np.int64), body.inputs[0].name, node)
-    going = graph.constant(np.array(True), body.inputs[1].name, node)
+    ranks = [len(info.type.tensor_type.shape.dim) for info in body.proto.input[:2]]  # runtimes ask the file
+    first = graph.constant(np.zeros([1] * ranks[0], np.int64), body.inputs[0].name, node)
+    going = graph.constant(np.ones([1] * ranks[1], bool), body.inputs[1].name, node)
     for value, given in zip(body.inputs, [first, going, *node.inputs[2:]]):
         assert given is not None
         value.replace_all_uses_with(given)
