@@ -10,6 +10,7 @@ from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
+from onnxopt.graph.schema import signature
 from onnxopt.graph.structure import check_interface, check_structure
 from onnxopt.protos import Array, describe_tensor, fill_tensor, is_raw, tensor_value_info
 
@@ -65,9 +66,15 @@ def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:
 def write_names(node: Node) -> None:
     """Bring the names in a node's proto up to date."""
     if node.stale:
-        _set_strings(node.proto.input, ["" if v is None else v.name for v in node.inputs])
+        _set_strings(node.proto.input, ["" if v is None else v.name for v in node.inputs], _least_inputs(node))
         _set_strings(node.proto.output, ["" if v is None else v.name for v in node.outputs])
         node.stale = False
+
+
+def _least_inputs(node: Node) -> int:
+    """How many inputs runtimes count, if only empty names: a Loop has two that may be absent, and has to say so."""
+    defined = signature(node.op, node.graph.opset(node.domain)) if node.graph is not None else None
+    return defined.inputs[0] if defined is not None else 0
 
 
 def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
@@ -96,9 +103,10 @@ def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None)
     graph.nodes_changed = graph.initializers_changed = False
 
 
-def _set_strings(field, names: list[str]) -> None:  # type: ignore[no-untyped-def]
-    while names and not names[-1]:
+def _set_strings(field, names: list[str], least: int = 0) -> None:  # type: ignore[no-untyped-def]
+    while len(names) > least and not names[-1]:
         names.pop()
+    names += [""] * (least - len(names))
     field[:] = names
 
 
