@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis.types import dtype
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import UNKNOWN, Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array, numpy_dtype
 
@@ -54,7 +54,8 @@ def operands(node: Node) -> list[Value | None]:
         value = Value("", node.graph)
         found.append(value)
         kind = dtype(x) if x is not None and name in _NUMBERS else TensorProto.INT64
-        if kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64):  # else it is not known as one
+        readable = kind in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64)
+        if readable and attribute is not UNKNOWN:  # else it is not known as a constant
             value.constant = True
             value.array = np.array(attribute, numpy_dtype(kind))
     while found and found[-1] is None:
