@@ -136,15 +136,18 @@ def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
 
 def _forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> None:
     """What bodies call a dim holds in one run of one body: outside, and in the next run, it may be another size. What
-    they are given, and what operators make that can be followed, need not even have the shape that is said of it, which
-    no runtime checks. A Loop's counter and condition have it."""
+    they are given, and what operators make that can be followed, need not even have the shape that is said of it: no
+    runtime checks it, but for a Loop's counter and condition and what a Scan collects."""
     for _, body in body_graphs(owner):
-        opaque = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output}
+        kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output}
         if owner.op_type == "Loop":
-            opaque.update(i.name for i in body.input[:2])
+            kept.update(i.name for i in body.input[:2])
+        elif owner.op_type == "Scan":
+            scanned = next((a.i for a in owner.attribute if a.name == "num_scan_inputs"), 0)
+            kept.update(o.name for o in body.output[len(body.input) - scanned :])
         for info in (*body.input, *body.value_info, *body.output):
             rename_dims(info.type, lambda name: "")
-            if info.name not in opaque:
+            if info.name not in kept:
                 _forget_shape(info)
         for node in body.node:
             _forget_claims(node, scope, called)

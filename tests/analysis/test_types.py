@@ -258,3 +258,9 @@ def test_of_what_can_be_found_out_a_file_is_not_believed(nodes: str, op: str) ->
 @pytest.mark.parametrize("nodes", CLAIMED.values(), ids=CLAIMED)
 def test_but_it_is_of_operators_that_only_it_knows(nodes: str) -> None:
     assert dims_called_a(nodes % "lab.Keep") == (1,)
+
+
+def test_and_of_what_a_scan_collects() -> None:
+    """onnxruntime refuses another size."""
+    collected = SCANNED.replace("float[1] a", "float[K] b").replace("float[K] r", "float[1] a")
+    assert dims_called_a(collected.replace("r = Relu (a)", "a = Relu (b)")) == (1,)
