@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from onnx import GraphProto, TensorShapeProto, ValueInfoProto
+from onnx import TensorShapeProto, ValueInfoProto
 
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph.model import Model
 from onnxopt.graph.structure import interface_of
-from onnxopt.protos import body_graphs
 
 
 def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Set dims by symbol (`dims`), and whole shapes by input (`shapes`), wherever the symbols occur.
+    """Set dims by symbol (`dims`), and whole shapes by input (`shapes`), wherever the symbols occur in the main graph:
+    in a body the same name may be another size.
 
     Returns the size of each symbol that is fixed now; dims without a name are called `input[axis]`. Raises UsageError
     for names that do not exist, and sizes that contradict the model or each other.
@@ -31,7 +31,7 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
             raise UsageError(f"{model.name}: no input is called {name!r}", _near(name, inputs, "inputs"))
         _fix_shape(inputs[name], shape, fixed)
     if fixed:
-        for info in _infos(graph):
+        for info in (*graph.input, *graph.output, *graph.value_info):
             for axis, dim in enumerate(info.type.tensor_type.shape.dim):
                 given = fixed.get(dim.dim_param or f"{info.name}[{axis}]")
                 if given is not None and not _is_fixed(dim):
@@ -67,13 +67,6 @@ def _fix_shape(info: ValueInfoProto, shape: Sequence[int], fixed: dict[str, int]
 def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
     """Is it a number? Some exporters write -1 for any."""
     return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
-
-
-def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    yield from (*graph.input, *graph.output, *graph.value_info)
-    for node in graph.node:
-        for _, body in body_graphs(node):
-            yield from _infos(body)
 
 
 def _near(name: str, known: Iterable[str], what: str) -> str:

@@ -50,6 +50,19 @@ def test_by_shape(run: Run, dynamic: Path) -> None:
     assert (shape(dynamic / "out.onnx", "x"), shape(dynamic / "out.onnx", "z")) == ([3, 1, 4], [7, 4])
 
 
+def test_what_a_body_calls_alike_is_another_dim(run: Run, tmp_path: Path) -> None:
+    """A name holds in its scope: here the body's N is the width of `rows`."""
+    source = (
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "g (float[N] x, float[rows, width] m) => (float[N] y, float[a, b] z)"
+        "{ y = Neg (x) z = Scan <num_scan_inputs = 1,"
+        " body = s (float[N] row) => (float[N] turned) { turned = Neg (row) }> (m) }"
+    )
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    r = run("optimize", "m.onnx", "out.onnx", "--dim", "N=3", "--verify-dim", "width=5")
+    assert (r.returncode, shape(tmp_path / "out.onnx", "x")) == (0, [3]), r.stderr
+
+
 def test_dynamic_by_default(run: Run, dynamic: Path) -> None:
     (dynamic / "onnxopt.toml").write_text('dim = ["batch=2"]\n')
     assert run("optimize", "m.onnx", "out.onnx", "--keep-dynamic").returncode == 0
