@@ -115,7 +115,7 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         target.output.extend(_said(i for i in proto.graph.output if i.name in opaque))
         for info in (*target.value_info, *target.output):
             if info.name in followed:
-                _forget_shape(info)
+                _forget_shape(info.type)
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
     for info in (*target.input, *target.value_info, *target.output):
         for dim in info.type.tensor_type.shape.dim:
@@ -148,7 +148,7 @@ def _forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> N
         for info in (*body.input, *body.value_info, *body.output):
             rename_dims(info.type, lambda name: "")
             if info.name not in kept:
-                _forget_shape(info)
+                _forget_shape(info.type)
         for node in body.node:
             _forget_claims(node, scope, called)
 
@@ -159,9 +159,13 @@ def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:
     return bool(op) and op not in called and not scope.knows(op)
 
 
-def _forget_shape(info: ValueInfoProto) -> None:
-    if info.type.HasField("tensor_type"):
-        info.type.tensor_type.ClearField("shape")
+def _forget_shape(kind: TypeProto) -> None:
+    """Also that of what is in a sequence or an optional."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        kind.tensor_type.ClearField("shape")
+    elif which in ("sequence_type", "optional_type"):
+        _forget_shape(getattr(kind, which).elem_type)
 
 
 def _fact(value: Value) -> ValueInfoProto:
