@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
@@ -67,6 +68,8 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         around = model.functions[function_label(function.domain, function.name, function.overload)]
         for owner in function.node:
             _forget_claims(owner, around, called)
+            for loop, _ in _carried(owner):
+                loop.op_type = ""
     target = skeleton.graph
     target.name = proto.graph.name
     live = {v.name for v in graph.inputs}
@@ -103,9 +106,13 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         elif node.domain == "ai.onnx.ml":
             target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, nodes))
+    unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)
     for node, copy in zip(nodes, target.node):
         if node.bodies:
             _forget_claims(copy, graph, called)
+            for (loop, i), name in zip(_carried(copy), unused):
+                target.input.add(name=name, type=body_graphs(loop)[0][1].input[i].type)
+                loop.input[i] = name
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
         claims = _said(i for i in proto.graph.value_info if i.name in opaque)
@@ -151,6 +158,18 @@ def _forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> N
                 _forget_shape(info.type)
         for node in body.node:
             _forget_claims(node, scope, called)
+
+
+def _carried(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
+    """The Loops in it, and itself, that carry a sequence or an optional, and as which input. What is in these has the
+    shape with which it starts, by onnx; in the next trip it need not."""
+    for _, body in body_graphs(owner):
+        if owner.op_type == "Loop":
+            for i, info in enumerate(body.input):
+                if i < len(owner.input) and info.type.WhichOneof("value") in ("sequence_type", "optional_type"):
+                    yield owner, i
+        for node in body.node:
+            yield from _carried(node)
 
 
 def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:

@@ -269,3 +269,24 @@ def test_and_of_what_a_scan_collects() -> None:
     """onnxruntime refuses another size."""
     collected = SCANNED.replace("float[1] a", "float[K] b").replace("float[K] r", "float[1] a")
     assert dims_called_a(collected.replace("r = Relu (a)", "a = Relu (b)")) == (1,)
+
+
+CARRIED = """s = SequenceConstruct (five)
+    l = Loop (two, yes, s) <body = b (int64 i, bool d, seq(float[K]) p) => (bool e, seq(float[L]) q) {
+      e = Identity (d)  z = Constant <value_int = 0> ()  m = SequenceAt (p, z)  q = SequenceConstruct (x) }>
+    y = SequenceAt (l, i)"""
+
+CARRYING = """
+<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+g (float[N] x, float[5] five, int64 two, bool yes, int64 i) => (float[M] r) { %s  r = Neg (y) }
+<domain: "own", opset_import: ["" : 17]>
+loop (x, five, two, yes, i) => (y) { %s }
+"""
+
+
+@pytest.mark.parametrize("nodes", [CARRIED, "y = own.loop (x, five, two, yes, i)"])
+def test_a_loop_may_carry_sequences_of_other_shapes_than_at_first(nodes: str) -> None:
+    """onnx's inference says what they are at first."""
+    y = value(read_model(parser.parse_model(CARRYING % (nodes, CARRIED))), "y")
+    assert types.dtype(y) == (0 if "own" in nodes else 1)
+    assert types.shape(y) is None
