@@ -90,6 +90,26 @@ def test_contradictions(args: list[str], says: str, run: Run, dynamic: Path) -> 
     assert not (dynamic / "out.onnx").exists()
 
 
+def test_an_attribute_that_is_handed_on_and_absent_is_the_default(run: Run, tmp_path: Path) -> None:
+    """Of the inner function, at every depth; what is given is what it is given."""
+    source = """<ir_version: 10, opset_import: ["" : 17, "l" : 1]>
+    g (float[N] x, bool c) => (float[N] y, float[N] z) { y = l.outer (x, c)  z = l.outer <a = 0.5> (x, c) }
+    <domain: "l", opset_import: ["" : 17, "l" : 1]>
+    outer <a> (x, c) => (z) {
+      u = If (c) <
+        then_branch = t () => (float[N] p) { p = l.middle <b: float = @a> (x) },
+        else_branch = e () => (float[N] q) { q = LeakyRelu <alpha: float = @a> (x) }>
+      z = LeakyRelu <alpha: float = @a> (u) }
+    <domain: "l", opset_import: ["" : 17, "l" : 1]>
+    middle <b> (x) => (z) { z = l.inner <d: float = @b> (x) }
+    <domain: "l", opset_import: ["" : 17]>
+    inner <d: float = 0.75> (x) => (z) { z = LeakyRelu <alpha: float = @d> (x) }"""
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    r = run("optimize", "m.onnx", "out.onnx", "--inline-functions")
+    assert r.returncode == 0, r.stderr
+    assert not onnx.load(tmp_path / "out.onnx").functions
+
+
 def test_functions_are_inlined_on_request(run: Run, samples: Path, tmp_path: Path) -> None:
     source = samples / "local_functions.onnx"
     assert onnx.load(source).functions
