@@ -55,7 +55,7 @@ def match(pattern: Call, anchor: Node) -> Bindings | str | None:
 
 def match_roots(roots: Sequence[Call], anchor: Node) -> Bindings | str | None:
     """Like `match`, for a pattern with several results: `anchor` produces the first, the others are searched for
-    among the readers of what is bound by then."""
+    in its scope among the readers of what is bound by then."""
     b = Bindings()
     if not _match_node(roots[0], anchor, b) or not _one_to_one(b):
         return None
@@ -71,7 +71,7 @@ def _match_rest(roots: Sequence[Call], b: Bindings, done: tuple[Node, ...]) -> B
         return b
     for node in _candidates(roots[0], b):
         attempt = b.copy()
-        if _match_node(roots[0], node, attempt) and _one_to_one(attempt):
+        if node.graph is done[0].graph and _match_node(roots[0], node, attempt) and _one_to_one(attempt):
             found = _match_rest(roots[1:], attempt, (*done, node))
             if found is not None:
                 return found

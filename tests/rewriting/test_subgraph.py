@@ -242,6 +242,16 @@ def test_bodies_are_searched_and_marked_graphs_are_not() -> None:
     assert not SubgraphMatcher("Relu(x)").match(read_model(m.proto))
 
 
+def test_results_are_those_of_one_scope() -> None:
+    pattern = "(x) => (y, z) { y = Relu (x) z = Neg (x) }"
+    new = "(x) => (y, z) { z = Neg (x) c = Abs (z) y = Relu (c) }"
+    for inner, outer in (("Relu", "Neg"), ("Neg", "Relu")):
+        branches = f"then_branch = t () => (float[N, 4] r) {{ i = {inner} (x) r = Exp (i) }}, "
+        branches += "else_branch = e () => (float[N, 4] s) { s = Abs (x) }"
+        m = model(f"n = Constant <value = bool {{1}}> () o = {outer} (x) e = If <{branches}> (n) y = Add (o, e)")
+        assert not replaced(m, pattern, new)
+
+
 def test_a_variable_may_be_handed_on() -> None:
     m = model("a = Neg (x) c = Neg (a) y = Relu (c)")
     assert len(replaced(m, "Neg(Neg(x))", lambda x: x)) == 1
