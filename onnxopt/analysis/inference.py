@@ -9,7 +9,7 @@ from typing import Final
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
 from onnx.defs import OpSchema
 
-from onnxopt.analysis.misread import believed, believed_of, contradicted, hidden, hide
+from onnxopt.analysis.misread import believed, believed_of, contradicted, depends, hidden, hide
 from onnxopt.graph.dim_names import as_symbol, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
@@ -30,7 +30,7 @@ def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
     Casts that change them, a matrix for a vector, and dies of steps that are as large as integers get."""
     try:
         inferred = shape_inference.infer_shapes(proto)
-        while wrong := {n.output[0] for n in contradicted(inferred.graph)}:
+        while depends(model) and (wrong := {n.output[0] for n in contradicted(inferred.graph)}):
             hide(proto.graph, wrong)
             inferred = shape_inference.infer_shapes(proto)
     except Exception:  # inference is an optional source of facts: a model it cannot read has none

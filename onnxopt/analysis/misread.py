@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.protos import FLOATS
+from onnxopt.protos import FLOATS, body_graphs
 
 _SLICE: Final = 10
 _SQUEEZE: Final = 11
@@ -38,6 +38,8 @@ _DFT: Final = 20
 _INT32_MAX: Final = 2**31 - 1
 _POOLS_SINCE: Final = 22
 _POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
+
+Typed: TypeAlias = "TypeProto | TensorProto"
 
 
 @contextmanager
@@ -150,6 +152,11 @@ _KINDS: Final[dict[str, Callable[[Node, int], bool]]] = {
 }
 
 
+def depends(model: Model) -> bool:
+    """Has it an operator that onnx reads as it should for some operands only?"""
+    return any(scope.by_op.get(op) for scope in model.scopes() for op in _OPERANDS)
+
+
 def believed(model: Model, graph: GraphProto) -> bool:
     """Forget what is not so of what was inferred; False where other things may have been inferred from that."""
     if any(scope.opset() == _SLICE and scope.by_op.get("Slice") for scope in model.scopes()):
@@ -171,18 +178,15 @@ def believed_of(
     return {} if node.op_type == "Attention" and any(map(_has_zero, found.values())) else found
 
 
-def contradicted(graph: GraphProto, around: Mapping[str, TypeProto] | None = None) -> Iterator[NodeProto]:
+def contradicted(graph: GraphProto, around: Mapping[str, Typed] | None = None) -> Iterator[NodeProto]:
     """The nodes of what was inferred, in bodies too, whose operands are not as inference takes them to be."""
-    if not any(n.op_type in _OPERANDS or any(map(_bodies, n.attribute)) for n in graph.node):
-        return
-    kinds = {**(around or {}), **{i.name: i.type for i in (*graph.input, *graph.value_info)}}
-    kinds |= {t.name: _type_of(t) for t in graph.initializer}
+    kinds: dict[str, Typed] = {**(around or {}), **{i.name: i.type for i in (*graph.input, *graph.value_info)}}
+    kinds |= {t.name: t for t in graph.initializer}
     for node in graph.node:
         if not _are_as_taken(node, kinds):
             yield node
-        for a in node.attribute:
-            for body in _bodies(a):
-                yield from contradicted(body, kinds)
+        for _, body in body_graphs(node):
+            yield from contradicted(body, kinds)
 
 
 def hide(graph: GraphProto, made: Container[str]) -> None:
@@ -190,26 +194,19 @@ def hide(graph: GraphProto, made: Container[str]) -> None:
     for node in graph.node:
         if node.output and node.output[0] in made:
             node.op_type = ""
-        for a in node.attribute:
-            for body in _bodies(a):
-                hide(body, made)
+        for _, body in body_graphs(node):
+            hide(body, made)
 
 
-def _type_of(tensor: TensorProto) -> TypeProto:
-    kind = TypeProto()
-    kind.tensor_type.shape.SetInParent()
-    for size in tensor.dims:
-        kind.tensor_type.shape.dim.add(dim_value=size)
-    return kind
-
-
-def _are_as_taken(node: NodeProto, kinds: Mapping[str, TypeProto]) -> bool:
+def _are_as_taken(node: NodeProto, kinds: Mapping[str, Typed]) -> bool:
     test = None if node.domain else _OPERANDS.get(node.op_type)
     return test is None or test(node, [_sizes(kinds[name]) if name in kinds else None for name in node.input])
 
 
-def _sizes(kind: TypeProto) -> list[str] | None:
+def _sizes(kind: Typed) -> list[str] | None:
     """The dims, as text; None where their number is unknown."""
+    if isinstance(kind, TensorProto):
+        return [str(TensorShapeProto.Dimension(dim_value=size)) for size in kind.dims]
     return [str(dim) for dim in kind.tensor_type.shape.dim] if kind.tensor_type.HasField("shape") else None
 
 
@@ -247,13 +244,8 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
     """Of what is computed, in bodies too."""
     yield from (*graph.value_info, *graph.output)
     for node in graph.node:
-        for a in node.attribute:
-            for body in _bodies(a):
-                yield from _infos(body)
-
-
-def _bodies(attribute: AttributeProto) -> Sequence[GraphProto]:
-    return (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
+        for _, body in body_graphs(node):
+            yield from _infos(body)
 
 
 def _forget_symbols(kind: TypeProto) -> None:
