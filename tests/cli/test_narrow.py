@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onnx import parser
 
 from onnxopt.cli.main import cli
-from onnxopt.pipeline import all_passes
+from onnxopt.pipeline import all_passes, origin
 from onnxopt.report.stats_table import exact
 
 LAYER = "/model/encoder/layers.{}/self_attention/query_projection"
@@ -53,9 +53,11 @@ def joined(text: str, column: int) -> str:
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
 def test_passes_are_listed_by_names_that_can_be_typed(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    ours = {name: cls for name, cls in all_passes().items() if origin(cls) == "onnxopt"}  # other tests register theirs
+    monkeypatch.setattr("onnxopt.pipeline.all_passes", lambda: ours)
     text = shown(monkeypatch, "passes", columns=columns)
     rows = {row[0]: row for row in map(str.split, text.splitlines()) if row}
-    for name, cls in all_passes().items():
+    for name, cls in ours.items():
         assert rows[name][1:3] == [f"O{cls.info.opt_level}", cls.kind]
     assert "…" not in text
     assert ("requires" in rows["pass"]) == (columns == 120)
