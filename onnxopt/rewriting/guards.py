@@ -29,15 +29,23 @@ def widens(m: Match, x: Value, c: Value) -> bool:
 
 
 def only_read_by(m: Match, node: Node, *ops: str) -> None:
-    """Decline unless all that reads `node` are such operators of its scope, with constants beside it: `node` goes with
-    the last of them, so that it does not matter whether what is equal was computed once or several times."""
+    """Decline unless all that reads `node` are such operators of its scope, with constants, maybe dequantized, beside
+    it: `node` goes with the last of them, so that it does not matter whether what is equal was computed once or
+    several times."""
     value = node.output
 
     def alike(user: Node) -> bool:
         others = [v for v in user.inputs if v is not value]
-        return user.op in ops and user.graph is node.graph and all(v is None or v.constant for v in others)
+        return user.op in ops and user.graph is node.graph and all(v is None or _is_weight(v) for v in others)
 
     m.require(value.feeds_only(alike), f"{node.op} output used elsewhere")
+
+
+def _is_weight(v: Value) -> bool:
+    node = v.producer
+    if node is None or node.op != "DequantizeLinear":
+        return v.constant
+    return all(i is None or i.constant for i in node.inputs)
 
 
 def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
