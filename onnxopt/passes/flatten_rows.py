@@ -46,7 +46,7 @@ class FlattenRows(GraphPass):
     info = PassInfo("flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        if graph.is_function or graph.opset() < 11 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
+        if graph.is_function or graph.opset() < 7 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.settle(graph.model)
         for found in regions(graph, _leading_dims, _rows):
@@ -157,7 +157,7 @@ class _Region:
             elif node.op in _BINARY and v.constant and len(v.constant_type()[1]) > 2:
                 inputs.append(self.graph.constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
             elif node.op in _REDUCE:
-                inputs.append(self.graph.constant(np.array([-1], np.int64), v.name, node))
+                inputs.append(self.graph.constant(np.array([1], np.int64), v.name, node))
             else:
                 inputs.append(v)
         proto = NodeProto()
@@ -167,9 +167,9 @@ class _Region:
         new.stale = True
         self.graph.insert(new, node)
         if node.op in _ALONG_LAST and node.attr("axis") != -1:
-            new.set_attr("axis", -1)
+            new.set_attr("axis", 1)
         elif "axes" in node.attributes:
-            new.set_attr("axes", [-1])
+            new.set_attr("axes", [1])
         return results
 
     def _hand_out(self, value: Value, rows: Value) -> None:
