@@ -11,7 +11,7 @@ import sys
 import time
 from importlib import import_module
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -63,10 +63,29 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in _COMMANDS and not ctx.resilient_parsing:
-            model = name.endswith(".onnx")
-            hint = f"onnxopt optimize {name} OUT" if model else nearest(name, _COMMANDS, "`onnxopt --help` lists them")
+            from shlex import quote
+
+            hint = nearest(name, _COMMANDS, "`onnxopt --help` lists them")
+            if name.endswith(".onnx"):
+                hint = f"onnxopt optimize {quote(name)} OUT"
             raise UsageError(f"no command is called {name!r}", hint)
         return super().resolve_command(ctx, args)
+
+    def make_context(self, *args: Any, **given: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **given)
+        except BrokenPipeError:
+            _unread()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # of which click makes exit code 1, as of a check that failed
+            _unread()
+        except SystemExit as e:
+            if isinstance(e.__context__, BrokenPipeError):  # as does rich
+                _unread()
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -75,12 +94,15 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
+    subcommand_metavar="COMMAND [ARGS]...",
+    invoke_without_command=True,  # which click, depending on its version, takes for an error that is one long line
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 the result differs from the original, 2 wrong usage or unreadable input, "
     "3 written without a rewrite that was wrong, 4 a bug.",
 )
 @click.version_option(__version__, prog_name="onnxopt")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Optimize ONNX models: fewer nodes, the same results, nothing lost.
 
     \b
@@ -88,6 +110,9 @@ def cli() -> None:
     onnxopt verify model.onnx model.opt.onnx
     onnxopt stats model.onnx model.opt.onnx
     """
+    if ctx.invoked_subcommand is None:
+        say_all(ctx.get_help() + "\n", err=True)
+        sys.exit(2)
 
 
 def main() -> None:
@@ -116,8 +141,7 @@ def main() -> None:
             _say_trace()
         _fail(e.message, e.hint, e.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        _unread()
     except Exception as e:
         if os.environ.get("ONNXOPT_DEBUG"):
             _say_trace()
@@ -180,6 +204,12 @@ def _leave() -> None:
     os._exit(0)
 
 
+def _unread() -> NoReturn:
+    """Nobody reads what is printed any more: end as the signal of it would."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(141)
+
+
 def _fail(message: str, hint: str, code: int) -> None:
     say_error(message, hint, colour=_colour())
     sys.exit(code)
@@ -191,7 +221,7 @@ def _misused(e: click.ClickException) -> NoReturn:
     if context is not None:
         say_all(context.get_usage(), err=True)
         say_all(f"Try '{context.command_path} --help' for help.\n\n", err=True)
-    say(f"Error: {e.format_message()}", err=True)
+    say(f"Error: {e.format_message()}".replace("\n\t", " "), err=True)  # how click lists choices
     sys.exit(e.exit_code)
 
 

@@ -271,8 +271,10 @@ def _where_to(model: str) -> UsageError:
     """What to say of a model without a place for its result."""
     if model == "-":
         return UsageError("where should the result of stdin go?", "onnxopt optimize - OUT, or - - for stdout")
-    out = f"{model.removesuffix('.onnx')}.opt.onnx"
-    hint = f"onnxopt optimize {model} {out}; --in-place replaces {Path(model).name}, --out-dir DIR takes many models"
+    import shlex
+
+    places = shlex.join((model, f"{model.removesuffix('.onnx')}.opt.onnx"))
+    hint = f"onnxopt optimize {places}; --in-place replaces {Path(model).name}, --out-dir DIR takes many models"
     return UsageError(f"where should the result of {model} go?", hint)
 
 

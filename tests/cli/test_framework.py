@@ -134,6 +134,22 @@ def test_a_mistyped_command_gets_a_suggestion(run: Run) -> None:
     assert run("a.onnx", "b.onnx").stderr.splitlines()[1] == "hint: onnxopt optimize a.onnx OUT"
 
 
+def test_a_command_that_is_hinted_at_can_be_pasted(run: Run) -> None:
+    assert run("my model.onnx").stderr.splitlines()[1] == "hint: onnxopt optimize 'my model.onnx' OUT"
+    hint = run("optimize", "my model.onnx").stderr.splitlines()[1]
+    assert hint.startswith("hint: onnxopt optimize 'my model.onnx' 'my model.opt.onnx'; --in-place replaces my model")
+
+
+def test_the_bare_command_shows_its_help(run: Run) -> None:
+    r = run()
+    assert (r.returncode, r.stdout, r.stderr) == (2, "", run("--help").stdout)
+
+
+def test_a_choice_that_is_missing_is_asked_for_in_one_line(run: Run) -> None:
+    said = run("completion").stderr.splitlines()[-1]
+    assert said.startswith("Error: Missing argument") and said.endswith("Choose from: bash, zsh, fish")
+
+
 def test_every_pass_has_a_page(run: Run) -> None:
     listed = [line.split()[0] for line in run("passes").stdout.splitlines() if " O" in line]
     assert "fixpoint" in listed

@@ -60,6 +60,18 @@ def test_what_cannot_be_piped(samples: Path, run: Run, tmp_path: Path) -> None:
     assert "--report FILE" in both.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [("passes",), ("--help",), ("stats", "m.onnx"), ("optimize", "m.onnx", "out.onnx", "-v")]
+)
+def test_who_stops_reading_is_no_check_that_failed(command: tuple[str, ...], samples: Path, tmp_path: Path) -> None:
+    shutil.copy(samples / "residual_block.onnx", tmp_path / "m.onnx")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([SCRIPT, *command], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def on_a_terminal(command: str, cwd: Path) -> str:
     """What a terminal shows of a command, escape sequences taken out."""
     leader, follower = pty.openpty()
