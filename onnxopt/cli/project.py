@@ -80,6 +80,8 @@ def _defaults(ctx: click.Context, file: Path, settings: dict[str, Any], trusted:
     for name, value in settings.items():
         if name not in known and name not in all_known:
             hint = nearest(name, known, f"there are {', '.join(known)}")
+            if name == "tool":
+                hint = "[tool.onnxopt] is for pyproject.toml; in this file settings stand without it"
             raise UsageError(f"{file}: no setting is called {name!r}", hint)
         if not trusted and (why := acts(name, value)):
             hint = f"if the file is yours: --project-file {file}, or {VARIABLE}={file}"

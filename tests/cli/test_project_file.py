@@ -146,6 +146,13 @@ def test_values_have_the_types_of_their_options(text: str, said: str, run: Run, 
     assert len(r.stderr.splitlines()) == 2
 
 
+def test_the_table_of_another_file_is_told_where_it_belongs(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "onnxopt.toml").write_text("[tool.onnxopt]\nlevel = 1\n")
+    r = run("optimize", "m.onnx", "out.onnx")
+    assert r.returncode == 2
+    assert r.stderr.splitlines()[1].startswith("hint: [tool.onnxopt] is for pyproject.toml")
+
+
 @pytest.mark.parametrize(
     "text", ["tool = 1 # [tool.onnxopt]", "tool.onnxopt = 1 # [tool.onnxopt", "\udcff[tool.onnxopt]"]
 )
