@@ -69,6 +69,16 @@ def test_what_is_given_wrongly_is_told_what_to_call(tmp_path: Path) -> None:
     ):
         with pytest.raises(onnxopt.UsageError, match="the path of a model is expected, not ModelProto"):
             call()
+    for nothing in (None, proto.graph):
+        with pytest.raises(onnxopt.UsageError, match=r"the path of a model is expected, not (NoneType|GraphProto)"):
+            onnxopt.optimize(nothing)  # type: ignore[arg-type]
+    with pytest.raises(onnxopt.UsageError, match="a Model is written, not a ModelProto") as e:
+        onnxopt.save(proto, tmp_path / "out.onnx")  # type: ignore[arg-type]
+    assert e.value.hint == "onnx.save writes a ModelProto"
+    with pytest.raises(onnxopt.UsageError, match="a ModelProto is read, not a str") as e:
+        onnxopt.read_model("in.onnx")  # type: ignore[arg-type]
+    assert e.value.hint == "onnxopt.load reads a file"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx"]
 
 
 def test_max_rewrites_is_fuel() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.api.options import OptimizeOptions
 from onnxopt.api.results import Report, Result
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, file_path
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, from_proto, load
 from onnxopt.pipeline import Instrument, PipelineReport, execute
@@ -54,6 +54,8 @@ def optimize(
     A model with external data comes back with references into the folder it was loaded from: use
     `optimize_file` to write such a model. Raises ModelError, PassError, UsageError, DomainError.
     """
+    from onnx import ModelProto
+
     from onnxopt.graph import write_model
 
     if isinstance(level, OptimizeOptions):
@@ -73,11 +75,13 @@ def optimize(
         allow_domains=allow_domains,
     )
     start = time.perf_counter()
+    if not isinstance(model, ModelProto):
+        file_path(model)  # raises for what is neither
     with blaming(model):
-        if isinstance(model, (str, Path)):
-            loaded, source = load(model, freeze_initializers=freeze_initializers), str(model)
-        else:
+        if isinstance(model, ModelProto):
             loaded, source = from_proto(model, freeze_initializers=freeze_initializers), ""
+        else:
+            loaded, source = load(model, freeze_initializers=freeze_initializers), str(model)
         done = optimize_model(loaded, options, instruments, trace)
     report = Report(source, "", done, seconds=time.perf_counter() - start, changed=loaded.version > 0)
     return Result(write_model(loaded), report)

@@ -40,6 +40,8 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     nobody overrides them. Raises ModelError when a name is read that nothing defines, or is defined twice, and for
     functions that stand for more than anybody can follow.
     """
+    if not isinstance(proto, ModelProto):
+        raise UsageError(f"a ModelProto is read, not a {type(proto).__name__}", "onnxopt.load reads a file")
     model = Model(proto, path)
     _check_versions(model)
     refuse_explosion(proto, model.name)

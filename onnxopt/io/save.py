@@ -14,7 +14,7 @@ from types import TracebackType
 
 from onnx import ModelProto
 
-from onnxopt.errors import ModelError, OnnxOptError, WriteError
+from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io.copying import copy_file
@@ -135,6 +135,8 @@ class Staged:
 def save(model: Model, path: str | Path, external: str = AUTO) -> None:
     """Write a model atomically; `external` says where its external data goes (see `OptimizeOptions`). Raises
     WriteError; the destination is then as it was."""
+    if not isinstance(model, Model):
+        raise UsageError(f"a Model is written, not a {type(model).__name__}", "onnx.save writes a ModelProto")
     with Staged(Path(path)) as staged:
         staged.write(model, external)
         staged.commit()
