@@ -192,6 +192,21 @@ def origin(cls: type[Pass]) -> str:
     return package if package == "onnxopt" else cls.__module__
 
 
+def _execute(name: str, file: str) -> None:
+    """Import `file` as the module `name`; what fails leaves nothing behind, and can be corrected and loaded again."""
+    before = set(_PASSES)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        for made in set(_PASSES) - before:
+            del _PASSES[made]
+        raise
+
+
 def load_module(source: str) -> None:
     """Import a Python file (`passes.py`) or module (`package.passes`) that registers passes.
 
@@ -202,15 +217,15 @@ def load_module(source: str) -> None:
         raise UsageError(f"{source}: no such file", _PLUGIN)
     try:
         if source.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(f"onnxopt_plugin_{Path(source).stem}", source)
-            assert spec is not None and spec.loader is not None
-            if spec.name in sys.modules:
-                return
-            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            file, name = os.path.realpath(source), f"onnxopt_plugin_{Path(source).stem}"
+            while name in sys.modules:
+                if sys.modules[name].__file__ == file:
+                    return
+                name += "_"  # that of another folder
+            _execute(name, file)
         else:
             import_module(source)
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # a script that ends would end the command, as if all were done
         raise UsageError(f"{source} cannot be imported: {type(e).__name__}: {' '.join(str(e).split())}", _PLUGIN) from e
     _MODULES.append(os.path.abspath(source) if source.endswith(".py") else source)
     _ORIGINS.update({name: source for name in _PASSES if name not in before})

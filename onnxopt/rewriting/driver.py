@@ -222,7 +222,7 @@ class Driver:
         except Exception as e:
             raise PassError(
                 f"{m.graph.model.name}: {m.graph.path}: rule {rule.name} failed at {node!r}: {type(e).__name__}: {e}",
-                "this is a bug in the rule; go on without it by --disable, and report it",
+                f"this is a bug in the rule; go on without it by --disable {rule.name}, and report it",
             ) from e
         self.fuel.take()
         if self.observer is not None:

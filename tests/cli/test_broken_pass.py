@@ -45,6 +45,14 @@ def test_names(run: Run, source: Path, more: tuple[str, ...]) -> None:
     assert again.returncode == 4 and "reads `gone`" in again.stderr
 
 
+def test_a_pass_that_ends_the_program_is_one_that_fails(run: Run, source: Path) -> None:
+    text = "@register\n@model_pass(opt_level=2)\ndef ends(model, ctx):\n    'Ends.'\n    raise SystemExit(0)\n"
+    (source.parent / "ends.py").write_text("from onnxopt import model_pass, register\n" + text)
+    done = run("optimize", source, "out.onnx", "--plugin", "ends.py", "--with", "ends")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "error: pass ends failed on " in done.stderr and "SystemExit: 0" in done.stderr
+
+
 def test_the_interface(run: Run, source: Path) -> None:
     args = ("optimize", source, "out.onnx", "--plugin", BROKEN, "--with", "breaks-interface", "--no-verify")
     done = run(*args, "--reproducer", "crash")
