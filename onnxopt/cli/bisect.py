@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onnxopt.cli.feeds import verify_dim_option
+from onnxopt.cli.files import refuse_models, write_bytes
 from onnxopt.cli.options import make_options, pipeline_options, refuse_ignored, seed_option, tolerance_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
@@ -48,6 +49,8 @@ def bisect(
     from onnxopt.verification import VerifyOptions
 
     refuse_ignored(given)
+    output = output or source.with_name(f"{source.stem}.bisect.onnx")
+    refuse_models([output], [source])
     options = make_options(given)
     with blaming(source):
         judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dims=verify_dims, dtype=options.dtype)
@@ -62,9 +65,6 @@ def bisect(
         for line in found.match:
             say(f"    {line}")
     if found.submodel is not None:
-        from onnxopt.cli.files import write_bytes
-
-        output = output or source.with_name(f"{source.stem}.bisect.onnx")
         write_bytes(output, found.submodel.SerializeToString())
         nodes = len(found.submodel.graph.node)
         say(f"{output}: {counted(nodes, 'node')} show{'s' * (nodes == 1)} it")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,16 @@ def _finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) -> None:
+    """Raises WriteError if one of the files that are to be written besides the models is one of these."""
+    from onnxopt.errors import WriteError
+
+    places = {os.path.realpath(model) for model in models}
+    for file in files:
+        if file is not None and os.path.realpath(file) in places:
+            raise WriteError(f"{file} is one of the models", "write to another name")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ import click
 
 from onnxopt.cli.completing import known_values, names
 from onnxopt.cli.feeds import input_option, verify_dim_option
+from onnxopt.cli.files import refuse_models
 from onnxopt.cli.options import (
     external_option,
     is_given,
@@ -192,6 +193,7 @@ def optimize(
     for file in (report_file, junit):
         if file is not None and not file.absolute().parent.is_dir():
             raise WriteError(f"cannot write {file}: no such folder", "create the folder first")
+    refuse_models((report_file, junit, given["journal"]), models)
     plain = not (out_dir is not None or in_place or check)
     if plain and len(models) == 1:
         raise _where_to(models[0])

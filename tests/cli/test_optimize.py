@@ -173,6 +173,28 @@ def test_what_is_no_valid_model_is_not_called_a_bug(
     assert [p.name for p in tmp_path.iterdir()] == ["bad.onnx"]
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(("optimize", "in.onnx", "out.onnx", option, "in.onnx") for option in ("--report", "--junit", "--journal")),
+        ("optimize", "in.onnx", "out.onnx", "--report", "./out.onnx"),
+        ("optimize", "in.onnx", "other.onnx", "--check", "--junit", "link.onnx"),
+        ("bisect", "in.onnx", "-o", "link.onnx"),
+    ],
+)
+def test_what_is_said_of_models_is_not_written_over_one(
+    args: tuple[str, ...], run: Run, samples: Path, tmp_path: Path
+) -> None:
+    model = (samples / "residual_block.onnx").read_bytes()
+    (tmp_path / "in.onnx").write_bytes(model)
+    os.symlink("in.onnx", tmp_path / "link.onnx")
+    r = run(*args)
+    assert r.returncode == 2
+    assert r.stderr == f"error: {Path(args[-1])} is one of the models\nhint: write to another name\n"
+    assert (tmp_path / "in.onnx").read_bytes() == model
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_a_wrong_result_is_not_written(run: Run, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "out.onnx").write_bytes(b"before")
     r = run("optimize", samples / "residual_block.onnx", "out.onnx", "--rtol", "0", "--atol", "0", "--strict")
