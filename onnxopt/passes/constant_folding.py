@@ -238,7 +238,8 @@ class _Cone:
             shape, data_type = types.static_shape(v), types.dtype(v)
             if shape is None or not data_type:
                 if sum(self._bytes(i) for i in node.inputs if i is not None) > 1 << 16 or node.op in _GROWING:
-                    self._give_up(node, "the size of the result is unknown", retry=computed)
+                    # In a body inference sees no data of outer constants: where the body goes it knows more.
+                    self._give_up(node, "the size of the result is unknown", retry=True)
                     return False
             elif not self._pays(node, tensor_bytes(data_type, shape)):
                 return False
