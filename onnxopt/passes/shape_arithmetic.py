@@ -104,10 +104,10 @@ def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, wha
 
 
 def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | None:
-    """The elements of an input that is computed, not constant."""
+    """The elements of an input that is computed, not constant, and of a type that is known."""
     value = node.input(index)
     content = data.content(value)
-    if value is None or value.constant or content is None or content.ndim != 1:
+    if value is None or value.constant or content is None or content.ndim != 1 or not types.dtype(value):
         return None
     return list(content.reshape(-1).tolist())
 
