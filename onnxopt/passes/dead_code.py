@@ -21,7 +21,7 @@ class DeadCode(ModelPass):
     """Nodes, initializers, optional outputs and functions that nothing reads are removed.
 
     Keeps: graph inputs; operators the standard does not know, which may have effects; initializers that
-    training or quantization annotations name.
+    training or quantization annotations name; the outputs of an Attention, on which runtimes insist.
     """
 
     info = PassInfo("dead-code", opt_level=1)
@@ -52,6 +52,8 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
         return
     schema = find_schema(node.op, graph.opset(node.domain))
     if schema is None or (node.op == "BatchNormalization" and may_train(node)):  # they say that it does
+        return
+    if node.op == "Attention":  # onnxruntime refuses a past without a present, and rounds otherwise without the scores
         return
     while last >= 1:
         value = node.outputs[last]
