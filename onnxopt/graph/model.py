@@ -129,7 +129,7 @@ class Model:
         if self._node_names is None:
             self._node_names = Names()
             self._node_names.update(node.name for node in self.nodes())
-        return self._node_names.fresh(hint, ending)
+        return self._node_names.fresh(f"{hint}", ending)  # which may be bytes, of no text
 
     def add_function(self, function: FunctionProto) -> Graph:
         """Append a copy of `function`, which nodes of any scope may call then.

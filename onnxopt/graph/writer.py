@@ -85,6 +85,7 @@ def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None)
             write_names(node)
     if graph.nodes_changed:
         _arrange(proto.node, nodes)
+        _name_apart(graph, nodes)
     if graph.is_function:
         names = [v.name for v in graph.outputs]
         if names != list(proto.output):
@@ -120,6 +121,18 @@ def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
     place = {id(node.proto): i for i, node in enumerate(nodes)}
     field.sort(key=lambda proto: place.get(id(proto), len(nodes)))
     del field[len(nodes) :]
+
+
+def _name_apart(graph: Graph, nodes: list[Node]) -> None:
+    """Runtimes refuse two nodes of one name in a scope: what came from a body, or is one of several in the place of
+    one, gets a name of its own."""
+    names: set[str] = set()
+    for node in nodes:
+        proto = node.proto
+        if proto.name in names:
+            proto.name = graph.model.node_name(proto.name, f"_{proto.op_type}")
+        if proto.name:
+            names.add(proto.name)
 
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:

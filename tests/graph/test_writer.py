@@ -60,3 +60,14 @@ def test_a_dim_is_called_as_the_file_calls_it() -> None:
     assert tensor_type(info.type) == (1, ("n+m", "a@b", 2))
     assert "Neg(x)" in model_text(model)
     assert "float[n+m,a@b,2]" in model_text(model)
+
+
+def test_nodes_of_one_name_are_told_apart_also_where_it_is_no_text() -> None:
+    proto = ModelProto.FromString(chain().SerializeToString().replace(b"n198", b"\xff198").replace(b"n199", b"\xff198"))
+    model = read_model(proto)
+    graph = model.graph
+    assert graph.first is not None and graph.first.next is not None
+    graph.first.next.set_input(0, graph.make("Neg", [graph.inputs[0]], before=graph.first))
+
+    names = [n.name for n in write_model(model).graph.node]
+    assert names[-2:] == [b"\xff198", "b'\\xff198'_Add"]
