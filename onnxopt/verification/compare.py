@@ -19,20 +19,21 @@ from onnxopt.verification.narrow import as_held
 from onnxopt.verification.records import OutputRecord, VerifyOptions
 from onnxopt.verification.rounding import EPSILON, difference
 
-ATOL: Final = 1e-12  # of what is all zero in one of the two
+ATOL: Final = 1e-12  # of what is all zero in the original;
+_DENORMAL: Final = 1e-37  # of anything else: below, numbers have fewer bits
 _ROUNDINGS: Final = 6.0
 _STEPS: Final = 0.1  # rounding of a type whose numbers are so far apart that one more is a decision
 _SHAKEN: Final = 2.0
 _MOST: Final = 2.0**8  # roundings: a network that amplifies more is looked into, and not taken at its word
 
 
-def tolerance(dtype: str, options: VerifyOptions, noise: float) -> tuple[float, float]:
-    """(relative to the range, absolute): what is allowed at first of an output of this floating type."""
+def tolerance(dtype: str, options: VerifyOptions, noise: float, span: float) -> tuple[float, float]:
+    """(relative to the range, absolute): what is allowed at first of an output of this floating type and range."""
     held = options.dtype if options.dtype and dtype == "float32" else dtype
     epsilon = EPSILON.get(held, EPSILON["float32"])
     epsilon = epsilon if epsilon < _STEPS else 0.0
     rtol = min(max(_ROUNDINGS * epsilon, _SHAKEN * noise), _MOST * epsilon) if options.rtol is None else options.rtol
-    return rtol, ATOL if options.atol is None else options.atol
+    return rtol, (_DENORMAL if span else ATOL) if options.atol is None else options.atol
 
 
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0) -> OutputRecord:
@@ -47,7 +48,7 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.
         _discrete(record, a, b, found.largest)
     else:
         record.max_abs, record.max_rel = found.largest, found.relative
-        rtol, atol = tolerance(record.dtype, options, noise)
+        rtol, atol = tolerance(record.dtype, options, noise, found.span)
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range"
     return record

@@ -22,7 +22,7 @@ def measure(
     record = MeasuredRecord(**vars(compare(name, a, b, options, noise)), against=against)
     if not is_float(a) or not isinstance(b, np.ndarray):
         return record
-    record.rtol, record.atol = tolerance(a.dtype.name, options, noise)
+    record.rtol, record.atol = tolerance(a.dtype.name, options, noise, float(np.abs(a).max(initial=0)))
     record.nan = [int(np.count_nonzero(np.isnan(x))) for x in (a, b)]
     record.inf = [int(np.count_nonzero(np.isinf(x))) for x in (a, b)]
     if a.dtype == b.dtype and a.shape == b.shape:

@@ -42,6 +42,18 @@ def test_what_rounding_explains_is_verified(tmp_path: Path) -> None:
     assert judge(tmp_path, RELU, near, rtol=1e-9, atol=0.0).status == "different"
 
 
+def test_an_output_of_tiny_numbers_is_held_against_its_own_range(tmp_path: Path) -> None:
+    tiny = model("<float k = {1e-14}> { y = Mul (x, k) }")
+    assert judge(tmp_path, tiny, model("<float k = {-1e-14}> { y = Mul (x, k) }")).status == "different"
+    assert judge(tmp_path, tiny, model("<float k = {0.0}> { y = Mul (x, k) }")).status == "different"
+
+
+def test_numbers_too_small_to_have_all_their_bits_are_verified(tmp_path: Path) -> None:
+    twice = model("<float j = {1e-20}, float k = {1e-23}> { p = Mul (x, j) y = Mul (p, k) }")
+    v = judge(tmp_path, twice, model("<float k = {1e-43}> { y = Mul (x, k) }"))
+    assert (v.status, v.worst_rel > 1e-3) == ("verified", True)
+
+
 def test_the_worst_output_is_named(tmp_path: Path) -> None:
     outputs = "(float[4] x) => (float[4] fine, float[4] off)"
     a = model("{ fine = Neg (x) off = Relu (x) }", outputs)
