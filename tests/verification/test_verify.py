@@ -87,6 +87,16 @@ def test_what_is_different(a: str, b: str, says: str, tmp_path: Path) -> None:
     assert says in v.message
 
 
+def test_an_operator_of_another_version_is_another_by_either_name_of_the_domain(tmp_path: Path) -> None:
+    """Until opset 13, a Softmax went over all axes from its own on."""
+    signature = "(float[2, 3, 4] x) => (float[2, 3, 4] y, int64[2, 1, 4] i)"
+    a, b = (
+        model("{ y = Softmax <axis = 1> (x) i = ArgMax <axis = 1> (y) }", signature, f'opset_import: ["ai.onnx" : {n}]')
+        for n in (11, 13)
+    )
+    assert judge(tmp_path, a, b).status == "different"
+
+
 def test_outputs_keep_their_order(tmp_path: Path) -> None:
     a = model("{ p = Relu (x) q = Neg (x) }", "(float[4] x) => (float[4] p, float[4] q)")
     b = model("{ p = Relu (x) q = Neg (x) }", "(float[4] x) => (float[4] q, float[4] p)")

@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
-from onnxopt.verification.pieces.program import reads_of
+from onnxopt.verification.pieces.program import domain_of, reads_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.stream import Streamed
 from onnxopt.verification.rounding import is_float
@@ -43,21 +43,17 @@ NOTHING: Final = Foreign()
 def unknown_operators(model: ModelProto) -> Operators:
     """Those that neither onnxruntime nor the model itself defines, and functions that call them."""
     schemas = onnxruntime().capi.onnxruntime_pybind11_state.get_all_operator_schema()
-    known = {(_domain(s.domain), s.name) for s in schemas}
-    bodies = {(_domain(f.domain), f.name): set(_called(f.node)) for f in model.functions}
+    known = {(domain_of(s.domain), s.name) for s in schemas}
+    bodies = {(domain_of(f.domain), f.name): set(_called(f.node)) for f in model.functions}
     found = {op for ops in (set(_called(model.graph.node)), *bodies.values()) for op in ops} - known - bodies.keys()
     while callers := {op for op, called in bodies.items() if op not in found and called & found}:
         found |= callers
     return frozenset(found)
 
 
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
 def _called(nodes: Iterable[NodeProto]) -> Iterable[tuple[str, str]]:
     for node in nodes:
-        yield _domain(node.domain), node.op_type
+        yield domain_of(node.domain), node.op_type
         for a in node.attribute:
             for body in (a.g,) if a.HasField("g") else a.graphs:
                 yield from _called(body.node)

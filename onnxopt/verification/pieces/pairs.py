@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.program import Program, domain_of
 from onnxopt.verification.pieces.rounded import name_in_file
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ class Pairs:
         """Have its operators, those in its bodies too, the same version in both, or the same function?"""
         models = [p.skeleton.proto for p in (self.a, self.b)]
         if self._versions is None:
-            self._versions = [{o.domain: o.version for o in m.opset_import} for m in models]
+            self._versions = [{domain_of(o.domain): o.version for o in m.opset_import} for m in models]
             self._functions = [
                 {(f.domain, f.name): f.SerializeToString(deterministic=True) for f in m.functions} for m in models
             ]
         for n in _inside(node):
-            if self._versions[0].get(n.domain) != self._versions[1].get(n.domain):
+            if self._versions[0].get(domain_of(n.domain)) != self._versions[1].get(domain_of(n.domain)):
                 return False
             if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
                 return False  # the same place in another folder is another

@@ -258,6 +258,11 @@ def bodies(node: NodeProto) -> dict[str, GraphProto]:
     return {a.name: a.g for a in node.attribute if a.HasField("g")}
 
 
+def domain_of(name: str) -> str:
+    """The standard's has two names, and what is imported by one may be called by the other."""
+    return "" if name == "ai.onnx" else name
+
+
 def reads_of(node: NodeProto) -> Iterator[str]:
     """What a node reads of its graph: its inputs, and what its bodies take from outside."""
     yield from (name for name in node.input if name)
