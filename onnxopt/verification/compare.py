@@ -48,7 +48,8 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.
         _discrete(record, a, b, found.largest)
     else:
         record.max_abs, record.max_rel = found.largest, found.relative
-        rtol, atol = tolerance(record.dtype, options, noise, found.span)
+        dtype, _ = _kind(a[0] if isinstance(a, list) and a else a)
+        rtol, atol = tolerance(dtype, options, noise, found.span)
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range"
     return record

@@ -52,7 +52,8 @@ def paths(
         coarsest = max((p.coarsest for p in before), default=0.0)
         own = roundings(node, program.constants)
         for output in node.output:
-            width = EPSILON.get(_DTYPE.get(types.get(output, ""), ""), EPSILON["float32"])
+            kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
+            width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = 1.0 if depth or not rounds(node) else 0.0  # what is moved only was rounded before
             step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
