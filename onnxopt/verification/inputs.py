@@ -66,12 +66,14 @@ class InputMaker:
         feeds = dict(case.feeds)
         for initializer, value in self.plan.overridable.items():
             if value.dtype.kind == "f":
-                feeds[initializer] = (value * rng.uniform(0.9, 1.1, value.shape)).astype(value.dtype)
+                other = rng.uniform(0.9, 1.1, value.shape)
+                feeds[initializer] = np.where(value == 0, other - 1, value * other).astype(value.dtype)
         return Case(name, case.dims, feeds)
 
 
 _SHARE: Final = 0.25  # of elements that are what inputs are compared with
 _NO_BOUND: Final = 1 << 31
+_BYTES: Final = {"uint8": (0, 256), "int8": (-128, 128)}  # a picture, or what is quantized: hardly a size or an index
 
 
 def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: int, mode: str) -> Any:
@@ -106,7 +108,7 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
         return np.where(rng.random(shape) < _SHARE, rng.choice(decisive, shape), rng.integers(0, high, shape))
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
-    return rng.integers(0, high, shape)
+    return rng.integers(*(_BYTES.get(i.kind, (0, high)) if mode == "bounded" and not i.bound else (0, high)), shape)
 
 
 def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Recipe, mode: str) -> Any:

@@ -54,6 +54,16 @@ def test_numbers_too_small_to_have_all_their_bits_are_verified(tmp_path: Path) -
     assert (v.status, v.worst_rel > 1e-3) == ("verified", True)
 
 
+def test_the_numbers_of_a_sequence_are_held_against_their_own_type(tmp_path: Path) -> None:
+    def text(body: str, kind: str) -> str:
+        return model(body, f"({kind}[N, 4] x) => (seq({kind}[N, 4]) y)")
+
+    near = "<double k = {%s}> { m = Mul (x, k) y = SequenceConstruct (m, x) }"
+    assert judge(tmp_path, text(near % 0.3, "double"), text(near % 0.300000003, "double")).status == "different"
+    half = "<float k = {%s}> { f = Cast <to = 1> (x) g = Mul (f, k) m = Cast <to = 10> (g) y = SequenceConstruct (m) }"
+    assert judge(tmp_path, text(half % 0.3, "float16"), text(half % 0.3001, "float16")).status == "verified"
+
+
 def test_the_worst_output_is_named(tmp_path: Path) -> None:
     outputs = "(float[4] x) => (float[4] fine, float[4] off)"
     a = model("{ fine = Neg (x) off = Relu (x) }", outputs)
@@ -113,6 +123,22 @@ def test_integers_stay_inside_the_table_they_index(tmp_path: Path) -> None:
     assert len(v.cases) == 2
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_integers_of_8_bits_are_any(kind: str, tmp_path: Path) -> None:
+    """Pictures are, and what is quantized."""
+    signature = f"({kind}[N, 3, 8, 8] x) => (float[N, 3, 8, 8] y)"
+    other = "int8" if kind == "uint8" else "uint8"
+    through = f"{{ z = Cast <to = {2 if other == 'uint8' else 3}> (x) y = Cast <to = 1> (z) }}"
+    v = judge(tmp_path, model("{ y = Cast <to = 1> (x) }", signature), model(through, signature))
+    assert v.status == "different"
+
+
+def test_integers_of_8_bits_may_be_small_all_the_same(tmp_path: Path) -> None:
+    text = model("{ i = Cast <to = 7> (n) e = Gather (x, i) y = Relu (e) }", "(float[4] x, uint8[N] n) => (float[N] y)")
+    v = judge(tmp_path, text, text)
+    assert (v.status, len(v.cases)) == ("equal", 2), v.message
+
+
 def test_given_inputs_are_used(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.full((2, 4), -1, np.float32))
     negative_only = model("{ y = Neg (x) }")
@@ -137,6 +163,12 @@ def test_overridable_initializers_are_fed_with_other_values(tmp_path: Path) -> N
     assert v.status == "different", "right for the default of w only"
     assert v.hint == "", "nothing was optimized: there is no pass to find"
     assert v.cases[-1].name == "other values for overridable initializers"
+
+
+def test_an_overridable_initializer_of_zeros_is_fed_with_others(tmp_path: Path) -> None:
+    signature = "(float[N, 4] x, float[1] bias) => (float[N, 4] y)"
+    a, b = (model(f"<float[1] bias = {{0}}> {{ y = {op} }}", signature) for op in ("Add (x, bias)", "Identity (x)"))
+    assert judge(tmp_path, a, b).status == "different", "right for the default only"
 
 
 @pytest.mark.parametrize(
