@@ -52,7 +52,26 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.
         rtol, atol = tolerance(dtype, options, noise, found.span)
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range"
+        elif found.largest and isinstance(a, np.ndarray) and not options.by_tolerance:
+            record.uneven = _is_uneven(a, b, min(_MOST * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE))
     return record
+
+
+_PART: Final = 8  # elements: of fewer, all may be next to nothing by chance
+_CRUDE: Final = 1e-2
+
+
+def _is_uneven(a: Any, b: Any, share: float) -> bool:
+    """Does a row, column or channel differ by more than this share of its own range, which is far smaller than that of
+    the others?"""
+    a, b = (v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in (a, b))
+    with np.errstate(all="ignore"):
+        apart, sizes = np.nan_to_num(np.abs(a - b), posinf=0.0), np.nan_to_num(np.abs(a))
+    for axis in (k for k in range(a.ndim) if a.size >= _PART * a.shape[k]):
+        others = tuple(k for k in range(a.ndim) if k != axis)
+        if (apart.max(others) > share * sizes.max(others)).any():
+            return True
+    return False
 
 
 def _kind(value: Any) -> tuple[str, list[int]]:

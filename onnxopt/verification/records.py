@@ -84,7 +84,8 @@ class VerifyOptions:
 
 @record
 class OutputRecord:
-    """One output in one case. `max_rel` is the largest difference over the largest magnitude of the original."""
+    """One output in one case. `max_rel` is the largest difference over the largest magnitude of the original. `uneven`:
+    it is next to nothing beside that, and much beside what is near it (a row, a channel)."""
 
     name: str
     dtype: str
@@ -93,6 +94,7 @@ class OutputRecord:
     max_rel: float = 0.0
     ok: bool = True
     note: str = ""
+    uneven: bool = False
 
 
 @record

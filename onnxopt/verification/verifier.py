@@ -234,9 +234,10 @@ class Verifier:
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
         asked = self.options.pieces or self.options.dtype
-        if not (asked or rough or hidden or weak or untaken) and self._session.is_steady:
+        wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
+        if not (asked or rough or hidden or weak or untaken or wrong) and self._session.is_steady:
             return False
-        wrong = {c.name for c in verdict.cases if any(not o.ok for o in c.outputs)} | {failed.name if failed else ""}
+        wrong |= {failed.name} if failed else set()
         names = [a.case.name for a in answers if a.case.name in wrong] or [a.case.name for a in answers]
         pieces, places = None, []
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from onnxopt.verification.pieces.rounded import name_in_file
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
+_WHOLE: Final = ("Concat", "Transpose", "Reshape", "Flatten", "Identity", "Cast")
 
 
 class Pairs:
@@ -59,6 +61,11 @@ class Pairs:
         if self.a.reads[j] != self.b.reads[i] or _attributes(x) != _attributes(y):
             return False
         return all(self._is_equal(name) for name in self.b.reads[i])
+
+    def hands_on(self, value: str) -> bool:
+        """Do both hand all they read on as it is, by the same node? That makes up for nothing, and beside large numbers
+        small ones may be any."""
+        return self.b.nodes[self.b.maker[value]].op_type in _WHOLE and self.is_same(value)
 
     def _means_the_same(self, node: NodeProto) -> bool:
         """Have its operators, those in its bodies too, the same version in both, or the same function?"""

@@ -244,7 +244,7 @@ class Walk:
             agreed = []
             for value in self.pending:
                 ok, self.latest[value], view = self.replay.hold(value, found[value], found_paths[value].share)
-                if ok:
+                if ok and not self._hides(value):
                     self._see(value, view)
                     agreed.append(value)
             for value in agreed:
@@ -255,6 +255,12 @@ class Walk:
                 self._cut(value, worst(self.latest[value]))
             self.pending = [v for v in self.pending if v not in self.cuts]
             progress = len(agreed) + self._resolve()
+
+    def _hides(self, value: str) -> bool:
+        """Is what it hands on, of the same range or far smaller, no cut yet?"""
+        if "float" not in self.replay.kind(value) or not self.pairs.hands_on(value):
+            return False
+        return any(r in self.pending and not worst(self.latest[r]).note for r in self.b.reads[self.b.maker[value]])
 
     # -- who is to blame ---------------------------------------------------------------------------------
 
@@ -302,7 +308,7 @@ class Walk:
             for v in blocked
             if found_paths[v].depth > 0
             and not any(d.note for d in self.latest[v])
-            and (v == first or self._is_little(v, differs))
+            and (v == first or (self._is_little(v, differs) and not self._hides(v)))
         ]
         noise = self.noise(rounded)
         if first in noise and all(d.explained(n) for d, n in zip(self.latest[first], noise[first])):
