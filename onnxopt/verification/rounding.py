@@ -165,8 +165,8 @@ def _unmasked(a: Any, b: Any, span: float) -> float:
 
 
 def last_bit(value: Any, rng: np.random.Generator, dtype: str = "") -> Any:
-    """Each number replaced by its neighbour, up or down; zero, which is often exact, and what is no float as it is.
-    `dtype`: of a narrower type, where the value is float32."""
+    """Each number replaced by its neighbour, up or down; zero, which is often exact, infinity, a mask and what is no
+    float as they are. `dtype`: of a narrower type, where the value is float32."""
     if isinstance(value, list):
         return [last_bit(v, rng, dtype) for v in value]
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
@@ -175,8 +175,23 @@ def last_bit(value: Any, rng: np.random.Generator, dtype: str = "") -> Any:
     with np.errstate(all="ignore"):
         step = np.float32(EPSILON[dtype]) if dtype and value.dtype == np.float32 else None
         found = np.nextafter(value, up) if step is None else value + np.abs(value) * np.copysign(step, up)
-    keep = (value == 0) | ~np.isfinite(found)
+    keep = (value == 0) | ~np.isfinite(value) | ~np.isfinite(found) | _is_mask(value)
     return np.where(keep, value, found)
+
+
+_HUGE: Final = 1e4
+
+
+def _is_mask(value: Any) -> Any:
+    """Where one number stands again and again that is huge beside all others, or the only one but zero: the last bits
+    of -1e9 are more than any score."""
+    sizes = np.abs(value)
+    span = float(sizes.max())
+    found = sizes == span
+    rest = float(sizes[~found].max(initial=0))
+    if found.all() or np.count_nonzero(found) < 2 or not (value[found] == value[found][0]).all():
+        return np.zeros_like(found)
+    return found & (rest == 0 or (span >= _HUGE and _MASK * rest < span))
 
 
 def worst(found: list[Difference]) -> Difference:

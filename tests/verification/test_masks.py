@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+from pathlib import Path
 
-from onnxopt.verification.rounding import difference
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxopt.verification import Verification, verify
+from onnxopt.verification.rounding import difference, last_bit
 
 
 @pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9, -10000.0, -np.inf])
@@ -29,3 +34,54 @@ def test_a_mask_that_moved_is_the_range() -> None:
     a = np.array([0.5, 1.0, -1e9, -1e9], np.float32)
     b = np.array([0.5, 1.0, -1e9, 1.0], np.float32)
     assert difference(a, b).relative > 0.9
+
+
+def judge(tmp_path: Path, mask: float, *bodies: str) -> Verification:
+    """Of two that add a mask to what `d` is made."""
+    constants = {"mask": mask, "zero": 0, "i": 0.1, "j": 0.2, "k": 0.3}
+    for name, body in zip("ab", bodies):
+        text = (
+            f"(float[N, 16] x, bool[N, 16] m) => (float[N, 16] y) {{ z = Where (m, zero, mask) {body} y = Add (d, z) }}"
+        )
+        model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+        for constant, number in constants.items():
+            model.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), constant))
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+
+
+@pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9])
+def test_the_last_bits_of_a_mask_explain_no_difference_of_scores(mask: float, tmp_path: Path) -> None:
+    v = judge(tmp_path, mask, "d = Neg (x)", "c = Neg (x) d = Neg (c)")
+    assert v.status == "different", v.message
+
+
+def test_the_noise_beside_infinities_is_known(tmp_path: Path) -> None:
+    """What cancels differs by all of its range."""
+    terms = "u = Mul (x, i) v = Mul (x, j) w = Mul (x, k) "
+    v = judge(
+        tmp_path,
+        -np.inf,
+        terms + "s = Add (u, v) e = Sub (s, w) d = Neg (e)",
+        terms + "t = Sub (u, w) f = Add (t, v) d = Neg (f)",
+    )
+    assert v.status == "verified in pieces", v.message
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kept"),
+    [
+        ([0.5, -1.0, -1e9, -1e9], [False, False, True, True]),
+        ([0.0, 1.0, 1.0], [True, True, True]),
+        ([0.5, 0.7, 0.7], [False, False, False]),
+        ([0.5, -1.0, -1e9], [False, False, False]),
+        ([1e-6, 100.0, 100.0], [False, False, False]),
+        ([0.5, -1e9, 1e9], [False, False, False]),
+        ([3.0, 3.0], [False, False]),
+        ([0.5, -np.inf], [False, True]),
+    ],
+    ids=["mask", "ones", "numbers", "one", "wide", "signs", "all", "infinity"],
+)
+def test_which_numbers_are_exact(numbers: list[float], kept: list[bool]) -> None:
+    value = np.array(numbers, np.float32)
+    assert (last_bit(value, np.random.default_rng(0)) == value).tolist() == kept
