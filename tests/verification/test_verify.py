@@ -54,6 +54,21 @@ def test_numbers_too_small_to_have_all_their_bits_are_verified(tmp_path: Path) -
     assert (v.status, v.worst_rel > 1e-3) == ("verified", True)
 
 
+def test_integers_are_equal_unless_a_tolerance_is_given(tmp_path: Path) -> None:
+    a, b = (
+        model(
+            f"<float s = {{0.05}}, uint8 z = {{{z}}}> {{ y = QuantizeLinear (x, s, z) }}",
+            "(float[N, 4] x) => (uint8[N, 4] y)",
+        )
+        for z in (100, 101)
+    )
+    assert judge(tmp_path, a, b).status == "different"
+    assert judge(tmp_path, a, b, atol=0.5).status == "different"
+    assert judge(tmp_path, a, b, rtol=0.5, atol=0.0).status == "verified"
+    v = judge(tmp_path, a, b, atol=1.0)
+    assert (v.status, v.exact) == ("verified", False)
+
+
 def test_the_numbers_of_a_sequence_are_held_against_their_own_type(tmp_path: Path) -> None:
     def text(body: str, kind: str) -> str:
         return model(body, f"({kind}[N, 4] x) => (seq({kind}[N, 4]) y)")
