@@ -9,9 +9,9 @@ from typing import Final
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
 from onnx.defs import OpSchema
 
+from onnxopt.analysis.claims import carried, forget_claims, forget_shape
 from onnxopt.analysis.misread import believed, believed_of, contradicted, depends, hidden, hide
 from onnxopt.graph.dim_names import as_symbol, rename_dims
-from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
@@ -67,8 +67,8 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     for function in skeleton.functions:
         around = model.functions[function_label(function.domain, function.name, function.overload)]
         for owner in function.node:
-            _forget_claims(owner, around, called)
-            for loop, _ in _carried(owner):
+            forget_claims(owner, around, called)
+            for loop, _ in carried(owner):
                 loop.op_type = ""
     target = skeleton.graph
     target.name = proto.graph.name
@@ -109,8 +109,8 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)
     for node, copy in zip(nodes, target.node):
         if node.bodies:
-            _forget_claims(copy, graph, called)
-            for (loop, i), name in zip(_carried(copy), unused):
+            forget_claims(copy, graph, called)
+            for (loop, i), name in zip(carried(copy), unused):
                 target.input.add(name=name, type=body_graphs(loop)[0][1].input[i].type)
                 loop.input[i] = name
     # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
@@ -122,7 +122,7 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         target.output.extend(_said(i for i in proto.graph.output if i.name in opaque))
         for info in (*target.value_info, *target.output):
             if info.name in followed:
-                _forget_shape(info.type)
+                forget_shape(info.type)
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
     for info in (*target.input, *target.value_info, *target.output):
         for dim in info.type.tensor_type.shape.dim:
@@ -139,52 +139,6 @@ def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
         said[-1].CopyFrom(info)
         rename_dims(said[-1].type, as_symbol)
     return said
-
-
-def _forget_claims(owner: NodeProto, scope: Graph, called: Collection[str]) -> None:
-    """What bodies call a dim holds in one run of one body: outside, and in the next run, it may be another size. What
-    they are given, and what operators make that can be followed, need not even have the shape that is said of it: no
-    runtime checks it, but for a Loop's counter and condition and what a Scan collects."""
-    for _, body in body_graphs(owner):
-        kept = {o for n in body.node if _is_opaque(n, scope, called) for o in n.output}
-        if owner.op_type == "Loop":
-            kept.update(i.name for i in body.input[:2])
-        elif owner.op_type == "Scan":
-            scanned = next((a.i for a in owner.attribute if a.name == "num_scan_inputs"), 0)
-            kept.update(o.name for o in body.output[len(body.input) - scanned :])
-        for info in (*body.input, *body.value_info, *body.output):
-            rename_dims(info.type, lambda name: "")
-            if info.name not in kept:
-                _forget_shape(info.type)
-        for node in body.node:
-            _forget_claims(node, scope, called)
-
-
-def _carried(owner: NodeProto) -> Iterator[tuple[NodeProto, int]]:
-    """The Loops in it, and itself, that carry a sequence or an optional, and as which input. What is in these has the
-    shape with which it starts, by onnx; in the next trip it need not."""
-    for _, body in body_graphs(owner):
-        if owner.op_type == "Loop":
-            for i, info in enumerate(body.input):
-                if i < len(owner.input) and info.type.WhichOneof("value") in ("sequence_type", "optional_type"):
-                    yield owner, i
-        for node in body.node:
-            yield from _carried(node)
-
-
-def _is_opaque(node: NodeProto, scope: Graph, called: Collection[str]) -> bool:
-    """Is it of an operator that only the file knows? One without a name is hidden."""
-    op = qualified(node.op_type, node.domain)
-    return bool(op) and op not in called and not scope.knows(op)
-
-
-def _forget_shape(kind: TypeProto) -> None:
-    """Also that of what is in a sequence or an optional."""
-    which = kind.WhichOneof("value")
-    if which == "tensor_type":
-        kind.tensor_type.ClearField("shape")
-    elif which in ("sequence_type", "optional_type"):
-        _forget_shape(getattr(kind, which).elem_type)
 
 
 def _fact(value: Value) -> ValueInfoProto:

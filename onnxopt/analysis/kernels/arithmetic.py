@@ -1,0 +1,148 @@
+"""Integers, comparisons, and the correctly rounded + - * / sqrt of IEEE 754."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis.kernels.registry import KERNELS, NUMBERS, Inputs, Invalid, Kernel, axes_of, kernel
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array, numpy_dtype
+
+_EXACT: Final = (1 << 53) - 1  # up to this float64 tells all integers apart
+
+
+def _elementwise(function: Callable[..., Any], kinds: str = NUMBERS) -> Kernel:
+    def run(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+        operands = [x for x in inputs if x is not None]
+        if (opset < 7 and len(operands) > 1) or any(x.dtype.kind not in kinds for x in operands):
+            return None
+        return [function(*operands)]
+
+    return run
+
+
+for _op, _function, _kinds in (
+    ("Add", np.add, "iuf"),
+    ("Sub", np.subtract, "iuf"),
+    ("Mul", np.multiply, "iuf"),
+    ("Neg", np.negative, "if"),
+    ("Abs", np.abs, "iuf"),
+    ("Sqrt", np.sqrt, "f"),
+    ("Floor", np.floor, "f"),
+    ("Ceil", np.ceil, "f"),
+    ("Not", np.logical_not, "b"),
+    ("And", np.logical_and, "b"),
+    ("Or", np.logical_or, "b"),
+    ("Xor", np.logical_xor, "b"),
+    ("Equal", np.equal, NUMBERS),
+    ("Less", np.less, "iuf"),
+    ("LessOrEqual", np.less_equal, "iuf"),
+    ("Greater", np.greater, "iuf"),
+    ("GreaterOrEqual", np.greater_equal, "iuf"),
+):
+    KERNELS[_op] = _elementwise(_function, _kinds)
+
+
+@kernel("Where")
+def _where(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    c, x, y = inputs
+    assert c is not None and x is not None and y is not None
+    result = np.where(c, x, y)
+    if result.dtype.kind == "f" and ((result == 0) & np.signbit(result)).any():
+        return None  # in runtimes that choose by adding, -0.0 and the other's 0.0 are 0.0
+    return [result]
+
+
+@kernel("Reciprocal")
+def _reciprocal(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    (x,) = inputs
+    assert x is not None
+    return [np.divide(x.dtype.type(1), x)]
+
+
+def _overflows(a: Array, b: Array) -> bool:
+    """Is the quotient of two integers somewhere larger than any? Processors trap, runtimes die."""
+    return a.dtype.kind == "i" and bool((b == -1).any() and ((a == np.iinfo(a.dtype).min) & (b == -1)).any())
+
+
+@kernel("Div")
+def _div(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    a, b = inputs
+    assert a is not None and b is not None
+    if opset < 7:
+        return None
+    if a.dtype.kind == "f":
+        return [np.divide(a, b)]
+    if not b.all():
+        raise Invalid("division by zero")
+    if _overflows(a, b):
+        raise Invalid("the smallest integer divided by -1")
+    quotient = np.floor_divide(a, b)  # ONNX truncates, numpy floors
+    return [(quotient + ((np.remainder(a, b) != 0) & ((a < 0) != (b < 0)))).astype(a.dtype)]
+
+
+@kernel("Mod")
+def _mod(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    a, b = inputs
+    assert a is not None and b is not None
+    if a.dtype.kind in "iu" and not b.all():
+        raise Invalid("division by zero")
+    if _overflows(a, b):
+        raise Invalid("the smallest integer divided by -1")
+    if a.dtype.kind not in "iu" or node.attr("fmod", 0):
+        return None
+    return [np.remainder(a, b)]
+
+
+@kernel("Max", "Min")
+def _extremum(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    operands = [x for x in inputs if x is not None]
+    if any(x.dtype.kind not in "iu" for x in operands):
+        return None  # which NaN wins is not for us to say
+    function = np.maximum if node.op == "Max" else np.minimum
+    result = operands[0]
+    for x in operands[1:]:
+        result = function(result, x)
+    return [result]
+
+
+@kernel("Cast")
+def _cast(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    (x,) = inputs
+    assert x is not None
+    to = node.attr("to")
+    if to == TensorProto.STRING or to >= TensorProto.COMPLEX64:
+        return None
+    dtype = numpy_dtype(to)
+    if x.dtype.kind == "f" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        whole = np.trunc(x.astype(np.float64))
+        # Out of range is undefined in C, and runtimes differ.
+        if not (np.isfinite(whole).all() and (whole >= limits.min).all() and (whole < float(limits.max) + 1).all()):
+            return None
+    if x.dtype == np.float64 and dtype == np.float16:
+        return None  # some round twice
+    return [x.astype(dtype)]
+
+
+@kernel("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
+def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
+    x, axes = inputs[0], axes_of(node, inputs, 13 if node.op == "ReduceSum" else 18, opset)
+    assert x is not None
+    if x.dtype.kind not in "iu" or x.size == 0:
+        return None  # the order of a float sum is the runtime's
+    if not axes:
+        if node.attr("noop_with_empty_axes", 0) == 1:
+            return [x]
+        axes = list(range(x.ndim))
+    function: Any = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min}[node.op]
+    result, wide = (
+        function(y, axis=tuple(axes), keepdims=bool(node.attr("keepdims", 1))) for y in (x, abs(x.astype(np.float64)))
+    )
+    if (wide > min(np.iinfo(x.dtype).max, _EXACT)).any():
+        return None  # what does not fit runtimes wrap around, or cut off; and they may add up in float64
+    return [result.astype(x.dtype)]
