@@ -125,11 +125,22 @@ class Match:
         bound = [v for v in self.bindings.values.values() if v is not None and v.constant]
         if any(v.is_fill for v in bound):
             stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
-            self.require(data.nbytes <= stored + _FEW, "a fill stays a node: written out it would take the bytes")
+            if data.nbytes > stored + _FEW:
+                return self._fill(data)
         value = Value("", self.graph)
         value.constant = True
         value.array = data
         self.new_constants.append((value, hint or self._hint(like)))
+        return value
+
+    def _fill(self, data: Array) -> Value:
+        flat = data.reshape(-1)
+        bits = flat.view(f"u{flat.itemsize}")
+        repeats = self.opset >= 9 and bool((bits == bits[0]).all())
+        self.require(repeats, "a fill stays a node: written out it would take the bytes")
+        value: Value = self.op.ConstantOfShape(self.const(np.array(data.shape, np.int64)), value=flat[:1])
+        value.constant = True
+        value.array = np.broadcast_to(flat[0], data.shape)
         return value
 
     def _is_made_of_finite(self) -> bool:
