@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +194,8 @@ def optimize(
     for file in (report_file, junit):
         if file is not None and not file.absolute().parent.is_dir():
             raise WriteError(f"cannot write {file}: no such folder", "create the folder first")
-    refuse_models((report_file, junit, given["journal"]), models)
+    besides = (report_file, junit, given["journal"])
+    refuse_models(besides, models)
     plain = not (out_dir is not None or in_place or check)
     if plain and len(models) == 1:
         raise _where_to(models[0])
@@ -250,6 +252,7 @@ def optimize(
     from onnxopt.cli.batch import Places, optimize_many
 
     pairs = Places(models, out_dir, in_place, check).pairs()
+    refuse_models(besides, chain.from_iterable(pairs))
     if len(pairs) > 1 and (many := [name for name in WATCHES if given[name]]):
         raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
     options = make_options(given, max_rewrites, provenance, external)

@@ -23,16 +23,22 @@ V = TypeVar("V")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-class _Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
-    name = "bytes"
+class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
+    """A number of bytes: 65536, 4M, 1.5 GiB. Of less than `least` bytes it is said what needs them."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).lower().removesuffix("b").removesuffix("i")
-        number, unit = (text[:-1], text[-1]) if text[-1:] in ("k", "m", "g", "t") else (text, "")
-        try:
-            return int(float(number) * _UNITS[unit])
-        except ValueError:
-            self.fail(f"{value!r} is not a number of bytes, like 65536 or 4M", param, ctx)
+    name = "size"
+
+    def __init__(self, least: int = 1, needs: str = "") -> None:
+        self._least, self._needs = least, needs
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if found is None:
+            self.fail(f"{str(value)!r} is not a size; for example 500M or 2G", param, ctx)
+        size = int(float(found[1]) * _UNITS[found[2].lower()])
+        if size < self._least:
+            self.fail(f"{str(value)!r} is not enough{self._needs}", param, ctx)
+        return size
 
 
 class Number(click.FloatRange):
@@ -114,19 +120,10 @@ def dim_option(default: str, *also: str) -> Callable[[F], F]:
     )
 
 
-def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
-    if value is None:
-        return 0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
-    if found is None or not float(found[1]):
-        raise click.BadParameter(f"{value!r} is not a size; for example 500M or 2G")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
-
-
 memory_option = click.option(
     "--verify-memory",
     "memory",
-    callback=_bytes,
+    type=_Size(),
     default="2G",
     show_default=True,
     metavar="SIZE",
@@ -171,7 +168,8 @@ def tolerance_options(function: F) -> F:
 limit_option = click.option(
     "--memory",
     "limit",
-    callback=_bytes,
+    type=_Size(128 << 20, ": a runtime alone takes some 128 MiB"),
+    callback=lambda ctx, param, value: value or 0,
     metavar="SIZE",
     help="What a process that runs parts of the model, or all of it, may take. [default: half of the machine]",
 )
@@ -239,7 +237,7 @@ def pipeline_options(function: F) -> F:
             plugin_option,
             click.option(
                 "--max-constant-bytes",
-                type=_Bytes(),
+                type=_Size(0),
                 help="How much one constant fold may add to the file. [default: 1M]",
             ),
             click.option(

@@ -35,7 +35,10 @@ _SHOWN = 3  # names of a part on a terminal
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name.strip().removeprefix("ai.onnx::") for text in value for name in text.split(",") if name.strip())
+    found = [name.strip().removeprefix("ai.onnx::") for text in value for name in text.split(",") if name.strip()]
+    if not found:
+        raise click.BadParameter("it names no operator")
+    return tuple(found)
 
 
 @click.command()

@@ -127,7 +127,7 @@ def _kinds(param: click.Option) -> tuple[tuple[type, ...], str]:
         return (int,), "an integer"
     if isinstance(param.type, click.types.FloatParamType):
         return (int, float), "a number"
-    if param.type.name == "bytes" or param.metavar == "SIZE":
+    if param.type.name == "size":
         return (int, str), "a size, such as 65536 or '4M',"
     return (str,), "a string"
 

@@ -87,8 +87,10 @@ def _idle(cls: type[Pass], level: int) -> str:
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:
     """Each rule: how often it fired, why it does not where it could. Of one rule, an example of each reason."""
     from onnxopt.rewriting.diagnose import Diagnosis, diagnose, lines_of
+    from onnxopt.rewriting.unknown import refuse_unknown
 
     fired = Counter({rule: r.hits for p in report.passes for rule, r in p.rules.items()})
+    refuse_unknown((rule.source for rule in rules if not fired[rule.name]), model)
     ran = any(p.name == owner.name for p in report.passes)
     for rule in rules:
         did = f"fired {counted(fired[rule.name], 'time')}" if ran else _idle(type(owner), level)

@@ -1,8 +1,9 @@
-"""What an example names and nobody knows: a misspelt operator or attribute matches nothing, without a word."""
+"""What a pattern names and nobody knows: a misspelt operator or attribute matches nothing, without a word."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 
@@ -13,11 +14,14 @@ from onnxopt.protos import qualified
 from onnxopt.rewriting.pattern import Call, Either, Pattern
 
 
-def refuse_unknown(results: Iterable[Pattern], model: Model) -> None:
+def refuse_unknown(patterns: Iterable[Pattern], model: Model) -> None:
     """Raises UsageError for operators, and attributes of the standard's, that neither the standard nor the model has.
     Of other domains nobody knows all."""
-    for call in (c for p in results for c in _calls(p)):
-        known = [_attributes(op, model) for op in call.ops]
+    standard = defaultdict(list)
+    for s in onnx.defs.get_all_schemas_with_history():
+        standard[qualified(s.name, s.domain)].append(s)
+    for call in (c for p in patterns for c in _calls(p)):
+        known = [_attributes(op, standard.get(op, []), model) for op in call.ops]
         for name, _ in call.attributes:
             if all(has is not None and name not in has for has in known):
                 has = sorted({n for attributes in known for n in attributes or ()})
@@ -32,10 +36,9 @@ def _calls(p: Pattern) -> Iterator[Call]:
         yield from _calls(inner)
 
 
-def _attributes(op: str, model: Model) -> set[str] | None:
+def _attributes(op: str, schemas: Sequence[onnx.defs.OpSchema], model: Model) -> set[str] | None:
     """Those that an operator has in any version, or in the model; None where only others know."""
-    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if qualified(s.name, s.domain) == op]
-    nodes = [n for n in model.nodes() if n.op == op]
+    nodes = [n for g in model.scopes() for n in g.by_op.get(op, ())]
     if not schemas and not nodes and (known := operators_of(op.rpartition("::")[0])):
         hint = nearest(op, {*known, *(n.op for n in model.nodes())}, "other domains are written: com.microsoft.Gelu(x)")
         raise UsageError(f"neither the standard nor the model has an operator {op!r}", hint)

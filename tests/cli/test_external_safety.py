@@ -176,5 +176,8 @@ def test_nor_do_dumps_and_pages(run: Run, tmp_path: Path) -> None:
     assert (dumped.returncode, "is a data file of the input" in dumped.stderr) == (2, True), dumped.stderr
     page = run("report", model, model, "-o", "page.html")
     assert (page.returncode, "is a data file of the input" in page.stderr) == (2, True)
+    for option in ("--report", "--journal", "--junit"):
+        said = run("optimize", "m.onnx", "out.onnx", option, "page.html")
+        assert (said.returncode, "is a data file of the input" in said.stderr) == (2, True), said.stderr
     assert total(model) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["001-elim-identity.onnx", "m.onnx", "page.html"]

@@ -228,6 +228,22 @@ def test_why_says_what_has_a_pass_run_that_its_level_lacks(run: Run, small: Path
     assert "it does not run at -O2, but with `onnxopt optimize -O3`" in run("why", source, "merge-parallel").stdout
 
 
+def test_why_says_that_no_operator_of_a_rule_exists(run: Run, small: Path) -> None:
+    (small / "misspelt.py").write_text(
+        "from onnxopt import PassInfo, RewritePass, op, register, rewrite, var\n"
+        "@rewrite(op.Elu(op.Reluu(var('x')), alpha=2.0))\n"
+        "def no_operator(m, x):\n    'Elu(Reluu(x)) = x.'\n    return x\n"
+        "@rewrite(op.Elu(var('x'), slope=2.0))\n"
+        "def no_attribute(m, x):\n    'Elu(x) = x.'\n    return x\n"
+        "@register\nclass Misspelt(RewritePass):\n    'Nothing.'\n"
+        "    info = PassInfo('misspelt', opt_level=2)\n    rules = (no_operator, no_attribute)\n"
+    )
+    r = run("why", "m.onnx", "no_operator", "--plugin", "misspelt.py")
+    assert (r.returncode, "an operator 'Reluu'" in r.stderr, "did you mean Relu" in r.stderr) == (2, True, True), r
+    r = run("why", "m.onnx", "no_attribute", "--plugin", "misspelt.py")
+    assert (r.returncode, "Elu has no attribute 'slope'" in r.stderr, "it has alpha" in r.stderr) == (2, True, True), r
+
+
 def test_why_asks_about_one_node(run: Run, samples: Path) -> None:
     source = samples / "residual_block.onnx"
     first = next(n for n in onnx.load(source).graph.node if n.op_type == "BatchNormalization")

@@ -179,6 +179,7 @@ def test_what_is_no_valid_model_is_not_called_a_bug(
         *(("optimize", "in.onnx", "out.onnx", option, "in.onnx") for option in ("--report", "--junit", "--journal")),
         ("optimize", "in.onnx", "out.onnx", "--report", "./out.onnx"),
         ("optimize", "in.onnx", "other.onnx", "--check", "--junit", "link.onnx"),
+        ("optimize", "in.onnx", "--out-dir", "out", "--report", "out/in.onnx"),
         ("bisect", "in.onnx", "-o", "link.onnx"),
     ],
 )
@@ -188,11 +189,13 @@ def test_what_is_said_of_models_is_not_written_over_one(
     model = (samples / "residual_block.onnx").read_bytes()
     (tmp_path / "in.onnx").write_bytes(model)
     os.symlink("in.onnx", tmp_path / "link.onnx")
+    (tmp_path / "out").mkdir()
     r = run(*args)
     assert r.returncode == 2
     assert r.stderr == f"error: {Path(args[-1])} is one of the models\nhint: write to another name\n"
     assert (tmp_path / "in.onnx").read_bytes() == model
     assert not (tmp_path / "out.onnx").exists()
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_wrong_result_is_not_written(run: Run, samples: Path, tmp_path: Path) -> None:

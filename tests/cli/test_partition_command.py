@@ -174,6 +174,8 @@ def test_usage_errors(source: Path, tmp_path: Path) -> None:
     assert isinstance(r.exception, UsageError)
     assert r.exception.hint == "it has Add, Mul, Relu, Sigmoid, Tanh"
     assert run(source).exit_code == 2, "--ops is needed"
+    empty = run(source, "--ops", " , ")
+    assert (empty.exit_code, "it names no operator" in empty.output) == (2, True)
     r = run(source, "--ops", "Mul", "--out-dir", source)
     assert isinstance(r.exception, WriteError)
     r = run(source, "--ops", "Mul", "--out-dir", tmp_path / "no" / "where")

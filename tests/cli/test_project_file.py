@@ -131,7 +131,7 @@ def test_the_user_names_a_file_that_may(run: Run, samples: Path, tmp_path: Path)
         ("disable = [1]", "disable: a string is expected, or a list of such, not 1"),
         ("disable = [['a']]", "disable: a string is expected, or a list of such, not ['a']"),
         ("max-constant-bytes = 1.5", "max-constant-bytes: a size, such as 65536 or '4M', is expected, not 1.5"),
-        ("max-constant-bytes = 'x'", "max-constant-bytes: 'x' is not a number of bytes"),
+        ("max-constant-bytes = 'x'", "max-constant-bytes: 'x' is not a size"),
         ("pipeline = {a = 1}", "pipeline: a string is expected"),
         ("format = 'yaml'", "format: 'yaml' is not one of"),
         ("config = 1", "config: a string is expected"),

@@ -78,6 +78,7 @@ WRONG = [
     Call(("optimize", "m.onnx", "out.onnx", "--shape", "x:1,,2"), (), (2,)),
     Call(("optimize", "m.onnx", "out.onnx", "--memory", "lots"), (), (2,)),
     Call(("optimize", "m.onnx", "out.onnx", "--memory", "-1"), (), (2,)),
+    Call(("optimize", "m.onnx", "out.onnx", "--memory", "1"), (), (2,)),
     Call(("optimize", "m.onnx", "out.onnx", "--work", "nan", "--no-verify"), _OUT, (0, 2)),
     Call(("optimize", "m.onnx", "out.onnx", "--target-opset", "9" * 30), (), (2,)),
     Call(("optimize", "m.onnx", "out.onnx", "--config", "a.b.c=1"), (), (2,)),
