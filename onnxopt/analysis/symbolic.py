@@ -127,6 +127,19 @@ def quotient(a: Size, b: int) -> Size | None:
     return symbol(name) if len(name) <= _LONGEST else None
 
 
+def least(a: Size, b: int) -> Size | None:
+    """The smaller of both, where `a` is no number a symbol of its own, like a quotient."""
+    if isinstance(a, int):
+        return min(a, b)
+    name = f"{{min({a}, {b})}}"
+    return symbol(name) if len(name) <= _LONGEST else None
+
+
+def is_least(a: Size, of: Size) -> bool:
+    """Is `a` what `of` is up to some number?"""
+    return isinstance(a, Expr) and isinstance(of, Expr) and a.name.startswith(f"{{min({of}, ")
+
+
 def is_nonnegative(size: Size) -> bool:
     """Proven ≥ 0: sums and products of sizes are."""
     return all(c >= 0 for _, c in _terms(size))

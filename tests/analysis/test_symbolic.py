@@ -12,8 +12,10 @@ from onnxopt.analysis.symbolic import (
     Size,
     differs,
     divide,
+    is_least,
     is_nonnegative,
     is_positive,
+    least,
     quotient,
     symbol,
     vanishes_with,
@@ -95,6 +97,17 @@ def test_the_floor_of_a_quotient() -> None:
     assert differs(a, -1)
     assert not differs(a, 0)
     assert str(2 * a * b + 1) == "1+2*a*b"
+
+
+def test_the_smaller_of_a_size_and_a_number() -> None:
+    assert least(3, 2) == least(2, 3) == 2
+    assert least(a + 1, 2) == least(1 + a, 2) != least(a, 2)
+    assert least(symbol("x" * 300), 2) is None
+    for of in (a, a + 1, symbol(as_symbol("a, b"))):
+        cut = least(of, 2)
+        assert cut is not None
+        assert [is_least(cut, other) for other in (of, a * 2, b, 2)] == [True, False, False, False]
+    assert not is_least(2, a)
 
 
 def test_names_of_dims_cannot_be_mistaken() -> None:

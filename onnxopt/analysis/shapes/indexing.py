@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis.shapes.sizes import Dims, Found, axes_of, axis_of, broadcast, ints, product, reduced
 from onnxopt.analysis.slicing import cuts, indices
-from onnxopt.analysis.symbolic import Size, divide, is_named, is_nonnegative, is_positive, vanishes_with
+from onnxopt.analysis.symbolic import Size, divide, is_named, is_nonnegative, is_positive, least, vanishes_with
 from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ def _extent(size: Size, start: Size | None, end: Size | None, step: int) -> Size
         start = size + start
     if start == 0 and end == size:
         return size
+    if start == 0 and isinstance(size, int) and size > 0 and is_nonnegative(end):
+        return least(end, size)
     # The clamped form is the plain one only where 0 ≤ start ≤ end ≤ size is proven.
     inside = is_nonnegative(start) and is_nonnegative(end - start) and is_nonnegative(size - end)
     return end - start if inside else None

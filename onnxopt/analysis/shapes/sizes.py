@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.analysis.symbolic import Size
+from onnxopt.analysis.symbolic import Size, is_least
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
@@ -16,13 +16,19 @@ Found = tuple[Size | None, ...]  # None: a dim that is not known
 
 
 def broadcast(shapes: list[Dims]) -> Found:
-    """The shape of an elementwise result; None where it is one of two symbols."""
+    """The shape of an elementwise result; None where it is one of two symbols.
+
+    What is cut off at some number, as a table of positions is, is as long as what it was cut to, beside that: where it
+    is shorter they do not meet.
+    """
     rank = max(map(len, shapes))
     if all(s == shapes[0] or not s for s in shapes) and shapes[0]:
         return shapes[0]
     result: list[Size | None] = []
     for i in range(rank):
         sizes = {s[i - rank + len(s)] for s in shapes if i - rank + len(s) >= 0} - {1}
+        if len(sizes) > 1:
+            sizes -= {d for d in sizes if any(is_least(d, of) for of in sizes)}
         numbers = [d for d in sizes if isinstance(d, int)]
         # A symbol beside a number other than one is either one or that number.
         result.append(numbers[0] if numbers else next(iter(sizes), 1) if len(sizes) <= 1 else None)
