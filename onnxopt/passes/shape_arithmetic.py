@@ -9,12 +9,14 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import ints
 from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.analysis.slicing import cuts
 from onnxopt.analysis.symbolic import Expr, Size
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
-from onnxopt.protos import Array, numpy_dtype
+from onnxopt.protos import numpy_dtype
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 Seen = MutableMapping[Hashable, Value]
@@ -153,18 +155,21 @@ def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:
 
 
 def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """An end that is the size of the axis, or beyond, is no end."""
-    ends, dims, given = _computed(node, 2, data), data.shape(node.input(0)), node.input(2)
-    starts = data.content(node.input(1))
-    axes: Array | None = data.content(node.input(3)) if node.input(3) is not None else np.arange(len(ends or ()))
-    if ends is None or given is None or dims is None or axes is None or starts is None or node.input(4) is not None:
+    """A start the whole size before the end is the first; an end that is the size of the axis, or beyond, is no end."""
+    dims, starts, ends = data.shape(node.input(0)), data.content(node.input(1)), data.content(node.input(2))
+    axes, steps = (ints(data.content(node.input(i))) for i in (3, 4))
+    missing = any(node.input(i) is not None and given is None for i, given in ((3, axes), (4, steps)))
+    if dims is None or starts is None or ends is None or missing:
         return
-    result: list[int] = []
-    for end, axis in zip(ends, axes.reshape(-1).tolist()):
-        if isinstance(end, int):
-            result.append(end)
-        elif end is not None and isinstance(axis, int) and -len(dims) <= axis < len(dims) and end == dims[axis]:
-            result.append(int(np.iinfo(numpy_dtype(types.dtype(given))).max))
-        else:
-            return
-    _set_target(node, 2, result, ctx, "slice")
+    found = cuts(starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), axes, steps, len(dims))
+    if found is None or any(step != 1 for *_, step in found):
+        return
+    given = node.inputs[2]
+    assert given is not None
+    for index, bounds in (
+        (1, [0 if start == -1 * dims[axis] else start for axis, start, _, _ in found]),
+        (2, [np.iinfo(numpy_dtype(types.dtype(given))).max if end == dims[axis] else end for axis, _, end, _ in found]),
+    ):
+        known = [int(b) for b in bounds if isinstance(b, int)]
+        if len(known) == len(bounds) and _computed(node, index, data) is not None:
+            _set_target(node, index, known, ctx, "slice")

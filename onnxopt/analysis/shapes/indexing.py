@@ -126,8 +126,8 @@ def _extent(size: Size, start: Size | None, end: Size | None, step: int) -> Size
         end = size
     if isinstance(end, int) and end < 0:
         end = size + end
-    if isinstance(start, int) and start < 0:
-        start = size + start
+    if start == -1 * size or (isinstance(start, int) and start < 0):
+        start = size + start  # the whole size before the end is the first, also of an axis of none
     if start == 0 and end == size:
         return size
     if start == 0 and isinstance(size, int) and size > 0 and is_nonnegative(end):

@@ -87,6 +87,11 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Rule:
     return apply
 
 
+def _negated(s: ShapeData, n: Node) -> Array | None:
+    x = s.content(n.input(0))
+    return None if x is None else _objects(tuple(None if e is None else -1 * e for e in x.reshape(-1))).reshape(x.shape)
+
+
 def _quotient(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return None if b == 0 else int(a / b) if abs(a) < 1 << 50 else None
@@ -201,6 +206,7 @@ CONTENTS: Final[dict[str, Rule]] = {
     "Gather": _gathered,
     "Identity": _handed_on,
     "Mul": _of_its_type(_arithmetic(lambda a, b: a * b)),
+    "Neg": _of_its_type(_negated),
     "ReduceProd": _of_its_type(_multiplied),
     "Reshape": _reshaped,
     "Shape": _shape_of,
