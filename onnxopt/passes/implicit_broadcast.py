@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.rewriting import Match, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, one_of, rewrite, var
 
 _BROADCASTING: Final = (
     *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul"),
@@ -35,46 +37,35 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     return tuple(result)
 
 
-def require_absorbed(m: Match, *operands: Value) -> None:
-    """Decline unless the operands, without the Expand, give a result of the shape that it has."""
-    shape = broadcast(*(m.shape(v) for v in operands))
-    m.require(shape is not None and shape == m.shape(m.node.output), "the result may lose its shape")
-
-
-@rewrite(one_of(*_BROADCASTING)(op.Expand(var("x"), var("shape"), shared=True), var("y"), name="node"))
-def expand_of_first(m: Match, x: Value, shape: Value, y: Value) -> Value:
-    """f(Expand(x, s), y) = f(x, y), where y makes the result as large."""
-    require_absorbed(m, x, y)
-    result: Value = getattr(m.op, m.node.op)(x, y, like=m.node)
-    return result
-
-
-@rewrite(one_of(*_BROADCASTING)(var("x"), op.Expand(var("y"), var("shape"), shared=True), name="node"))
-def expand_of_second(m: Match, x: Value, y: Value, shape: Value) -> Value:
-    """f(x, Expand(y, s)) = f(x, y), where x makes the result as large."""
-    require_absorbed(m, x, y)
-    result: Value = getattr(m.op, m.node.op)(x, y, like=m.node)
-    return result
-
-
-@rewrite(op.Where(var("c"), var("x"), var("y"), name="node"))
-def expand_in_where(m: Match, c: Value, x: Value, y: Value) -> Value:
-    """Where(Expand(c, s), x, y) = Where(c, x, y), and so for x and y, where the others make the result as large."""
-    for i, v in enumerate((c, x, y)):
-        if v.producer is not None and v.producer.op == "Expand" and v.producer.inputs[0] is not None:
-            operands = [c, x, y]
-            operands[i] = v.producer.inputs[0]
-            if broadcast(*(m.shape(o) for o in operands)) == m.shape(m.node.output) is not None:
-                break
+@rewrite(one_of(*_BROADCASTING, "Where")(var("first"), ..., name="node"))
+def expand_of_operand(m: Match, first: Value) -> Value:
+    """f(Expand(x, s), y) = f(x, y), f(ConstantOfShape(s, c), y) = f(c, y), where y makes the result as large; and so
+    for each operand beside the others."""
+    shapes = [m.shape(v) if v is not None else None for v in m.node.inputs]
+    repeated = False
+    for i, v in enumerate(m.node.inputs):
+        made = v.producer if v is not None else None
+        if made is None or made.op not in ("Expand", "ConstantOfShape") or made.has_references:
+            continue
+        repeated = True
+        x = made.inputs[0] if made.op == "Expand" else None
+        narrow = m.shape(x) if x is not None else ()
+        if broadcast(*shapes[:i], narrow, *shapes[i + 1 :]) == m.shape(m.node.output) is not None:
+            break
     else:
+        m.require(not repeated, "the result may lose its shape")
         m.skip()
-    result: Value = m.op.Where(*operands, like=m.node)
+    if x is None:
+        x = m.const(made.attr("value", np.zeros(1, np.float32)).reshape(()))
+    operands = [*m.node.inputs[:i], x, *m.node.inputs[i + 1 :]]
+    result: Value = getattr(m.op, m.node.op)(*operands, like=m.node)
     return result
 
 
 @register
 class ImplicitBroadcast(RewritePass):
-    """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where.
+    """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is
+    one number that ConstantOfShape repeats.
 
     Applies when: the shape of the result is known, and without the Expand provably the same.
     Keeps: symbols apart, of which one may be 1 at run time.
@@ -83,4 +74,4 @@ class ImplicitBroadcast(RewritePass):
     """
 
     info = PassInfo("implicit-broadcast", opt_level=2)
-    rules = (expand_of_first, expand_of_second, expand_in_where)
+    rules = (expand_of_operand,)
