@@ -122,6 +122,17 @@ def of_single_input(m: Match, x: Value) -> Value:
     return x
 
 
+@rewrite(op.Concat(var("first"), ..., name="concat"))
+def concat_of_nothing(m: Match, first: Value) -> Value:
+    """Concat(x, e, …) = Concat(x, …), where e has no element along the axis."""
+    axis = m.concat.attr("axis")
+    kept = [v for v in m.concat.inputs if v is None or (m.shape(v) or ())[axis:][:1] != (0,)]
+    if len(kept) == len(m.concat.inputs):
+        m.skip()
+    result: Value = m.op.Concat(*kept, like=m.concat) if kept else first
+    return result
+
+
 @rewrite(op.Split(var("x"), ..., name="split"))
 def split_into_one(m: Match, x: Value) -> Value:
     """Split(x) into one part = x."""
@@ -333,6 +344,7 @@ class ElimIdentity(RewritePass):
         pad_by_nothing,
         tile_once,
         of_single_input,
+        concat_of_nothing,
         split_into_one,
         unsqueeze_of_no_axes,
         reduce_over_ones,
