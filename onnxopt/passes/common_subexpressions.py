@@ -19,8 +19,6 @@ Inside = dict[Value, int]  # numbers for what the bodies of a node compute
 
 # Max and Min are not: of 0 and -0 they hand on the one or the other.
 _COMMUTATIVE = COMMUTATIVE - {"Max", "Min"}
-# Runtimes look for one DequantizeLinear for each use of a weight.
-_KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @register
@@ -30,8 +28,8 @@ class CommonSubexpressions(ModelPass):
     Applies when: operator, inputs by position (of two that commute, in any order), all attributes and bodies are equal.
     Constants are equal by type, dims and bytes, so that a network that was exported twice is one after one run.
     Keeps: both where both are outputs, which are two values by interface; what a body hands out is its own.
-    Not done: random and unknown operators, Dropout and BatchNormalization in training, also in a body; QuantizeLinear
-    and DequantizeLinear.
+    Not done: random and unknown operators, Dropout and BatchNormalization in training, also in a body; DequantizeLinear
+    of weights, for which runtimes look at each use.
     """
 
     info = PassInfo("common-subexpressions", opt_level=1)
@@ -53,13 +51,14 @@ class _Merging:
         self.was: dict[Value, Value] = {}  # outputs that took another's place: readers were told apart by that one
 
     def merge(self, graph: Graph, seen: Seen) -> None:
-        pure = {op for op in graph.by_op if op not in _KEPT and graph.knows(op) and is_deterministic(op)}
+        pure = {op for op in graph.by_op if graph.knows(op) and is_deterministic(op)}
+        weights = _dequantized_weights(graph)
         for node in graph:
             if node.bodies:
                 for body in node.bodies.values():
                     if not body.skipped:
                         self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
-            if node.op not in pure or not node.is_used or may_train(node):
+            if node.op not in pure or node in weights or not node.is_used or may_train(node):
                 continue
             told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
             first = first_like(node, seen, told)
@@ -136,6 +135,19 @@ class _Merging:
 def _is_pure(node: Node) -> bool:
     """Is its result a matter of its inputs only?"""
     return node.graph is not None and node.graph.is_pure(node) and is_deterministic(node.op) and not may_train(node)
+
+
+def _dequantized_weights(graph: Graph) -> set[Node]:
+    """What dequantizes a constant, or what is going to be one."""
+    found: set[Node] = set()
+    if "DequantizeLinear" in graph.by_op:
+        fixed: set[Value] = set()
+        for node in graph:
+            if node.inputs and all(v is None or v.constant or v in fixed for v in node.inputs):
+                fixed.update(v for v in node.outputs if v is not None)
+                if node.op == "DequantizeLinear":
+                    found.add(node)
+    return found
 
 
 def _replaceable(node: Node, first: Node) -> bool:

@@ -11,13 +11,14 @@ _RECURRENT: Final = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 _HANDING_ON: Final = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
+_FAR: Final = 32  # values that are looked at
 
 
 @register
 class DefaultInputs(GraphPass):
     """The initial state of a recurrent network is left out where it is zero, whatever its size.
 
-    Applies when: it is a constant, or a fill of a computed shape, maybe cut or reshaped, of zeros.
+    Applies when: it is a constant, or a fill of a computed shape, maybe cut, reshaped or joined, of zeros.
     """
 
     info = PassInfo("default-inputs", opt_level=1)
@@ -33,21 +34,25 @@ class DefaultInputs(GraphPass):
                         node.set_input(i, None)
 
 
-def _is_zero(value: Value | None) -> bool:
-    """Is every element +0? Follows operators that hand elements on."""
-    for _ in range(16):
-        if value is None:
-            return False
+def _is_zero(value: Value) -> bool:
+    """Is every element +0? Follows operators that hand elements on, and what is joined of such."""
+    asked = [value]
+    for value in asked:
         if value.constant:
             array = value.array
-            return array.dtype.kind in "fiu" and not array.tobytes().strip(b"\0")
+            if array.dtype.kind not in "fiu" or array.tobytes().strip(b"\0"):
+                return False
+            continue
         node = value.producer
-        if node is None or node.has_references:
+        if node is None or node.has_references or len(asked) > _FAR:
             return False
         if node.op == "ConstantOfShape":
             fill = node.attr("value")
-            return fill is None or not fill.tobytes().strip(b"\0")
-        if node.op not in _HANDING_ON:
+            if fill is not None and fill.tobytes().strip(b"\0"):
+                return False
+        elif node.op == "Concat" or node.op in _HANDING_ON:
+            handed_on = node.inputs if node.op == "Concat" else node.inputs[:1]
+            asked += [v for v in handed_on if v is not None and v not in asked]
+        else:
             return False
-        value = node.inputs[0]
-    return False
+    return True
