@@ -75,7 +75,9 @@ def result_bytes(node: Node, inputs: Inputs) -> int:
 
 def _range_bytes(operands: Sequence[Array]) -> int:
     """What Range makes of (start, limit, delta); 0 where they are no integers."""
-    if len(operands) != 3 or any(x.size != 1 or x.dtype.kind not in "iu" for x in operands):
+    if len(operands) != 3 or any(x.size != 1 or x.dtype.kind not in "iuf" for x in operands):
+        return 0
+    if not all(float(x.item()).is_integer() for x in operands):
         return 0
     start, limit, delta = (int(x.item()) for x in operands)
     return max(0, -((start - limit) // delta)) * operands[0].itemsize if delta else 0

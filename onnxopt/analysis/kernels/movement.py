@@ -142,9 +142,21 @@ def _constant_of_shape(node: Node, inputs: Inputs, opset: int) -> list[Array] | 
 def _range(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     given = [x for x in inputs if x is not None]
     start, limit, delta = (x.item() for x in given)  # runtimes take one element of any rank for a scalar
-    if given[0].dtype.kind not in "iu" or delta == 0:
-        return None  # a float range accumulates differently here and there
-    return [np.arange(start, limit, delta, dtype=given[0].dtype)]
+    if delta == 0:
+        return None
+    if given[0].dtype.kind in "iu":
+        return [np.arange(start, limit, delta, dtype=given[0].dtype)]
+    if not _counts_exactly(given):
+        return None  # what a float range accumulates differs here and there
+    return [np.arange(int(start), int(limit), int(delta)).astype(given[0].dtype)]
+
+
+def _counts_exactly(operands: list[Array]) -> bool:
+    """Are these floats integers, and so small that each sum of them is exact? A start of -0 would be handed on."""
+    if any(x.dtype.kind != "f" or not float(x.item()).is_integer() for x in operands):
+        return False
+    start, largest = operands[0].item(), 2 << int(np.finfo(operands[0].dtype).nmant)
+    return all(abs(x.item()) <= largest for x in operands) and (start != 0 or not np.signbit(start))
 
 
 @kernel("Split")
