@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.operators import ELSEWHERE
 from onnxopt.analysis.shapes.sizes import ints
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.slicing import cuts
@@ -37,8 +38,8 @@ class ShapeArithmetic(ModelPass):
 
     def run(self, model: Model, ctx: PassContext) -> None:
         scopes = [g for g in model.open_scopes() if not g.root.is_function]
-        if not any(g.by_op.get(op) for g in scopes for op in ("Shape", "Size")):
-            return  # what is computed from numbers alone, constant folding does
+        if not any(g.by_op.get(op) for g in scopes for op in ("Shape", "Size", *ELSEWHERE)):
+            return  # inference knows all shapes that are known, and folding does what is computed from numbers
         if not model.graph.skipped:
             _run_graph(model.graph, ShapeData(), {}, ctx)
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.analysis.shapes.sizes import Dims, Found, axes_of, axis_of, broadcast, ints, product, reduced
+from onnxopt.analysis.shapes.sizes import (
+    Dims,
+    Found,
+    axes_of,
+    axis_of,
+    broadcast,
+    ints,
+    joined,
+    product,
+    reduced,
+    rows_by_columns,
+)
 from onnxopt.analysis.slicing import cuts, indices
 from onnxopt.analysis.symbolic import Size, divide, is_named, is_nonnegative, is_positive, least, vanishes_with
 from onnxopt.graph.node import Node
@@ -58,17 +69,7 @@ def _squeeze(s: ShapeData, n: Node) -> Found | None:
 
 
 def _concat(s: ShapeData, n: Node) -> Found | None:
-    shapes = [s.shape(v) for v in n.inputs]
-    known = [x for x in shapes if x is not None]
-    if len(known) < len(shapes) or not known:
-        return None
-    axis = axis_of(n.attr("axis"), len(known[0]))
-    total: Size = 0
-    for x in known:
-        total = total + x[axis]
-    numbers = ([d for d in (x[i] for x in known) if isinstance(d, int)] for i in range(len(known[0])))
-    others: list[Size] = [next(iter(ints), known[0][i]) for i, ints in enumerate(numbers)]
-    return (*others[:axis], total, *others[axis + 1 :])
+    return joined([s.shape(v) for v in n.inputs], n.attr("axis"))
 
 
 def _gather(s: ShapeData, n: Node) -> Found | None:
@@ -91,10 +92,7 @@ def _like_indices(s: ShapeData, n: Node) -> Found | None:
 
 
 def _gemm(s: ShapeData, n: Node) -> Found | None:
-    a, b = s.shape(n.input(0)), s.shape(n.input(1))
-    if a is None or b is None or len(a) != 2 or len(b) != 2:
-        return None
-    return a[1 if n.attr("transA") else 0], b[0 if n.attr("transB") else 1]
+    return rows_by_columns(s.shape(n.input(0)), s.shape(n.input(1)), n)
 
 
 def _slice(s: ShapeData, n: Node) -> Found | None:

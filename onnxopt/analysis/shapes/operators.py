@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.analysis.misread import pads_undilated
+from onnxopt.analysis.shapes import quantized
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.symbolic import Size, divide, is_nonnegative, quotient
 from onnxopt.graph.node import Node
@@ -60,7 +61,7 @@ def _places(room: Size, stride: int, fits: bool) -> Size | None:
 
 
 def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
-    x, w = s.shape(n.input(0)), s.shape(n.input(1))
+    x, w = s.shape(n.input(0)), s.shape(n.input(3 if n.op == "QLinearConv" else 1))
     if x is None or w is None or len(x) < 3 or len(x) != len(w):
         return None
     kernel = [k for k in w[2:] if isinstance(k, int)]
@@ -233,8 +234,9 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
+    **quantized.RULES,
     "com.microsoft::MatMulNBits": _columns,
-    "Conv": _conv,
+    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _conv),
     "ConvTranspose": _conv_transpose,
     "Einsum": _einsum,
     "Flatten": _flatten,
@@ -245,3 +247,5 @@ RULES: Final[dict[str, Rule]] = {
     "Tile": _tile,
     "TopK": _top_k,
 }
+# What the standard does not know, nor its inference.
+ELSEWHERE: Final = tuple(op for op in RULES if op.startswith("com.microsoft::"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.analysis.symbolic import Size, is_least
@@ -44,6 +45,26 @@ def product(sizes: Any) -> Size:
 
 def axis_of(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
+
+
+def joined(shapes: Sequence[Dims | None], axis: int) -> Found | None:
+    """What Concat makes."""
+    known = [x for x in shapes if x is not None]
+    if len(known) < len(shapes) or not known:
+        return None
+    axis = axis_of(axis, len(known[0]))
+    total: Size = 0
+    for x in known:
+        total = total + x[axis]
+    numbers = ([d for d in (x[i] for x in known) if isinstance(d, int)] for i in range(len(known[0])))
+    others: list[Size] = [next(iter(ints), known[0][i]) for i, ints in enumerate(numbers)]
+    return (*others[:axis], total, *others[axis + 1 :])
+
+
+def rows_by_columns(a: Dims | None, b: Dims | None, gemm: Node) -> Found | None:
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return None
+    return a[1 if gemm.attr("transA") else 0], b[0 if gemm.attr("transB") else 1]
 
 
 def ints(content: Array | None) -> list[int] | None:

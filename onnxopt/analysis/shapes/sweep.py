@@ -20,6 +20,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES
+from onnxopt.analysis.shapes.quantized import typed
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
 from onnxopt.analysis.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.graph.graph import Graph
@@ -115,8 +116,9 @@ class ShapeData:
         for i, (v, dims) in enumerate(zip(node.outputs, found)):
             if v is not None and dims is not None:
                 self._learn(v, dims)
-                if node.domain == "com.microsoft" and not i and not v.dtype and node.inputs[0] is not None:
-                    v.dtype = types.dtype(node.inputs[0])  # inference knows nothing of it
+                like = node.input(typed(node)) if node.domain == "com.microsoft" and not i and not v.dtype else None
+                if like is not None:
+                    v.dtype = types.dtype(like)  # inference knows nothing of it
 
     def _visit_shape(self, node: Node, value: Value) -> None:
         rule = SHAPES.get(node.op)
