@@ -36,7 +36,7 @@ class ConstantFolding(GraphPass):
     Keeps: DequantizeLinear, also of a weight that was quantized here; what would make the file grow by more than
     `max_bytes` a tensor (a size-neutral fold of a big weight is always done); large fills, whose value the other passes
     know all the same; nodes that fail when run, kill the process that runs them, or would take too much memory or time.
-    Not done: random operators, training Dropout, control flow, sequences and optionals.
+    Not done: random operators, training Dropout, statistics that training updates, control flow, sequences and optionals.
     """
 
     info = PassInfo("constant-folding", opt_level=1)
@@ -106,7 +106,8 @@ class _Cone:
             return False
         if not is_known(node.op, self.graph.opset(node.domain)) or node.has_references:
             return False
-        return not node.attr("training_mode", 0)
+        # In training a BatchNormalization normalizes by what it reads; its statistics are the state of somebody's run.
+        return not node.attr("training_mode", 0) or not any(v is not None and v.is_used for v in node.outputs[1:])
 
     def _is_left_out(self, node: Node) -> bool:
         reason = self.ctx.leaves_out(node)
