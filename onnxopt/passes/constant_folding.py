@@ -36,7 +36,7 @@ class ConstantFolding(GraphPass):
     Keeps: DequantizeLinear, also of a weight that was quantized here; what would make the file grow by more than
     `max_bytes` a tensor (a size-neutral fold of a big weight is always done); large fills, whose value the other passes
     know all the same; nodes that fail when run, kill the process that runs them, or would take too much memory or time.
-    Not done: random operators, training Dropout, statistics that training updates, control flow, sequences and optionals.
+    Not done: random operators, training Dropout, statistics that training updates, control flow, sequences, optionals.
     """
 
     info = PassInfo("constant-folding", opt_level=1)

@@ -7,18 +7,17 @@ import numpy as np
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, falsy, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.forms import operands
-
-_KEEP_ORDER = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+from onnxopt.rewriting.parts import KEEP_ORDER
 
 
 @rewrite(op.Transpose(var("x"), name="transpose"))
 def transpose_of_ones(m: Match, x: Value) -> Value:
     """Transpose(x) = Reshape(x), or x, where all axes that move past each other, but one, have one element."""
     before, after = x.producer, m.transpose.output.only_user
-    merges = before is not None and before.op in _KEEP_ORDER and x.only_user is m.transpose
-    if after is not None and after.op in _KEEP_ORDER and after.inputs[0] is m.transpose.output:
+    merges = before is not None and before.op in KEEP_ORDER and x.only_user is m.transpose
+    if after is not None and after.op in KEEP_ORDER and after.inputs[0] is m.transpose.output:
         merges = True
     dims = m.shape(x)
     perm = m.transpose.attr("perm") or list(range(len(dims or ())))[::-1]
@@ -41,7 +40,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
 
 @rewrite(
     op.Reshape(
-        one_of(*_KEEP_ORDER)(var("x"), ..., name="inner"),
+        one_of(*KEEP_ORDER)(var("x"), ..., name="inner"),
         const("shape"),
         name="outer",
     )
@@ -62,18 +61,14 @@ def _without_copies(m: Match, shape: Array) -> Array | None:
     """`shape` where a 0, which copies a dim of the inner result, is what the inner Reshape writes there; None where it
     writes nothing, or one dim too many is to be inferred."""
     given = m.inner.input(1) if m.inner.op == "Reshape" else None
-    if given is None or not given.constant or m.inner.attr("allowzero", 0):
+    if given is None or not given.constant or (m.inner.attr("allowzero", 0) and (given.array == 0).any()):
         return None
     m.require((shape[given.array.size :] != 0).all(), "the outer shape copies dims that are not there")
     copied = [given.array[i] if t == 0 else t for i, t in enumerate(shape)]
     return np.array(copied, np.int64) if copied.count(-1) <= 1 else None
 
 
-@rewrite(
-    op.Unsqueeze(
-        op.Reshape(var("x"), const("target"), name="reshape", shared=True, allowzero=falsy), const("axes"), name="outer"
-    )
-)
+@rewrite(op.Unsqueeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True), const("axes"), name="outer"))
 def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     """Unsqueeze(Reshape(x, target), axes) = Reshape(x, target with ones at the axes), whoever else reads the inner."""
     m.require(target.ndim == 1 and axes.size > 0, "no axes, or no target")
@@ -81,7 +76,7 @@ def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Valu
     at = {int(i) % rank for i in axes.reshape(-1)}
     rest = iter(target.tolist())
     wide = [1 if i in at else next(rest) for i in range(rank)]
-    if 0 in wide[min(at) :]:  # it copies the dim in its place
+    if 0 in wide[min(at) :] and not m.reshape.attr("allowzero", 0):  # it copies the dim in its place
         return _reshaped_like(m, x, m.outer.output)
     result: Value = m.op.Reshape(x, m.const(np.array(wide, np.int64)), like=m.reshape)
     return result
@@ -99,7 +94,7 @@ def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     return result
 
 
-@rewrite(op.Flatten(one_of(*_KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
+@rewrite(op.Flatten(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
 def flatten_of_reshape(m: Match, x: Value) -> Value:
     """Flatten(Reshape(x)) = Reshape(x, rows, columns)."""
     return _reshaped_like(m, x, m.flatten.output)

@@ -15,12 +15,12 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.graph import Graph, Value
+from onnxopt.graph import Dim, Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.forms import operands
-from onnxopt.rewriting.parts import BINARY, UNARY
+from onnxopt.rewriting.parts import BINARY, KEEP_ORDER, UNARY
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
@@ -46,7 +46,7 @@ class TransposePropagation(GraphPass):
 
     Applies when: a region of operators that work element by element, broadcast, or along axes that are constant
     (Concat, Split, Softmax, Reduce, Pad, Slice) has more Transposes at its border than the turned region needs, and
-    these move no more elements.
+    these move no more elements. A Transpose that only moves axes of one element, beside a Reshape, is none.
     Keeps: what is read elsewhere, or an output, in its order: by a Transpose that counts against the rest.
     Not done: opsets before 7; Softmax before opset 13, which takes all axes from one on together.
     """
@@ -197,7 +197,8 @@ class _Region:
         return [q for q, _ in count.most_common(2) if q != identity]
 
     def saving(self, q: Perm) -> int:
-        """Transposes less when the region is in the order `q`; 0 where more elements would be moved."""
+        """Transposes less when the region is in the order `q`; 0 where more elements would be moved. One that is a
+        Reshape beside another counts for none, before and after."""
         back, identity = inverse(q), tuple(range(self.rank))
         saved, moved = 0, 0.0
         for node in self.nodes:
@@ -210,16 +211,29 @@ class _Region:
             if t is not None and t.inputs[0] is not None and t.inputs[0].producer in self.inside:
                 return 0  # it works on one value in two orders
             goes = t is not None and not v.is_output and self.inside.issuperset(v.users)
-            cancels = t is not None and after(_perm(t, self.rank), q) == identity
-            saved += goes - (not cancels)
-            moved += _size(v) * ((not cancels) - goes)
+            if t is not None and t.inputs[0] is not None:
+                x, perm = t.inputs[0], _perm(t, self.rank)
+                goes = goes and not (x.only_user is t and _is_reshape(types.shape(x), perm, x.producer))
+                needed = after(perm, q) != identity
+            else:
+                needed = not (self.inside.issuperset(v.users) and _is_reshape(types.shape(v), q, v.producer))
+            saved += goes - needed
+            moved += _size(v) * (needed - goes)
         for v, transposes, others in self._leaving():
+            dims = types.shape(v)
+            turned = [dims[i] for i in q] if dims is not None else None
             for t in transposes:
-                cancels = after(back, _perm(t, self.rank)) == identity and not t.output.is_output
-                saved += cancels
-                moved -= _size(v) * cancels
-            saved -= others
-            moved += _size(v) * others
+                perm, reader = _perm(t, self.rank), t.output.only_user
+                cancels = after(back, perm) == identity and not t.output.is_output
+                goes = not _is_reshape(dims, perm, reader)
+                needed = not cancels and not _is_reshape(turned, after(back, perm), reader)
+                saved += goes - needed
+                moved += _size(v) * (needed - goes)
+            readers = {u for u in v.users if u not in self.inside and u not in transposes}
+            reader = readers.pop() if len(readers) == 1 and not v.is_output else None
+            needed = others and not _is_reshape(turned, back, reader)
+            saved -= needed
+            moved += _size(v) * needed
         for v in {v for n in self.nodes for v in n.inputs if v is not None and v.constant}:
             if (len(v.users) > 1 or v.is_fill) and v.array.nbytes > _SHARED_BYTES:
                 return 0
@@ -333,6 +347,16 @@ def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
         write(1, "pads", pads[:, list(inverse(back))].reshape(-1))
     elif node.op == "Slice":
         write(3, "axes", np.array([back[int(i) % rank] for i in _given(old)[3].array]))  # type: ignore[union-attr]
+
+
+def _is_reshape(dims: Sequence[Dim] | None, perm: Perm, beside: Node | None) -> bool:
+    """Does a Transpose of such a value keep the order of its elements, and is what makes it, or reads it, a Reshape?"""
+    if beside is None or beside.op not in KEEP_ORDER or not all(v is None or v.constant for v in beside.inputs[1:]):
+        return False
+    if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
+        return False
+    moving = [i for i in perm if dims[i] != 1]
+    return moving == sorted(moving)
 
 
 def _size(value: Value) -> float:

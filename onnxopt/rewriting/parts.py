@@ -26,6 +26,8 @@ _UNARY = (
 )
 UNARY: Final = frozenset(_UNARY.split(" "))
 BINARY: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod"})
+# The elements stay in their order: two of these in a row are one Reshape.
+KEEP_ORDER: Final = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 # A constant that all parts share is repeated for each of them only up to this many bytes.
 _MAX_REPEATED: Final = 1 << 16
 
@@ -209,12 +211,12 @@ def _join(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array | None:
 
 def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
     """[…, N] to […, N / D, D], the rest alike for all parts: heads lie side by side as the parts do."""
-    if axis != len(shape) - 1 or any(n.attr("allowzero", 0) for n in followers):
+    if axis != len(shape) - 1:
         return None
     targets: list[list[int]] = []
     for node in followers:
         given = node.inputs[1] if len(node.inputs) == 2 else None
-        if given is None or not given.constant:
+        if given is None or not given.constant or (node.attr("allowzero", 0) and (given.array == 0).any()):
             return None
         targets.append(given.array.tolist())
     rank, heads = len(targets[0]), []
