@@ -1,4 +1,4 @@
-"""Sizes as expressions: integers, symbols, and sums and products of them in one canonical form.
+"""Sizes as expressions: integers, symbols, sums and products of them, and their floors, in one canonical form.
 
 Two sizes are provably equal exactly if their canonical forms are the same. Symbols stand for sizes of dims, which are
 never negative.
@@ -7,8 +7,10 @@ never negative.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd, prod
 from typing import Final
 
 _TERMS: Final = 128
@@ -56,8 +58,11 @@ class Expr:
     @cached_property
     def name(self) -> str:
         """How it is called as a dim: a symbol by its name, what is computed in braces, as no symbol is called."""
-        text = str(self)
-        return text if len(self.terms) == 1 and self.terms[0] == ((text,), 1) else f"{{{text}}}"
+        if len(self.terms) == 1:
+            symbols, coefficient = self.terms[0]
+            if len(symbols) == 1 and coefficient == 1:
+                return symbols[0]
+        return f"{{{self}}}"
 
     def __str__(self) -> str:
         return "+".join("*".join([*([str(c)] if c != 1 or not m else []), *m]) for m, c in self.terms)
@@ -115,16 +120,50 @@ def _rank(term: tuple[Monomial, int]) -> tuple[int, Monomial]:
     return len(term[0]), term[0]
 
 
+class Floor(str):
+    """A symbol: the floor of a size divided by a number. No coefficient of it is negative, so nor is the symbol."""
+
+    size: Expr
+    divisor: int
+
+    def __new__(cls, size: Expr, divisor: int) -> Floor:
+        made = super().__new__(cls, f"{{({size})//{divisor}}}")
+        made.size, made.divisor = size, divisor
+        return made
+
+
 def quotient(a: Size, b: int) -> Size | None:
-    """The floor of a / b: where it does not come out even a symbol of its own, the same for the same `a` and `b`."""
+    """The floor of a / b, of a positive b, in one form: floors of floors are one, (p//c + q)//b = (p + c q)//(b c),
+    multiples of b come out, common factors go; what is left is a symbol of its own, the same for the same numbers."""
     if isinstance(a, int):
         return a // b
-    constant = dict(a.terms).get((), 0)
-    even = divide(a - constant, b)
-    if even is not None:
-        return even + constant // b
-    name = f"{{({a})//{b}}}"
-    return symbol(name) if len(name) <= _LONGEST else None
+    whole = _normal([(m, c // b) for m, c in a.terms])
+    left = _normal([(m, c % b) for m, c in a.terms])
+    if isinstance(left, int):
+        return whole
+    floors = [m[0] for m, c in left.terms if c == 1 and len(m) == 1 and isinstance(m[0], Floor)]
+    common = gcd(b, *(c for m, c in left.terms if m))
+    if floors:
+        inner = floors[0]
+        rest = quotient(inner.size + (left - symbol(inner)) * inner.divisor, b * inner.divisor)
+    elif common > 1:
+        rest = quotient(_normal([(m, c // common) for m, c in left.terms]), b // common)
+    else:
+        made = Floor(left, b)
+        rest = symbol(made) if len(made) <= _LONGEST else None
+    return None if rest is None else whole + rest
+
+
+def lowest(size: Size, least: Mapping[str, int]) -> int | None:
+    """What the size is proven to reach, whose symbols are at least so much, or 0; None where one is taken off."""
+    if any(c < 0 for m, c in _terms(size) if m):
+        return None
+    return sum(c * prod(_lowest_of(name, least) for name in m) for m, c in _terms(size))
+
+
+def _lowest_of(name: str, least: Mapping[str, int]) -> int:
+    inside = (lowest(name.size, least) or 0) // name.divisor if isinstance(name, Floor) else 0
+    return max(inside, least.get(name, 0))
 
 
 def least(a: Size, b: int) -> Size | None:

@@ -83,6 +83,38 @@ def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[in
     return x, (indices % size).tolist()
 
 
+@rewrite(op.Concat(var("first"), ..., name="concat"))
+def concat_of_dims(m: Match, first: Value) -> Value:
+    """Concat(Shape(x, i to j), Shape(x, j to k), …) = Shape(x, i to k), …, where nobody else reads these."""
+    parts: list[tuple[Value, int, int] | Value] = []
+    for v in m.concat.inputs:
+        assert v is not None
+        listed = _listed(m, v)
+        last = parts[-1] if parts else None
+        if listed is not None and isinstance(last, tuple) and last[0] is listed[0] and last[2] == listed[1]:
+            parts[-1] = (*last[:2], listed[2])
+        else:
+            parts.append(v if listed is None else listed)
+    if len(parts) == len(m.concat.inputs):
+        m.skip()
+    # What stands alone is read as it was.
+    alone = {p: v for v in m.concat.inputs if v is not None and (p := _listed(m, v)) is not None}
+    inputs = [p if isinstance(p, Value) else alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) for p in parts]
+    result: Value = m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
+    return result
+
+
+def _listed(m: Match, v: Value) -> tuple[Value, int, int] | None:
+    """Whose dims these are, from which to which, if only the Concat reads them, once."""
+    node = v.producer
+    x = node.inputs[0] if node is not None and node.op == "Shape" and not node.has_references else None
+    rank = m.rank(x) if x is not None else None
+    if node is None or x is None or rank is None or m.concat.inputs.count(v) > 1 or v.only_user is not m.concat:
+        return None
+    start, stop, _ = slice(node.attr("start"), node.attr("end")).indices(rank)
+    return (x, start, stop) if start < stop else None
+
+
 @rewrite(op.Gather(var("x"), const("indices"), name="gather"))
 def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
     """Gather(x, [0, 1, …, n - 1]) = x where the axis has n elements."""
@@ -99,11 +131,11 @@ def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
 @register
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
-    Gather(x, [i]).
+    Gather(x, [i]); dims of one tensor, one after the other, are one Shape.
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
     Targets of Reshape are written like that: one dim of a Shape after the other.
     """
 
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
-    rules = (unsqueeze_of_gather, concat_of_picks, gather_of_all)
+    rules = (unsqueeze_of_gather, concat_of_picks, concat_of_dims, gather_of_all)

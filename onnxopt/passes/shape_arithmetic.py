@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Hashable, MutableMapping
+from collections.abc import Hashable, Mapping, MutableMapping
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.operators import ELSEWHERE
-from onnxopt.analysis.shapes.sizes import ints
+from onnxopt.analysis.shapes.sizes import Dims, ints
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.slicing import cuts
 from onnxopt.analysis.symbolic import Expr, Size
@@ -20,6 +20,7 @@ from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.protos import numpy_dtype
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+_PICKS = ("Gather", "Shape", "Slice", "Split")  # other passes find the Shape that lists what these pick
 Seen = MutableMapping[Hashable, Value]
 
 
@@ -29,7 +30,8 @@ class ShapeArithmetic(ModelPass):
 
     Applies when: all elements are numbers: a constant. Two tensors hold the same expressions: one serves. The target
     of a Reshape is the shape it reads, up to one dim: 0 and -1. The target of an Expand is the shape it reads where
-    it does not repeat: 1. An end of a Slice is the size of the axis: no end.
+    it does not repeat: 1. An end of a Slice is the size of the axis: no end. What is computed are dims of a tensor that
+    is there: its Shape.
     Keeps: Shape nodes whose dims are wanted as data.
     Not done: sizes that depend on data; function bodies, which have no shapes.
     """
@@ -45,6 +47,7 @@ class ShapeArithmetic(ModelPass):
 
 
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
+    there: dict[Dims, Value] = {data.shape(v) or (): v for v in reversed(graph.inputs)}  # the first of each shape
     for node in data.sweep(graph):
         for body in node.bodies.values():
             if not body.skipped:
@@ -56,29 +59,64 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         elif node.op == "Slice":
             _slice(node, data, ctx)
         for value in node.outputs:
-            if value is not None:
-                _share(node, value, data, seen, ctx)
+            if value is not None and not _share(node, value, data, seen, ctx):
+                _read_off(node, value, data, there, ctx)
+        for value in node.outputs:
+            if value is not None and value in data.dims and _is_met(value):
+                there.setdefault(data.dims[value], value)
 
 
-def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
+def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:
     """Readers of integers that are known read a constant, or the first value that holds the same."""
     content = data.contents.get(value)
     dtype = types.dtype(value)
     if content is None or value.constant or dtype not in _INTEGERS or not value.users:
-        return
+        return False
     elements = content.reshape(-1).tolist()
     if None in elements:
-        return
+        return False
     if all(isinstance(e, int) for e in elements):
         if not _fits(elements, dtype) or not ctx.spend("constant", at=value):
-            return
+            return False
         array = np.array(elements, numpy_dtype(dtype)).reshape(content.shape)
         _redirect(value, _graph_of(node).constant(array, value.name, node))
-        return
+        return True
     key = (dtype, content.shape, tuple(elements))
     first = seen.setdefault(key, value)
-    if first is not value and ctx.spend("equal", at=value):
-        _redirect(value, first)
+    if first is value or not ctx.spend("equal", at=value):
+        return False
+    _redirect(value, first)
+    return True
+
+
+def _is_met(value: Value) -> bool:
+    """Do others meet there already? One more reader of a step in a chain would keep it from what folds or fuses it."""
+    if len(value.users) != 1 or value.is_output:
+        return not value.constant and value.is_used
+    return not value.constant and sum(v is not None and not v.constant for v in next(iter(value.users)).inputs) > 1
+
+
+def _read_off(node: Node, value: Value, data: ShapeData, there: Mapping[Dims, Value], ctx: PassContext) -> None:
+    """A vector of sizes that a tensor has, one after the other, is its Shape, if what computes it goes."""
+    content, graph = data.contents.get(value), _graph_of(node)
+    if content is None or content.ndim != 1 or node.op in _PICKS or not value.users or value.constant:
+        return
+    wanted = tuple(content.tolist())
+    # What is a dim of an input is picked of its Shape; what is computed from them has braces around it.
+    if types.dtype(value) != TensorProto.INT64 or not any(isinstance(e, Expr) and e.name[0] == "{" for e in wanted):
+        return
+    if not any(v is not None and not v.constant and v.only_user is node for v in node.inputs):
+        return
+    for dims, tensor in there.items():
+        places = [i for i in range(len(dims) - len(wanted) + 1) if dims[i : i + len(wanted)] == wanted]
+        whole = len(dims) == len(wanted)
+        if not places or not (whole or graph.opset() >= 15):
+            continue
+        if ctx.spend("read_off", at=value):
+            attributes = {} if whole else {"start": places[0], "end": places[0] + len(wanted)}
+            listed: Value = graph.make("Shape", [tensor], before=node, **attributes)
+            _redirect(value, listed)
+        return
 
 
 def _fits(elements: list[int], dtype: int) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from onnxopt.analysis.symbolic import (
     Expr,
+    Floor,
     Size,
     differs,
     divide,
@@ -16,6 +17,7 @@ from onnxopt.analysis.symbolic import (
     is_nonnegative,
     is_positive,
     least,
+    lowest,
     quotient,
     symbol,
     vanishes_with,
@@ -32,7 +34,7 @@ def value(size: Size, of: dict[str, int]) -> int:
     total = 0
     for monomial, coefficient in size.terms:
         for name in monomial:
-            coefficient *= of[name]
+            coefficient *= value(name.size, of) // name.divisor if isinstance(name, Floor) else of[name]
         total += coefficient
     return total
 
@@ -57,6 +59,18 @@ def test_expressions_compute_what_they_say(tree: Any, of: dict[str, int]) -> Non
     size, function = tree
     assert value(size, of) == function(of)
     assert isinstance(size, (int, Expr))
+
+
+@given(trees(), st.integers(1, 6), trees(2), st.integers(1, 6), SIZES)
+def test_floors_and_bounds_hold_for_every_size(x: Any, d: int, y: Any, e: int, of: dict[str, int]) -> None:
+    inner = quotient(x[0], d)
+    assert inner is not None and value(inner, of) == value(x[0], of) // d
+    outer = quotient(inner + y[0], e)
+    if outer is not None:
+        assert value(outer, of) == (value(x[0], of) // d + value(y[0], of)) // e
+        assert not is_nonnegative(outer) or value(outer, of) >= 0
+        low = lowest(outer, of)
+        assert low is None or low <= value(outer, of)
 
 
 @given(trees(), trees(), SIZES)
@@ -94,6 +108,10 @@ def test_the_floor_of_a_quotient() -> None:
     assert quotient(a * 4 + 3, 2) == a * 2 + 1
     assert quotient(a + 1, 2) == quotient(1 + a, 2) != quotient(a, 2)
     assert quotient(symbol("x" * 300) + 1, 2) is None
+    half = quotient(a + 1, 2)
+    assert half is not None and quotient(half + 1, 2) == quotient(a + 3, 4) == quotient(a - 1, 4) + 1  # type: ignore[operator]
+    assert quotient(a * 6 + 4, 4) == a + quotient(a + 2, 2)  # type: ignore[operator]
+    assert quotient(a * b * 2 - 7, 4) == quotient(a * b, 2) - 2 + quotient(1, 4)  # type: ignore[operator]
     assert differs(a, -1)
     assert not differs(a, 0)
     assert str(2 * a * b + 1) == "1+2*a*b"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.ranges import LARGEST, fits
 from onnxopt.analysis.shapes.sizes import axis_of, ints, product, reduced
 from onnxopt.analysis.slicing import cuts, indices
-from onnxopt.analysis.symbolic import differs, divide
+from onnxopt.analysis.symbolic import differs, divide, lowest, quotient
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 
@@ -92,10 +92,30 @@ def _negated(s: ShapeData, n: Node) -> Array | None:
     return None if x is None else _objects(tuple(None if e is None else -1 * e for e in x.reshape(-1))).reshape(x.shape)
 
 
-def _quotient(a: Any, b: Any) -> Any:
+def _divided(s: ShapeData, n: Node) -> Array | None:
+    return _arithmetic(lambda a, b: _quotient(a, b, s.least))(s, n)
+
+
+def _quotient(a: Any, b: Any, least: Mapping[str, int]) -> Any:
+    """Runtimes truncate: that is the floor of what is not negative."""
     if isinstance(a, int) and isinstance(b, int):
         return None if b == 0 else int(a / b) if abs(a) < 1 << 50 else None
-    return divide(a, b) if isinstance(b, int) else None
+    if not isinstance(b, int):
+        return None
+    even, low = divide(a, b), lowest(a, least)
+    return quotient(a, b) if even is None and b > 0 and low is not None and low >= 0 else even
+
+
+def _rest(a: Any, b: Any) -> Any:
+    """With the sign of what it is divided by."""
+    if not isinstance(b, int) or b <= 0:
+        return None
+    whole = quotient(a, b)
+    return None if whole is None else a - whole * b
+
+
+def _modulo(s: ShapeData, n: Node) -> Array | None:
+    return None if n.attr("fmod", 0) else _arithmetic(_rest)(s, n)
 
 
 def _equal(a: Any, b: Any) -> bool | None:
@@ -201,10 +221,11 @@ CONTENTS: Final[dict[str, Rule]] = {
     "Cast": _of_its_type(_cast),
     "Concat": _joined,
     "ConstantOfShape": _filled_with,
-    "Div": _of_its_type(_arithmetic(_quotient)),
+    "Div": _of_its_type(_divided),
     "Equal": _arithmetic(_equal),
     "Gather": _gathered,
     "Identity": _handed_on,
+    "Mod": _of_its_type(_modulo),
     "Mul": _of_its_type(_arithmetic(lambda a, b: a * b)),
     "Neg": _of_its_type(_negated),
     "ReduceProd": _of_its_type(_multiplied),

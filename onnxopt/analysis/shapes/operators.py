@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.analysis import types
 from onnxopt.analysis.misread import pads_undilated
 from onnxopt.analysis.shapes import quantized
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
@@ -17,6 +18,7 @@ from onnxopt.graph.node import Node
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
+_HALVES: Final = frozenset(2.0**-i for i in range(1, 9))  # exact in float32, whatever is multiplied with them
 Rule = Callable[["ShapeData", Node], "list[Found | None] | None"]
 
 
@@ -66,6 +68,19 @@ def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
         return None
     kernel = [k for k in w[2:] if isinstance(k, int)]
     return [(x[0], w[0], *_windows(n, x[2:], kernel))] if len(kernel) == len(x) - 2 else None
+
+
+def least_read(n: Node) -> Iterator[tuple[str, int]]:
+    """Dims that a Conv reads along its window, which fits, and how large they are at least. What has no element no
+    runtime takes, but where the padding holds a window."""
+    x, w = (types.shape(v) if v is not None else None for v in n.inputs[:2])
+    if x is None or w is None or len(x) != len(w) or n.attr("auto_pad") not in (None, "NOTSET"):
+        return
+    count = len(x) - 2
+    dilations, pads = n.attr("dilations") or [1] * count, n.attr("pads") or [0] * (2 * count)
+    for i, (dim, kernel) in enumerate(zip(x[2:], w[2:])):
+        if isinstance(dim, str) and isinstance(kernel, int):
+            yield dim, dilations[i] * (kernel - 1) + 1 - pads[i] - pads[i + count]
 
 
 def _conv_transpose(s: ShapeData, n: Node) -> list[Found | None] | None:
@@ -120,7 +135,11 @@ def _resize(s: ShapeData, n: Node) -> list[Found | None] | None:
     if scales is None or not scales.constant or scales.array.size != len(axes):
         return None
     for i, scale in zip(axes, scales.array.reshape(-1).tolist()):
-        result[i] = result[i] * int(scale) if scale in range(1, 1 << 16) else None  # type: ignore[operator]
+        size = result[i]
+        if scale in _HALVES and size is not None:
+            result[i] = quotient(size, round(1 / scale))
+        else:
+            result[i] = size * int(scale) if scale in range(1, 1 << 16) and size is not None else None
     return [tuple(result)]
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from onnx import TensorProto
 
-from onnxopt.analysis.symbolic import Monomial, Size
+from onnxopt.analysis.symbolic import Floor, Monomial, Size
 
 LARGEST: Final = {TensorProto.INT32: (1 << 31) - 1, TensorProto.INT64: (1 << 63) - 1}
 # What is taken of symbols, whose sizes nobody knows: a small multiple of one fits 32 bits (an index of TensorFlow), a
@@ -23,11 +23,16 @@ def fits(size: Size, data_type: int, is_counted: Callable[[Monomial], bool]) -> 
         return False
     if isinstance(size, int):
         return -largest - 1 <= size <= largest
-    if sum(abs(c) * _ALONG_ONE_AXIS ** len(m) for m, c in size.terms) <= largest:
+    if sum(abs(c) * _ALONG_ONE_AXIS ** _degree(m) for m, c in size.terms) <= largest:
         return True
     return sum(abs(c) * _reach(m, is_counted) for m, c in size.terms) <= largest
 
 
 def _reach(product: Monomial, is_counted: Callable[[Monomial], bool]) -> int:
-    reach: int = _ALONG_ONE_AXIS ** len(product)
+    reach: int = _ALONG_ONE_AXIS ** _degree(product)
     return _OF_ONE_TENSOR if reach > _OF_ONE_TENSOR and is_counted(product) else reach
+
+
+def _degree(product: Monomial) -> int:
+    """How many sizes are multiplied, in what a floor is of, too."""
+    return sum(max(_degree(m) for m, _ in n.size.terms) if isinstance(n, Floor) else 1 for n in product)

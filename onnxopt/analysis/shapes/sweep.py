@@ -19,7 +19,7 @@ import numpy as np
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
-from onnxopt.analysis.shapes.operators import RULES
+from onnxopt.analysis.shapes.operators import RULES, least_read
 from onnxopt.analysis.shapes.quantized import typed
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
 from onnxopt.analysis.symbolic import Expr, Monomial, Size, symbol
@@ -45,6 +45,7 @@ class ShapeData:
 
     dims: dict[Value, Dims] = field(default_factory=dict)
     contents: dict[Value, Array] = field(default_factory=dict)
+    least: dict[str, int] = field(default_factory=dict)  # what symbols are at least, where the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # the symbols of their dims, by each of them
 
@@ -88,6 +89,9 @@ class ShapeData:
 
     def sweep(self, graph: Graph) -> Iterator[Node]:
         """Visits the nodes of `graph` in order; yields each when what it makes is known."""
+        if graph is graph.model.graph:  # a body may not run
+            for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
+                self.least[name] = max(size, self.least.get(name, 0))
         for node in graph:
             self._visit(node)
             yield node
