@@ -41,7 +41,10 @@ class ShapeArithmetic(ModelPass):
     def run(self, model: Model, ctx: PassContext) -> None:
         scopes = [g for g in model.open_scopes() if not g.root.is_function]
         if not any(g.by_op.get(op) for g in scopes for op in ("Shape", "Size", *ELSEWHERE)):
-            return  # inference knows all shapes that are known, and folding does what is computed from numbers
+            if any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.inputs):
+                types.update(model)
+            if not model.is_vague:
+                return  # what is computed from numbers alone, constant folding does
         if not model.graph.skipped:
             _run_graph(model.graph, ShapeData(), {}, ctx)
 
