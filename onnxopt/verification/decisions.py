@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.dependence import changing
+
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -111,16 +113,6 @@ def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _depending_on_inputs(graph: GraphProto) -> set[str]:
-    """Values that feeds can change; a condition that is constant takes one branch by right."""
-    found = {i.name for i in graph.input}
-    for node in graph.node:
-        reads = {*node.input, *(n for a in node.attribute for n in _captured(a.g))}
-        if not found.isdisjoint(reads):
-            found.update(node.output)
-    return found
-
-
 def _captured(body: GraphProto) -> set[str]:
     """Every name that a body reads, its own included: an estimate from above."""
     found: set[str] = {o.name for o in body.output}
@@ -132,8 +124,9 @@ def _captured(body: GraphProto) -> set[str]:
 
 
 def conditions(graph: GraphProto) -> list[str]:
-    """Values that decide an If of the main graph and are no outputs."""
+    """Values that decide an If of the main graph and are no outputs. What no feed changes takes one branch by right."""
     outputs = {o.name for o in graph.output}
     produced = {o for n in graph.node for o in n.output}
     deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    return sorted((deciding - outputs) & produced & _depending_on_inputs(graph))
+    changed = changing(graph, lambda n: {*n.input, *(name for a in n.attribute for name in _captured(a.g))})
+    return sorted((deciding - outputs) & produced & changed)

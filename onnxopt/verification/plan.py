@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
 from onnxopt.verification.decisions import conditions, decides, operator_names
+from onnxopt.verification.dependence import is_fixed
 from onnxopt.verification.hints import baked, batches, compared, sums
 from onnxopt.verification.windows import WINDOWS, windowed
 
@@ -191,11 +192,6 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     return plan
 
 
-def _is_fixed(dim: Any) -> bool:
-    """Is it a number? Some exporters write -1 for any."""
-    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
-
-
 def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
     from onnx import TensorProto, helper
 
@@ -209,7 +205,7 @@ def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
         return InputSpec(name, "", why=f"input `{name}` is a {which or 'value of unknown type'}")
     tensor = kind.tensor_type
     shape: tuple[int | str, ...] = tuple(
-        d.dim_value if _is_fixed(d) else d.dim_param or f"{name}[{i}]" for i, d in enumerate(tensor.shape.dim)
+        d.dim_value if is_fixed(d) else d.dim_param or f"{name}[{i}]" for i, d in enumerate(tensor.shape.dim)
     )
     if not tensor.HasField("shape"):
         shape = (f"{name}[0]", f"{name}[1]")

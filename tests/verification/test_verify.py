@@ -235,6 +235,36 @@ def test_a_branch_that_cannot_be_compared_is_inconclusive(tmp_path: Path) -> Non
     assert "then branch on `c` was never taken" in v.message
 
 
+BOUNDED = """<int64 limit = {5000}, int64[1] three = {3}, int64[1] zero = {0}, int64[1] four = {4}>
+    { DECIDES c = Greater (s, limit)
+    y = If (c) <then_branch = t () => (float[M] p) { r = Reshape (x, three) MORE p = Neg (READ) },
+                else_branch = e () => (float[M] q) { q = Relu (x) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("size", "decides", "status"),
+    [
+        ("4", "n = Shape (x) s = Squeeze (n, zero)", "equal"),
+        ("N", "n = Shape (x) m = Concat <axis = 0> (n, four) s = Size (m)", "equal"),
+        ("N", "n = Shape (x) s = Squeeze (n, zero)", "inconclusive"),
+        ("4", "n = NonZero (x) m = Shape (n) s = ReduceSum <keepdims = 0> (m)", "inconclusive"),
+        (
+            "4",
+            "a = Abs (x) b = ReduceMax (a) k = Cast <to = 7> (b) t = Slice (x, zero, k) "
+            "m = Shape (t) s = Squeeze (m, zero)",
+            "inconclusive",
+        ),
+    ],
+)
+def test_a_branch_that_no_input_takes_needs_no_evidence(tmp_path: Path, size: str, decides: str, status: str) -> None:
+    """What only fixed sizes decide, or the rank, takes one branch by right."""
+    text = model(BOUNDED.replace("DECIDES", decides), f"(float[{size}] x) => (float[M] y)")
+    one, other = (
+        text.replace("MORE", more).replace("READ", read) for more, read in (("", "r"), ("i = Identity (r)", "i"))
+    )
+    assert judge(tmp_path, one, other).status == status
+
+
 def test_a_model_that_is_random_is_verified_in_pieces(tmp_path: Path) -> None:
     text = model("{ r = RandomNormalLike (x) y = Add (x, r) }")
     assert judge(tmp_path, text, text).status == "verified in pieces", "what it draws is fed"
