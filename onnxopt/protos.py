@@ -220,11 +220,12 @@ def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None
     tensor = value_type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
-    sizes = [d.dim_value for d in tensor.shape.dim]
-    if all(size > 0 for size in sizes):
+    given = tensor.shape.dim[:]
+    sizes = [d.dim_value for d in given]
+    if not sizes or min(sizes) > 0:
         return tensor.elem_type, tuple(sizes)
     dims: list[int | str | None] = []
-    for d, size in zip(tensor.shape.dim, sizes):
+    for d, size in zip(given, sizes):
         if size > 0:
             dims.append(size)
         else:

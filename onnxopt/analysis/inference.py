@@ -97,13 +97,15 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
             target.initializer.add(name=value.name, data_type=data_type, dims=dims)
     opaque: dict[str, Value] = {}
     followed: set[str] = set()
+    schemas = {op: find_schema(op, graph.opset(op.rpartition("::")[0])) for op in graph.by_op}
     for node in nodes:
-        schema = find_schema(node.op, graph.opset(node.domain))
+        op = node.op
+        schema = schemas[op]
         if schema is None:
             opaque.update((v.name, v) for v in node.outputs if v is not None)
-            if node.op in called:
+            if op in called:
                 followed.update(v.name for v in node.outputs if v is not None)
-        elif node.domain == "ai.onnx.ml":
+        elif op.startswith("ai.onnx.ml::"):
             target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, nodes))
     unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 from typing import Final
@@ -26,13 +25,28 @@ class TooComplex(ArithmeticError):
 Monomial = tuple[str, ...]  # its symbols, sorted; () is the number one
 
 
-@dataclass(frozen=True)
 class Expr:
-    """A polynomial with at least one symbol: ((monomial, coefficient ≠ 0), …), sorted. Constants are plain ints."""
+    """A polynomial with at least one symbol: ((monomial, coefficient ≠ 0), …), sorted. Constants are plain ints.
 
-    terms: tuple[tuple[Monomial, int], ...]
+    Never changed. Sizes are compared, and looked up, for each dim of each value: the hash is made once.
+    """
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Expr({self})"
 
     def __add__(self, other: Size) -> Size:
+        if other == 0:
+            return self
         return _normal([*self.terms, *_terms(other)])
 
     __radd__ = __add__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
+Type = tuple[int, tuple[int, ...]]
 _MANY: Final = 100  # readers, each of which may ask for all
+
+
+@lru_cache(1 << 10)
+def _shared(data_type: int, dims: tuple[int, ...]) -> Type:
+    """One object for what is of one type: a network has few."""
+    return data_type, dims
 
 
 class Value:
@@ -32,6 +40,7 @@ class Value:
     __slots__ = (
         "_array",
         "_digest",
+        "_type",
         "constant",
         "dtype",
         "graph",
@@ -58,6 +67,7 @@ class Value:
         self.tensor: TensorProto | None = None
         self._array: Array | None = None
         self._digest: bytes | None = None
+        self._type: Type | None = None
         self.unasked = False  # made by a pass: what is known of the inputs says its type, once somebody asks
         self.dtype = 0
         self.shape: Shape | None = None
@@ -100,7 +110,7 @@ class Value:
 
     @array.setter
     def array(self, array: Array | None) -> None:
-        self._array, self._digest = array, None
+        self._array, self._digest, self._type = array, None, None
 
     def digest(self) -> bytes:
         """A hash of the constant's bytes, made on first use. Not for strings, of which an array holds the addresses."""
@@ -111,11 +121,14 @@ class Value:
             self._digest = hashlib.sha256(flat.view(np.uint8).data).digest()
         return self._digest
 
-    def constant_type(self) -> tuple[int, tuple[int, ...]]:
-        """(element type, dims) of a constant, without decoding its data."""
-        if self.tensor is not None:
-            return self.tensor.data_type, tuple(self.tensor.dims[:])
-        return element_type(self.array), self.array.shape
+    def constant_type(self) -> Type:
+        """(element type, dims) of a constant, without decoding its data. Read on first use: many rules ask."""
+        if self._type is None:
+            if self.tensor is not None:
+                self._type = _shared(self.tensor.data_type, tuple(self.tensor.dims[:]))
+            else:
+                self._type = _shared(element_type(self.array), self.array.shape)
+        return self._type
 
     def rename(self, name: str) -> None:
         """Be called `name`, which must be free, wherever the value is made and read."""

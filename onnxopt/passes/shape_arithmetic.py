@@ -55,11 +55,12 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         for body in node.bodies.values():
             if not body.skipped:
                 _run_graph(body, data, ChainMap({}, seen), ctx)  # what a body makes is not seen outside
-        if node.op == "Reshape":
+        op = node.op
+        if op == "Reshape":
             _reshape(node, data, ctx)
-        elif node.op == "Expand":
+        elif op == "Expand":
             _expand(node, data, ctx)
-        elif node.op == "Slice":
+        elif op == "Slice":
             _slice(node, data, ctx)
         for value in node.outputs:
             if value is not None and not _share(node, value, data, seen, ctx):
@@ -72,7 +73,7 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:
     """Readers of integers that are known read a constant, or the first value that holds the same."""
     content = data.contents.get(value)
-    dtype = types.dtype(value)
+    dtype = value.dtype or types.dtype(value)
     if content is None or value.constant or dtype not in _INTEGERS or not value.users:
         return False
     elements = content.reshape(-1).tolist()

@@ -62,7 +62,9 @@ class GraphInterpreter(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in graph:
-            m = Match(Bindings(covered=[(node, Call((node.op,), (), shared=True))]), node)
+            bindings = Bindings()
+            bindings.covered.append((node, Call((node.op,), (), shared=True)))
+            m = Match(bindings, node)
             token = _MATCH.set(m)
             try:
                 result = self.call_operator(node, tuple(node.inputs))

@@ -7,7 +7,6 @@ deserve a reason: inner nodes used elsewhere, operands that are not constant, li
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,21 +20,24 @@ from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.pattern import About, Call, Const, Literal, Pattern, Var
 
 
-@dataclass(slots=True)
 class Bindings:
     """What a successful match bound: values by name, nodes by name, and every node it covers (anchor first)."""
 
-    values: dict[str, Value | None] = field(default_factory=dict)
-    constants: dict[str, None] = field(default_factory=dict)  # which of `values` the pattern wants to be constant
-    nodes: dict[str, Node] = field(default_factory=dict)
-    covered: list[tuple[Node, Call]] = field(default_factory=list)
-    literals: list[tuple[Node, Value]] = field(default_factory=list)
-    roots: tuple[Node, ...] = ()  # of a pattern with several: their results may be used elsewhere
+    __slots__ = ("constants", "covered", "literals", "nodes", "roots", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value | None] = {}
+        self.constants: dict[str, None] = {}  # which of `values` the pattern wants to be constant
+        self.nodes: dict[str, Node] = {}
+        self.covered: list[tuple[Node, Call]] = []
+        self.literals: list[tuple[Node, Value]] = []
+        self.roots: tuple[Node, ...] = ()  # of a pattern with several: their results may be used elsewhere
 
     def copy(self) -> Bindings:
-        return Bindings(
-            dict(self.values), dict(self.constants), dict(self.nodes), list(self.covered), list(self.literals)
-        )
+        made = Bindings()
+        made.values, made.constants, made.nodes = dict(self.values), dict(self.constants), dict(self.nodes)
+        made.covered, made.literals = list(self.covered), list(self.literals)
+        return made
 
 
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
@@ -105,9 +107,11 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     if p.name is not None and p.name in b.nodes:
         return b.nodes[p.name] is node
     inputs, patterns = node.inputs, p.inputs
-    if len(inputs) < len(patterns):
+    count, wanted = len(inputs), len(patterns)
+    if count < wanted:
         inputs = operands(node)
-    if len(inputs) > len(patterns) and not p.variadic:
+        count = len(inputs)
+    if count > wanted and not p.variadic:
         return False
     for name, expected in p.attributes:
         if not attribute_fits(expected, node.attr(name)):
@@ -117,7 +121,6 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     b.covered.append((node, p))
     if p.name is not None:
         b.nodes[p.name] = node
-    count = len(inputs)
     for i, q in enumerate(patterns):
         if not _match_value(q, inputs[i] if i < count else None, node, b):
             return False

@@ -25,15 +25,21 @@ def broadcast(shapes: list[Dims]) -> Found:
     rank = max(map(len, shapes))
     if all(s == shapes[0] or not s for s in shapes) and shapes[0]:
         return shapes[0]
-    result: list[Size | None] = []
-    for i in range(rank):
-        sizes = {s[i - rank + len(s)] for s in shapes if i - rank + len(s) >= 0} - {1}
-        if len(sizes) > 1:
-            sizes -= {d for d in sizes if any(is_least(d, of) for of in sizes)}
-        numbers = [d for d in sizes if isinstance(d, int)]
-        # A symbol beside a number other than one is either one or that number.
-        result.append(numbers[0] if numbers else next(iter(sizes), 1) if len(sizes) <= 1 else None)
-    return tuple(result)
+    return tuple([_common([s[i] for s in shapes if len(s) >= -i]) for i in range(-rank, 0)])
+
+
+def _common(sizes: list[Size]) -> Size | None:
+    """A symbol beside a number other than one is either one or that number."""
+    found: Size | None = 1
+    for d in sizes:
+        if isinstance(d, int):
+            if d != 1:
+                return d
+        elif isinstance(found, int):
+            found = d
+        elif found is not None and d != found and not is_least(d, found):
+            found = d if is_least(found, d) else None
+    return found
 
 
 def product(sizes: Any) -> Size:

@@ -92,23 +92,24 @@ class ShapeData:
         if graph is graph.model.graph:  # a body may not run
             for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
                 self.least[name] = max(size, self.least.get(name, 0))
+        in_function = graph.root.is_function
         for node in graph:
-            self._visit(node)
+            if not (in_function and node.has_references):
+                self._visit(node)
             yield node
 
     def _visit(self, node: Node) -> None:
-        if node.has_references:
-            return
-        rule = RULES.get(node.op)
+        op, outputs = node.op, node.outputs
+        rule = RULES.get(op)
         if rule is not None and not (node.domain and _is_function(node)):
             self._learn_all(node, self._ask(rule, node) or [])
-        if node.op == "Split":
+        if op == "Split":
             held = self._ask(parts, node) or ()
-            self.contents.update((v, p) for v, p in zip(node.outputs, held) if v is not None)
-        if len(node.outputs) != 1 or node.outputs[0] is None:
+            self.contents.update((v, p) for v, p in zip(outputs, held) if v is not None)
+        if len(outputs) != 1 or outputs[0] is None:
             return
-        self._visit_shape(node, node.outputs[0])
-        self._visit_data(node, node.outputs[0])
+        self._visit_shape(node, op, outputs[0])
+        self._visit_data(node, op, outputs[0])
 
     def _ask(self, rule: Callable[[ShapeData, Node], T | None], node: Node) -> T | None:
         try:
@@ -124,17 +125,17 @@ class ShapeData:
                 if like is not None:
                     v.dtype = types.dtype(like)  # inference knows nothing of it
 
-    def _visit_shape(self, node: Node, value: Value) -> None:
-        rule = SHAPES.get(node.op)
-        if rule is None and node.op in ELEMENTWISE:
+    def _visit_shape(self, node: Node, op: str, value: Value) -> None:
+        rule = SHAPES.get(op)
+        if rule is None and op in ELEMENTWISE:
             rule = _like_inputs
         dims = self._ask(rule, node) if rule is not None else None
         if dims is not None:
             self._learn(value, dims)
 
-    def _visit_data(self, node: Node, value: Value) -> None:
-        data = CONTENTS.get(node.op)
-        if data is not None and (node.op == "Shape" or types.dtype(value) in CARRIED):
+    def _visit_data(self, node: Node, op: str, value: Value) -> None:
+        data = CONTENTS.get(op)
+        if data is not None and (op == "Shape" or types.dtype(value) in CARRIED):
             content = self._ask(data, node)
             if content is not None and content.size <= SMALL:
                 self.contents[value] = content
@@ -142,12 +143,13 @@ class ShapeData:
     def _learn(self, value: Value, dims: Found) -> None:
         """What was found out, where inference does not know a number; it becomes a fact of the value."""
         known = types.shape(value)
-        if known is not None and known == dims:  # numbers, all of them
-            self._keep(value, self._sizes(known))
-            return
         sizes = [d for d in dims if d is not None]
-        if len(sizes) == len(dims) and known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
-            self._keep(value, tuple(sizes))  # as it was found before
+        if len(sizes) == len(dims):
+            if known == tuple([d if isinstance(d, int) else d.name for d in sizes]):
+                self._keep(value, tuple(sizes))  # as it was found before
+                return
+        elif known is not None and known == dims:
+            self._keep(value, self._sizes(known))
             return
         if known is not None and len(known) != len(dims):
             return
