@@ -25,14 +25,20 @@ _DATA_UP_TO: Final = 4096
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 
 
-def infer_skeleton(proto: ModelProto, model: Model) -> ModelProto | None:
-    """What onnx says of it. The values of shapes are not followed, `analysis.shapes` does that: onnx takes them through
-    Casts that change them, a matrix for a vector, and dies of steps that are as large as integers get."""
+def infer_nodes(model: Model, nodes: Collection[Node]) -> ModelProto | None:
+    """What onnx says of a skeleton of these. The values of shapes are not followed, `analysis.shapes` does that: onnx
+    takes them through Casts that change them, a matrix for a vector, and dies of steps that are as large as integers
+    get."""
+    proto = skeleton(model, nodes)
     try:
-        inferred = shape_inference.infer_shapes(proto)
+        given = proto.SerializeToString()
+        del proto  # onnx makes two more of it, which is where memory is highest
+        inferred = shape_inference.infer_shapes(given)
         while depends(model) and (wrong := {n.output[0] for n in contradicted(inferred.graph)}):
+            proto = ModelProto.FromString(given)
             hide(proto.graph, wrong)
-            inferred = shape_inference.infer_shapes(proto)
+            given = proto.SerializeToString()
+            inferred = shape_inference.infer_shapes(given)
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None
     return inferred if believed(model, inferred.graph) else None
@@ -108,8 +114,11 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         elif op.startswith("ai.onnx.ml::"):
             target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, nodes))
+    if any(len(node.proto.metadata_props) for node in nodes):
+        for copy in target.node[:]:  # torch's exporter writes there where a node comes from, ten times its size
+            copy.ClearField("metadata_props")
     unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)
-    for node, copy in zip(nodes, target.node):
+    for node, copy in zip(nodes, target.node) if graph.owners else ():
         if node.bodies:
             forget_claims(copy, graph, called)
             for (loop, i), name in zip(carried(copy), unused):

@@ -17,7 +17,7 @@ from typing import Final
 
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
-from onnxopt.analysis.inference import infer_skeleton, skeleton
+from onnxopt.analysis.inference import infer_nodes, skeleton
 from onnxopt.analysis.local import infer_made
 from onnxopt.graph.dim_names import as_symbol, as_written, rename_dims
 from onnxopt.graph.graph import Graph
@@ -130,10 +130,9 @@ def infer(model: Model) -> None:
     model.inferred_clock = model.clock
     if not part:
         return
-    proto = skeleton(model, part)
-    inferred = infer_skeleton(proto, model)
+    inferred = infer_nodes(model, part)
     if inferred is None:
-        _read_infos(model.graph, [*proto.graph.input], set())
+        _read_infos(model.graph, [*skeleton(model, ()).graph.input], set())
         return
     given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
     own = {as_symbol(name) for name in given if name}
@@ -178,7 +177,7 @@ def other_types(model: Model) -> dict[str, TypeProto]:
     """Types of the values of the main graph that are no tensors, by name: no facts of ours hold them."""
     known = model.analyses.get(_OTHER)
     if not isinstance(known, dict):
-        inferred = infer_skeleton(skeleton(model, list(model.graph)), model)
+        inferred = infer_nodes(model, list(model.graph))
         infos = (*inferred.graph.value_info, *inferred.graph.output) if inferred is not None else ()
         known = {i.name: i.type for i in infos if i.type.WhichOneof("value") not in (None, "tensor_type")}
         for kind in known.values():

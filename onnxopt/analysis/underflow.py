@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
     """
     if not each and not is_small(narrow):
         return False
-    tiny, eps = float(np.finfo(narrow.dtype).tiny), float(np.finfo(narrow.dtype).eps)
+    tiny, eps = _tiny(narrow.dtype), float(np.finfo(narrow.dtype).eps)
     small = np.abs(narrow) < tiny
     exact = np.abs(np.asarray(wide, np.float64)[small])
     off = np.abs(exact - np.abs(narrow[small]).astype(np.float64))
@@ -32,8 +33,14 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
 
 def is_small(array: Array) -> bool:
     """Is there no normal number, infinity or NaN among its floats?"""
-    tiny = float(np.finfo(array.dtype).tiny)
+    tiny = _tiny(array.dtype)
     return not _largest(array.flat[:_FIRST]) >= tiny and _largest(array) < tiny
+
+
+@cache
+def _tiny(dtype: np.dtype[Any]) -> float:
+    """The smallest normal number, which numpy looks into each time."""
+    return float(np.finfo(dtype).tiny)
 
 
 def _largest(array: Array) -> float:

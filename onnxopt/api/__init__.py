@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from onnxopt.api.counting import stats
 from onnxopt.api.files import optimize_file
-from onnxopt.api.models import optimize, optimize_model
 from onnxopt.api.options import OptimizeOptions
 from onnxopt.api.results import DifferentResult, Report, Result, RolledBack
 from onnxopt.io import load, save
@@ -12,6 +10,8 @@ from onnxopt.lazy import lazy, listing
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
+    from onnxopt.api.counting import stats
+    from onnxopt.api.models import optimize, optimize_model
     from onnxopt.verification import verify
 
 __all__ = [
@@ -32,4 +32,7 @@ __all__ = [
 ]
 
 __dir__ = listing(__name__)
-__getattr__ = lazy("onnxopt.verification", {"files": ("verify",)})
+__getattr__ = lazy(
+    "onnxopt",
+    {"api.counting": ("stats",), "api.models": ("optimize", "optimize_model"), "verification.files": ("verify",)},
+)

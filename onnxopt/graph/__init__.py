@@ -1,6 +1,7 @@
 """The in-memory graph: slim, and backed by the protobuf it came from."""
 
-from onnxopt.graph.check import check_model
+from typing import TYPE_CHECKING
+
 from onnxopt.graph.domains import declare_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
@@ -9,6 +10,10 @@ from onnxopt.graph.reader import read_model
 from onnxopt.graph.specialise import specialise
 from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.graph.writer import write_model
+from onnxopt.lazy import lazy, listing
+
+if TYPE_CHECKING:
+    from onnxopt.graph.check import check_model
 
 __all__ = [
     "UNKNOWN",
@@ -24,3 +29,6 @@ __all__ = [
     "specialise",
     "write_model",
 ]
+
+__dir__ = listing(__name__)
+__getattr__ = lazy(__name__, {"check": ("check_model",)})

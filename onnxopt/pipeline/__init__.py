@@ -8,7 +8,6 @@ from onnxopt.lazy import lazy, listing
 from onnxopt.pipeline.base import DebugPass, GraphPass, ModelPass, Pass, PassInfo, RewritePass, option
 from onnxopt.pipeline.config import ConfigKey, config_keys, declare_config
 from onnxopt.pipeline.context import PassContext
-from onnxopt.pipeline.decorators import graph_pass, model_pass
 from onnxopt.pipeline.execute import execute
 from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
@@ -18,6 +17,7 @@ from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 
 if TYPE_CHECKING:
+    from onnxopt.pipeline.decorators import graph_pass, model_pass
     from onnxopt.pipeline.fuse import fuse_partition
     from onnxopt.pipeline.instruments import CheckEach, DumpModels, Journal, PrintIR, Timing, VerifyEach
     from onnxopt.pipeline.interpreter import GraphInterpreter
@@ -86,6 +86,7 @@ __dir__ = listing(__name__)
 __getattr__ = lazy(
     __name__,
     {
+        "decorators": ("graph_pass", "model_pass"),
         "fuse": ("fuse_partition",),
         "interpreter": ("GraphInterpreter",),
         "instruments": ("CheckEach", "DumpModels", "Journal", "PrintIR", "Timing", "VerifyEach"),

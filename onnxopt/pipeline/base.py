@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Model
-from onnxopt.graph.fingerprint import fingerprint
 from onnxopt.record import record
 from onnxopt.rewriting import Driver, Rule, RuleRecord
 
@@ -162,6 +161,8 @@ class DebugPass(Pass):
     kind: ClassVar[str] = "debug"
 
     def run(self, model: Model, ctx: PassContext) -> None:
+        from onnxopt.graph.fingerprint import fingerprint
+
         before = model.version, fingerprint(model)
         self.inspect(model, ctx)
         if (model.version, fingerprint(model)) != before:

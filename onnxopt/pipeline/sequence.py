@@ -53,7 +53,6 @@ class Composite(Pass):
 
 
 @register
-@dataclass(frozen=True)
 class Sequential(Composite):
     """Runs passes in order: those that the context has not disabled and whose level it reaches, or requires."""
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.api import DifferentResult, OptimizeOptions, Report, optimize_file
-from onnxopt.rollback.search import Search
 from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def optimize_or_roll_back(
         )
     except DifferentResult as e:
         if strict:
+            from onnxopt.rollback.search import Search
+
             Search(source, options, verify_options, progress).explain(e)
             raise
         if _unverified(e):
@@ -94,6 +95,8 @@ def roll_back(
     `reproducer`: a folder for the smallest model that shows the first of them. Raises DifferentResult, with nothing
     written, if nothing helps.
     """
+    from onnxopt.rollback.search import Search  # most results are right
+
     work = Search(source, options or OptimizeOptions(), verify_options, progress)
     for _ in range(_MOST):
         if not work.next(error):
