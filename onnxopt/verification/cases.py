@@ -15,9 +15,10 @@ from onnxopt.verification.plan import Plan
 class Recipe:
     """How to make the inputs of one case.
 
-    `values`: ones, zeros, random (normally distributed), uniform or extremes. `size`: of every dynamic dim; `other`:
-    other sizes than before, where the model takes them. `mask`: how masks are filled: ones, right (padding at the end),
-    left, one (a single token). `override`: other values for initializers that are also inputs.
+    `values`: ones, zeros, random (normally distributed), uniform, extremes, or wide and edges (`wide.py`). `size`: of
+    every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
+    right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
+    inputs.
     """
 
     name: str
@@ -32,6 +33,11 @@ class Recipe:
         """Are its values random, and not some that it is named for?"""
         return self.values in ("random", "uniform")
 
+    @property
+    def wide(self) -> bool:
+        """Is it tried, and left out where the original does not take it?"""
+        return self.values in ("wide", "edges")
+
 
 RECIPES: Final = {
     r.name: r
@@ -40,6 +46,8 @@ RECIPES: Final = {
         Recipe("ones", "ones"),
         Recipe("zeros", "zeros"),
         Recipe("extremes", "extremes"),
+        Recipe("wide", "wide"),
+        Recipe("edges", "edges"),
         Recipe("dynamic-1", size=1),
         Recipe("dynamic-2", size=2),
         Recipe("dynamic-3", size=3),
@@ -54,6 +62,8 @@ RECIPES: Final = {
 OWN: Final = (
     Recipe("case 1"),
     Recipe("case 2", "uniform", other=True),
+    Recipe("wide", "wide"),
+    Recipe("edges", "edges"),
     Recipe("other values for overridable initializers", override=True),
 )
 GROUPS: Final = {
@@ -62,6 +72,7 @@ GROUPS: Final = {
     "masks": tuple(name for name, r in RECIPES.items() if r.mask),
 }
 _MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
+_MANY: Final = 16  # of small inputs: numbers enough to meet several edges
 _ATTEMPTS: Final = 12  # to find other sizes
 _LARGER: Final = 16  # times the sizes that the original is known to take
 
@@ -86,6 +97,10 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
         return "the model has no initializers that are also inputs"
     if (recipe.values != "random" or recipe.other) and not plan.inputs:
         return "the model has no inputs"
+    if recipe.wide and not plan.asks_wide(given):
+        return "nothing asks for wide values"
+    if recipe.values == "edges" and not plan.asks_edges(given):
+        return "nothing asks for other wide values"
     if recipe.override or recipe.name == "random" or not plan.gives_all(given):
         return ""
     return "" if recipe == OWN[0] else "all inputs are given"
@@ -116,6 +131,8 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
             yield choice | {s: another[s] for s in batches if choice[s] in (1, base[s])}
         yield base | another
+    if recipe.wide and base is not None and plan.is_small(_MANY):
+        yield dict.fromkeys(plan.symbols, _MANY)
     if recipe.mask and plan.symbols and not plan.windows:
         yield from plan.size_choices((_MASKED_LENGTH,))
     if base is not None:

@@ -11,6 +11,7 @@ from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.run import is_starved, reason
+from onnxopt.verification.wide import MODES as WIDE
 from onnxopt.worker.service import Refused
 
 _SECONDS: Final = 10.0
@@ -51,7 +52,7 @@ def feed(
     large = 0  # the least bytes that were too many
     maker = InputMaker(plan, data.inputs, seed)
     bound = bound_dims(plan, data.inputs)
-    modes = MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
+    modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
     tried: list[dict[str, int]] = []
     for choice in choices:
         dims = choice | bound

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from onnxopt.record import record
 from onnxopt.verification.cases import Recipe
 from onnxopt.verification.plan import InputSpec, Plan
+from onnxopt.verification.wide import covering, wide
 
 # What integers may be, tried in this order until the original runs.
 MODES: Final = ("bounded", "binary", "zeros", "ones")
@@ -39,7 +40,7 @@ class InputMaker:
 
     def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded") -> Case:
         """A named case. `mode` other than bounded: what integers are, whatever the case is called."""
-        rng = np.random.default_rng([self.seed, int(recipe.values == "uniform")])
+        rng = np.random.default_rng([self.seed, _STREAMS.get(recipe.values, 0)])
         case = Case(recipe.name, dims)
         for i in self.plan.inputs:
             if i.name in self.given:
@@ -48,6 +49,8 @@ class InputMaker:
             if i.why:
                 raise Unsupported(i.why)
             shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
+            if rows := [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]:
+                i = replace(i, bound=min([*rows, *([i.bound] if i.bound else [])]))
             values = [_filled(i, shape, rng, recipe, mode) for _ in range(2 if i.sequence else 1)]
             case.feeds[i.name] = values if i.sequence else values[0]
         return self.override(case, recipe.name) if recipe.override else case
@@ -71,6 +74,7 @@ class InputMaker:
         return Case(name, case.dims, feeds)
 
 
+_STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3}
 _SHARE: Final = 0.25  # of elements that are what inputs are compared with
 _NO_BOUND: Final = 1 << 31
 _BYTES: Final = {"uint8": (0, 256), "int8": (-128, 128)}  # a picture, or what is quantized: hardly a size or an index
@@ -78,10 +82,12 @@ _BYTES: Final = {"uint8": (0, 256), "int8": (-128, 128)}  # a picture, or what i
 
 def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: int, mode: str) -> Any:
     if i.kind == "string":
-        return rng.choice(np.array(["a", "b", "text"], object), shape)
+        return covering([*i.use.words, "a", "b", "text"], shape, rng)
     if i.kind == "bool":
         return rng.integers(0, 2, shape).astype(bool) if shape else np.array(variant % 2 == 0)
     dtype = _dtype(i.kind)
+    if i.use.mask and mode == "bounded":
+        return _mask(shape, "right" if variant else "ones").astype(dtype)
     if dtype.kind in "iu":
         return _integers(i, shape, rng, variant, mode).astype(dtype)
     if i.kind in ("int4", "uint4"):
@@ -113,6 +119,10 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
 
 def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Recipe, mode: str) -> Any:
     """The tensor of a named case."""
+    if recipe.wide:
+        if i.is_mask or i.kind == "string" or not (i.asks or i.kind.startswith("float")):
+            return _tensor(i, shape, rng, 0, "bounded")
+        return wide(i, shape, rng, int(recipe.values == "edges"), mode, _dtype(i.kind))
     if i.is_mask and (recipe.mask or not recipe.drawn):
         return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
     if recipe.drawn:

@@ -167,8 +167,9 @@ class Judge(Original):
         found.seconds = time.monotonic() - began
         return found, places
 
-    def noise(self, names: Sequence[str]) -> dict[str, float]:
-        """What a change of the last bits of inputs and weights does to the original's outputs, of their range."""
+    def noise(self, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """What a change of the last bits of inputs and weights does to the original's outputs, of their range, by
+        case."""
         from onnxopt.verification.pieces.runner import Failed
 
         if self.streamed or self.planned.random:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from onnxopt.verification.cases import sizes
 from onnxopt.verification.compare import differ, evidence, is_dull
 from onnxopt.verification.datasets import fitted
@@ -114,7 +116,7 @@ class Original:
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         try:
             case, values = feed(
-                self._run_original,
+                self._run_within if request.recipe.wide else self._run_original,
                 plan,
                 request.recipe,
                 request.data,
@@ -179,6 +181,15 @@ class Original:
             self.is_large = True
         return list(self.engine.run(feeds))
 
+    def _run_within(self, feeds: dict[str, Any]) -> list[Any]:
+        """Wide values are to tell more, not to drown everything in what overflows."""
+        if any(_overflows(v) for v in feeds.values()) or not self.kept:  # it is asked for
+            return self._run_original(feeds)
+        values = self._run_original(feeds)
+        if any(map(_overflows, values)) and not any(map(_overflows, next(iter(self.kept.values()))[1])):
+            raise Refused("wide values overflow")
+        return values
+
     def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
         from onnxopt.verification.footprint import least
 
@@ -209,6 +220,10 @@ class Original:
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
         return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
+
+
+def _overflows(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all()
 
 
 def _may_be_large(path: Path, memory: int) -> bool:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
 from onnxopt.verification.decisions import conditions, decides, operator_names
 from onnxopt.verification.dependence import is_fixed
+from onnxopt.verification.edges import CUTTING
 from onnxopt.verification.hints import baked, batches, compared, sums
+from onnxopt.verification.uses import INDEX, Use, uses
 from onnxopt.verification.windows import WINDOWS, windowed
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+    from onnx import ModelProto, TensorProto, TypeProto
 
 RANDOM: Final = frozenset((
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
@@ -33,11 +35,12 @@ _LONG: Final = (512, 1600, 5200)  # windows over raw audio
 _NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, and integers of 4
 _FITTING: Final = 6  # different sizes of what is given
 _COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
-# Operators that hand integers on unchanged, as far as bounds are concerned.
-_CARRIES: Final = frozenset((
-    "Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Flatten", "Slice", "Expand", "Concat",
-    "Tile",
-))  # fmt: skip
+_SMALL: Final = 1 << 12  # elements of all inputs
+
+
+_NO_USE: Final = Use(INDEX, rows=(1,))
+_FLOATS: Final = frozenset(("float16", "float32", "float64"))
+_INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (16, 32, 64))
 
 
 @record(frozen=True)
@@ -52,15 +55,23 @@ class InputSpec:
     shape: tuple[int | str, ...] = ()
     sequence: bool = False
     bound: int | None = None  # integers stay below: they index a table of that size
+    use: Use = _NO_USE
     compared: tuple[int, ...] = ()  # integers that decide something: what takes one branch, then another
     why: str = ""
 
     @property
+    def asks(self) -> bool:
+        """Is there something that only wide values tell?"""
+        if not self.use.asks or self.is_mask or self.kind in ("bool", ""):
+            return False
+        return self.kind in _INTEGERS or any(e != 0 for e in self.use.edges) or bool(self.use.words)
+
+    @property
     def is_mask(self) -> bool:
-        """Does it look like a mask: called so, or a matrix of booleans?"""
+        """Does it look like a mask: called so, used so, or a matrix of booleans?"""
         if self.kind in ("", "string") or self.sequence or not self.shape:
             return False
-        return "mask" in self.name.lower() or (self.kind == "bool" and len(self.shape) > 1)
+        return self.use.mask or "mask" in self.name.lower() or (self.kind == "bool" and len(self.shape) > 1)
 
 
 @record
@@ -75,6 +86,7 @@ class Plan:
     random: bool = False
     stateful: bool = False
     narrow: bool = False  # is there an input or output of a type that numpy does not have?
+    cuts: bool = False  # is there an operator that looks the same until values are large?
     decides: bool = False  # does an operator inside turn floats into what jumps?
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
@@ -94,6 +106,17 @@ class Plan:
 
     def gives_all(self, given: Collection[str]) -> bool:
         return bool(self.inputs) and all(i.name in given for i in self.inputs)
+
+    def asks_wide(self, given: Collection[str]) -> bool:
+        return any(i.asks or (self.cuts and i.kind in _FLOATS) for i in self.inputs if i.name not in given)
+
+    def asks_edges(self, given: Collection[str]) -> bool:
+        return any(i.asks and (i.kind in _FLOATS or set(i.shape) <= {1}) for i in self.inputs if i.name not in given)
+
+    def is_small(self, size: int) -> bool:
+        """Are inputs few numbers, where all dynamic dims have this size?"""
+        shapes = ([size if isinstance(d, str) else d for d in i.shape] for i in self.inputs)
+        return not self.windows and sum(map(math.prod, shapes)) <= _SMALL
 
     def give(self, shapes: dict[str, tuple[int, ...]], dims: dict[str, int]) -> Plan:
         """The plan where these inputs are given, and say that dims have these sizes: the others are to fit them."""
@@ -166,9 +189,9 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
 
     graph = proto.graph
     initializers = {t.name: t for t in graph.initializer}
-    bounds = integer_bounds(graph)
+    found = uses(graph)
     plan = Plan(names=[i.name for i in graph.input])
-    plan.inputs = [_spec(i.name, i.type, bounds) for i in graph.input if i.name not in initializers]
+    plan.inputs = [_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers]
     if proto.ir_version >= 4:  # before, every initializer is listed as input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
         plan.overridable = {t.name: (array or numpy_helper.to_array)(t) for t in listed if t.data_location == t.DEFAULT}
@@ -179,6 +202,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.random = bool(ops & RANDOM)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
+    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
     if plan.symbols and not WINDOWS.isdisjoint(ops):
@@ -192,15 +216,15 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     return plan
 
 
-def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
+def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
     from onnx import TensorProto, helper
 
     which = kind.WhichOneof("value")
     if which == "sequence_type":
-        inner = _spec(name, kind.sequence_type.elem_type, bounds)
+        inner = _spec(name, kind.sequence_type.elem_type, found)
         return InputSpec(name, inner.kind, inner.shape, True, why=inner.why)
     if which == "optional_type":
-        return _spec(name, kind.optional_type.elem_type, bounds)
+        return _spec(name, kind.optional_type.elem_type, found)
     if which != "tensor_type":
         return InputSpec(name, "", why=f"input `{name}` is a {which or 'value of unknown type'}")
     tensor = kind.tensor_type
@@ -210,40 +234,12 @@ def _spec(name: str, kind: TypeProto, bounds: dict[str, int]) -> InputSpec:
     if not tensor.HasField("shape"):
         shape = (f"{name}[0]", f"{name}[1]")
     if tensor.elem_type == TensorProto.STRING:
-        return InputSpec(name, "string", shape)
+        return InputSpec(name, "string", shape, use=found.get(name, _NO_USE))
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if dtype.kind == "c":
         return InputSpec(name, "", why=f"input `{name}` is complex")
-    return InputSpec(name, dtype.name, shape, bound=bounds.get(name))
-
-
-def integer_bounds(graph: GraphProto) -> dict[str, int]:
-    """For each graph input that indexes a constant table: the number of rows, the smallest if there are several."""
-    sizes = {t.name: tuple(t.dims) for t in graph.initializer}
-    readers: dict[str, list[NodeProto]] = {}
-    for node in graph.node:
-        kind = node.op_type
-        if kind == "Constant":
-            sizes.update((node.output[0], tuple(a.t.dims)) for a in node.attribute if a.name == "value")
-        elif kind in _CARRIES or kind.startswith("Gather"):
-            for name in node.input:
-                readers.setdefault(name, []).append(node)
-    bounds: dict[str, int] = {}
-    for given in graph.input:
-        stack, seen = [given.name], {given.name}
-        while stack:
-            name = stack.pop()
-            for node in readers.get(name, ()):
-                if node.op_type in ("Gather", "GatherElements") and node.input[1] == name and node.input[0] in sizes:
-                    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-                    shape = sizes[node.input[0]]
-                    if -len(shape) <= axis < len(shape):
-                        bounds[given.name] = min(bounds.get(given.name, 1 << 30), shape[axis])
-                elif node.op_type in _CARRIES:
-                    new = [o for o in node.output if o not in seen]
-                    seen.update(new)
-                    stack += new
-    return bounds
+    use = found.get(name, _NO_USE)
+    return InputSpec(name, dtype.name, shape, bound=use.bound, use=use)
 
 
 def _trains(proto: ModelProto) -> bool:

@@ -37,9 +37,11 @@ def conclude(verdict: Verification, records: Sequence[CaseRecord]) -> None:
     verdict.status = DIFFERENT if wrong else EQUAL if verdict.exact else VERIFIED
 
 
-def settle(verdict: Verification, pieces: Pieces, places: list[Place], noise: dict[str, float]) -> None:
-    """What the second look makes of it."""
-    verdict.pieces, verdict.places, verdict.noise = pieces, places, noise
+def settle(
+    verdict: Verification, pieces: Pieces, places: list[Place], noise: Mapping[str, Mapping[str, float]]
+) -> None:
+    """What the second look makes of it; `noise` by case."""
+    verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
     open_ = [o for c in verdict.cases for o in c.outputs if not o.ok]
     if any(getattr(o, "against", "") for o in open_):  # it is not the other file that a given output differs from
         return
@@ -47,9 +49,7 @@ def settle(verdict: Verification, pieces: Pieces, places: list[Place], noise: di
         verdict.status = IN_PIECES
         for o in open_:
             o.ok, o.note = True, f"{o.note}, and no piece does"
-    elif pieces.complete or (
-        not any(_gross(p) for p in places) and all(_is_noise(o, noise) for o in open_) and (open_ or places)
-    ):
+    elif pieces.complete or (not any(_gross(p) for p in places) and _all_noise(verdict, noise) and (open_ or places)):
         verdict.status = WITHIN_NOISE
         for o in open_:
             o.ok, o.note = True, f"{o.note}, and rounding alone does as much"
@@ -61,8 +61,18 @@ def _gross(place: Place) -> bool:
     return place.noise is None or place.record.max_rel > _GROSS * place.noise
 
 
-def _is_noise(o: OutputRecord, noise: Mapping[str, float]) -> bool:
-    return o.max_rel <= noise.get(o.name, 0.0)
+def _all_noise(verdict: Verification, noise: Mapping[str, Mapping[str, float]]) -> bool:
+    """Does rounding alone do as much to each output, in the same case?"""
+    every = [(noise.get(c.name, verdict.noise), o) for c in verdict.cases for o in c.outputs if not o.ok]
+    return all(o.max_rel <= known.get(o.name, 0.0) for known, o in every)
+
+
+def largest(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Of all cases."""
+    found: dict[str, float] = {}
+    for known in noise.values():
+        found.update((name, max(share, found.get(name, 0.0))) for name, share in known.items())
+    return found
 
 
 _OPENED: Final = Opened()

@@ -229,7 +229,7 @@ class Verifier:
         weak: bool,
     ) -> bool:
         """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
-        from onnxopt.verification.verdict import settle
+        from onnxopt.verification.verdict import largest, settle
 
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
@@ -257,7 +257,7 @@ class Verifier:
                 raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {e}") from None
             return False
         if self.options.by_tolerance or failed is not None:
-            verdict.pieces, verdict.places, verdict.noise = pieces, places, noise
+            verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
         else:
             settle(verdict, pieces, places, noise)
         return True

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 _SEEDS: Final = 2  # sets of weights whose last bits are changed, and as many sets of inputs for each
+_TINY: Final = 1e-12  # noise that is none
 _SHOWN: Final = 50  # nodes of a place that are listed
 
 
@@ -133,7 +134,7 @@ class Look:
         inner = dict(walk_bodies(walk, i, j)) if bodies(node) else {}
         wrong = [name for name, w in inner.items() if w.outcome.faults]
         if len(wrong) != 1:
-            return [_place(walk, fault, cases[fault.case], scope)]
+            return [_place(walk, fault, cases, scope)]
         path, found = f"{scope} / {_called(node)} / {wrong[0]}", inner[wrong[0]]
         return [p for f in found.outcome.faults for p in self._places(found, f, cases, path)]
 
@@ -151,24 +152,25 @@ class Look:
                 known.setdefault(name, default)
         return found
 
-    def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, float]:
-        """For each output the largest change, of its range, that the last bits of inputs and weights make."""
+    def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, dict[str, float]]:
+        """In each case and for each output the largest change, of its range, that the last bits of inputs and weights
+        make."""
         feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
         program = self.a.program
         nodes = program.cone(outputs, ())
         types = {name: type_of(value) for name, value in feeds[0].items()}
-        found = {name: Difference() for name in outputs}
+        found = [{name: Difference() for name in outputs} for _ in cases]
         for k in range(_SEEDS):
             rng = np.random.default_rng([self.options.seed, k])
             change = functools.partial(last_bit, rng=rng, dtype=dtype)
             opened = self.a.open(nodes, types, [o for o in outputs if o in program.maker], change)
-            for values, (_, results) in zip(feeds, cases):
+            for values, (_, results), largest in zip(feeds, cases, found):
                 for _ in range(_SEEDS):
                     changed = opened.run({name: last_bit(v, rng, dtype) for name, v in values.items()})
                     for name, before in zip(outputs, results):
                         if name in changed:
-                            found[name] = worst([found[name], difference(before, changed[name])])
-        return {name: d.relative for name, d in found.items()}
+                            largest[name] = worst([largest[name], difference(before, changed[name])])
+        return {case.name: {n: d.relative for n, d in largest.items()} for (case, _), largest in zip(cases, found)}
 
 
 def _fed(runner: Runner, fed: set[str]) -> Runner:
@@ -188,9 +190,13 @@ def _agree(walk: Walk, i: int, j: int) -> bool:
     return len(inner) == 2 and not any(outcome.faults or outcome.unsettled for outcome in inner)
 
 
-def _place(walk: Walk, fault: Fault, case: str, scope: str) -> Place:
-    found = fault.found
+def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
+    found, case = fault.found, fault.case
     noise = walk.noise([fault.value]).get(fault.value)
+    if noise:  # what happens on an edge in one case excuses nothing in another
+        differences = walk.latest[fault.value]
+        case = max(range(len(noise)), key=lambda k: differences[k].relative / max(noise[k].relative, _TINY))
+        found = differences[case]
     how = (
         f"{found.largest:.1%} of its elements differ"
         if found.discrete
@@ -199,16 +205,16 @@ def _place(walk: Walk, fault: Fault, case: str, scope: str) -> Place:
     record = OutputRecord(
         fault.value,
         walk.replay.kind(fault.value),
-        list(np.shape(walk.replay.mine(fault.value)[fault.case])),
+        list(np.shape(walk.replay.mine(fault.value)[case])),
         found.largest,
         found.relative,
         False,
         found.note or how,
     )
-    place = Place(case, fault.value, record, fault.entries, scope=scope)
+    place = Place(cases[case], fault.value, record, fault.entries, scope=scope)
     place.a = [_side(walk.a, i) for i in fault.a[-_SHOWN:]]
     place.b = [_side(walk.b, i) for i in fault.b if not walk.held or not _is_added(walk.b.nodes[i])][-_SHOWN:]
-    place.noise = worst(noise).relative if noise else None
+    place.noise = noise[case].relative if noise else None
     return place
 
 

@@ -1,0 +1,311 @@
+"""What a model does with the numbers of its inputs, and so which of them it may be given.
+
+A number is followed as far as it is known what becomes of it: through what hands it on, and what adds or multiplies a
+constant. What indexes is below the size of what it indexes. What becomes a size stays small. What is only computed with
+and compared may be any number of its type. Where an operator changes what it does is an edge, a bound of a Clip or what
+is compared with: numbers on both sides of it, as they would have to be fed, say more than others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from onnxopt.record import record
+from onnxopt.verification.edges import ML_KEYS, edges
+from onnxopt.verification.operands import AFFINE, FIRST_ONLY, HANDED_ON, INDEXED, SINKS, STANDARD, STOPS, TEXT, known
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto
+
+FREE: Final = ""
+INDEX: Final = "index"
+SIZE: Final = "size"
+_ROLES: Final = (FREE, INDEX, SIZE)
+_MOST: Final = 64  # edges of an input
+_ROOTS: Final = 8  # inputs that one value is followed from
+_ELEMENTS: Final = 64  # of a constant
+_HUGE: Final = 1000.0
+_MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
+_FLOATS: Final = frozenset((1, 10, 11, 16))  # of TensorProto.DataType
+_STRING: Final = 8
+_BOOL: Final = 9
+_READABLE: Final = _FLOATS | {2, 3, 4, 5, 6, 7, _STRING, 12, 13}
+
+
+@record(frozen=True)
+class Use:
+    """Of one input. `role`: the most delicate thing that becomes of integers. `floats`: they are computed with as
+    floats. `mask`: they are multiplied by so much that nothing else counts. `rows`: how many there are of what it
+    indexes, or how a dim of that is called."""
+
+    role: str = FREE
+    floats: bool = False
+    mask: bool = False
+    edges: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
+    rows: tuple[int | str, ...] = ()
+
+    @property
+    def bound(self) -> int | None:
+        return min((r for r in self.rows if isinstance(r, int)), default=None)
+
+    @property
+    def asks(self) -> bool:
+        """Are there numbers, or words, that say more than others do?"""
+        return bool(self.words or self.edges) or self.role != INDEX or not self.rows
+
+
+class _Trace(NamedTuple):
+    """What a value is made of: `roots` (input, factor, term) where it is that input times the factor plus the term;
+    `inputs` all integers that it depends on."""
+
+    roots: tuple[tuple[str, float, float], ...]
+    inputs: frozenset[str] = frozenset()
+    floating: bool = False
+
+
+class _Found:
+    def __init__(self) -> None:
+        self.role = FREE
+        self.floats = False
+        self.mask = False
+        self.edges: dict[float, None] = {}
+        self.words: dict[str, None] = {}
+        self.rows: list[int | str] = []
+
+
+def uses(graph: GraphProto) -> dict[str, Use]:
+    """By input, for those that somebody reads and something is known of."""
+    return _Sweep(graph).uses()
+
+
+class _Sweep:
+    def __init__(self, graph: GraphProto) -> None:
+        self.found: dict[str, _Found] = {}
+        self.shapes = {i.name: _dims(i) for i in graph.input}
+        self.traces: dict[str, _Trace] = {}
+        self.constants: dict[str, TensorProto] = {}
+        self._numbers: dict[str, list[float]] = {}
+        listed = {t.name for t in graph.initializer}
+        for i in graph.input:
+            kind = i.type.tensor_type.elem_type if i.type.HasField("tensor_type") else 0
+            if kind in _READABLE and i.name not in listed:
+                whole = kind not in _FLOATS and kind != _STRING
+                self.traces[i.name] = _Trace(((i.name, 1.0, 0.0),), frozenset((i.name,)) if whole else frozenset())
+                self._of(i.name)
+        self._walk(graph)
+
+    def uses(self) -> dict[str, Use]:
+        return {
+            name: Use(f.role, f.floats, f.mask, tuple(f.edges), tuple(f.words), tuple(dict.fromkeys(f.rows)))
+            for name, f in self.found.items()
+        }
+
+    def _walk(self, graph: GraphProto) -> None:
+        traces = self.traces
+        self.constants.update((t.name, t) for t in graph.initializer)
+        for node in graph.node:
+            kind = node.op_type
+            if kind == "Constant":
+                self.constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+                continue
+            reads = [traces.get(name) for name in node.input]
+            if kind in ("If", "Loop", "Scan"):
+                self._bodies(node, reads)
+            elif any(reads):
+                if (made := self._after(node, reads)) is not None:
+                    traces[node.output[0]] = made
+                    if kind in ("Split", "Unsqueeze"):
+                        traces.update((name, made) for name in node.output)
+            elif kind in HANDED_ON and node.input and node.input[0] in self.constants:
+                self.constants[node.output[0]] = self.constants[node.input[0]]
+
+    def _bodies(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+        """What a loop carries is followed through one trip."""
+        kind = node.op_type
+        if kind == "Loop" and reads and reads[0] is not None:
+            self._sink(reads[0], SIZE)
+        carried = reads[1:] if kind == "Loop" else reads
+        for body in (a.g for a in node.attribute if a.HasField("g")):
+            skipped = 1 if kind == "Loop" else 0
+            for given, trace in zip(body.input[skipped:], carried if kind != "If" else ()):
+                if trace is not None:
+                    self.traces[given.name] = trace
+            self._walk(body)
+            made = body.output[1:] if kind == "Loop" else body.output
+            for name, given in zip(node.output, made):
+                if (trace := self.traces.get(given.name)) is not None:
+                    self.traces[name] = trace
+
+    # -- one node ----------------------------------------------------------------------------------------
+
+    def _after(self, node: NodeProto, reads: Sequence[_Trace | None]) -> _Trace | None:
+        kind = node.op_type
+        if node.domain == "ai.onnx.ml":
+            self._keys(node, reads)
+            return None
+        if node.domain not in STANDARD:
+            for trace in reads:
+                self._sink(trace, SIZE)
+            return None
+        self._edges(node, reads)
+        sinks = SINKS.get(kind, {})
+        data = []
+        for k, trace in enumerate(reads):
+            if trace is None:
+                continue
+            role = sinks.get(k, FREE)
+            if role == FREE and (trace.floating or known(kind)):
+                data.append(trace)
+            else:
+                self._sink(trace, role or SIZE)
+                if role == INDEX:
+                    self._indexed(node, k, trace)
+        if not data or kind in STOPS:
+            return None
+        return self._made(node, reads, data)
+
+    def _made(self, node: NodeProto, reads: Sequence[_Trace | None], data: Sequence[_Trace]) -> _Trace | None:
+        kind = node.op_type
+        inputs = data[0].inputs if len(data) == 1 else frozenset().union(*(t.inputs for t in data))
+        floating = any(t.floating for t in data)
+        if kind == "Cast":
+            to = next((a.i for a in node.attribute if a.name == "to"), 1)
+            if to == _BOOL:
+                return None
+            floating = to in _FLOATS
+            if floating:
+                for name in inputs:
+                    self._of(name).floats = True
+        roots: tuple[tuple[str, float, float], ...] = ()
+        if kind in AFFINE:
+            roots = self._affine(node, reads)
+        elif kind in HANDED_ON:
+            every = data[:1] if kind in FIRST_ONLY else data
+            roots = tuple(dict.fromkeys(r for t in every for r in t.roots))[:_ROOTS]
+        return _Trace(roots, inputs, floating) if roots or inputs else None
+
+    def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> tuple[tuple[str, float, float], ...]:
+        kind = node.op_type
+        if kind == "Neg":
+            return tuple((n, -a, -b) for n, a, b in reads[0].roots) if reads[0] is not None else ()
+        found = []
+        for k, trace in enumerate(reads[:2]):
+            other = self.numbers(node.input[1 - k])[:1] if trace is not None and len(node.input) == 2 else []
+            for name, a, b in trace.roots if trace is not None else ():
+                if kind in ("Add", "Sub"):
+                    c = other[0] if other else 0.0  # what else is added may be anything: nothing, for a guess
+                    sign = -1.0 if kind == "Sub" and k else 1.0
+                    found.append((name, sign * a, sign * b + (-c if kind == "Sub" and not k else c)))
+                elif other and other[0] and kind == "Mul":
+                    if (a, b) in _MASKS and abs(other[0]) >= _HUGE:
+                        self._of(name).mask = True
+                    found.append((name, a * other[0], b * other[0]))
+                elif other and other[0] and kind == "Div" and not k:
+                    found.append((name, a / other[0], b / other[0]))
+        return tuple(found[:_ROOTS])
+
+    def _edges(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+        for k, trace in enumerate(reads):
+            if trace is not None and trace.roots:
+                self._meet(trace, edges(node, k, self.numbers))
+        if node.op_type in TEXT:
+            self._words(node, reads)
+
+    def _meet(self, trace: _Trace, numbers: Iterable[float]) -> None:
+        for number in numbers:
+            for name, a, b in trace.roots:
+                met = self._of(name).edges
+                if len(met) < _MOST and abs(a) > 1e-30:
+                    met[(number - b) / a] = None
+
+    def _keys(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+        """What is looked up in a table of ai.onnx.ml."""
+        numbers: list[float] = []
+        for a in node.attribute:
+            if a.name in ML_KEYS:
+                numbers += [*a.floats, *a.ints, *([a.f] if a.type == a.FLOAT else [a.i] if a.type == a.INT else [])]
+                numbers += _numbers(a.t) if a.type == a.TENSOR else []
+        for trace in reads:
+            if trace is not None:
+                self._meet(trace, dict.fromkeys(numbers))
+        self._words(node, reads)
+
+    def _words(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
+        """Strings that are looked up, left out, compared with or split at."""
+        found = [s for a in node.attribute if a.name in ML_KEYS for s in (*a.strings, *a.t.string_data)]
+        found += [s for name in node.input if name in self.constants for s in self.constants[name].string_data]
+        words = [s.decode(errors="replace") for s in found[:_MOST]]
+        if node.op_type == "StringSplit":
+            mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
+            words += [mark.join("abcd"), mark * 2 + "a"]
+        elif node.op_type == "StringNormalizer":
+            words += [w.swapcase() for w in words]
+        for trace in reads:
+            for name, *_ in trace.roots if trace is not None else ():
+                self._of(name).words.update(dict.fromkeys(words))
+
+    def _indexed(self, node: NodeProto, k: int, trace: _Trace) -> None:
+        """Of what it indexes, each row: the last one too."""
+        at = INDEXED.get((node.op_type, k))
+        shape = self._shape(node.input[0]) if at is not None else ()
+        if at is None or not shape:
+            return
+        axis = next((a.i for a in node.attribute if a.name == at[1]), at[0])
+        rows = shape[axis] if -len(shape) <= axis < len(shape) else 0
+        if isinstance(rows, int) and rows:
+            rows += at[2]
+        for name, a, b in trace.roots:
+            if (a, b) == (1.0, 0.0) and rows:
+                self._of(name).rows.append(rows)
+            elif len(trace.roots) == 1 and isinstance(rows, int) and a == 1.0 and abs(b) < rows:
+                self._of(name).rows.append(rows - int(b))
+
+    # -- what is known -----------------------------------------------------------------------------------
+
+    def _of(self, name: str) -> _Found:
+        found = self.found.get(name)
+        if found is None:
+            found = self.found[name] = _Found()
+        return found
+
+    def _sink(self, trace: _Trace | None, role: str) -> None:
+        for name in trace.inputs if trace is not None else ():
+            found = self._of(name)
+            found.role = max(found.role, role, key=_ROLES.index)
+
+    def _shape(self, name: str) -> Sequence[int | str]:
+        if name in self.constants:
+            return tuple(self.constants[name].dims)
+        return self.shapes.get(name, ())
+
+    def numbers(self, name: str) -> list[float]:
+        """Those of a small constant, each once; none of what is no such."""
+        if name not in self.constants:
+            return []
+        if name not in self._numbers:
+            self._numbers[name] = _numbers(self.constants[name])
+        return self._numbers[name]
+
+
+def _numbers(tensor: TensorProto) -> list[float]:
+    from onnx import numpy_helper
+
+    count = math.prod(tensor.dims)
+    if (
+        not 0 < count <= _ELEMENTS
+        or tensor.data_location != tensor.DEFAULT
+        or tensor.data_type not in _READABLE - {_STRING}
+    ):
+        return []
+    try:
+        return list(dict.fromkeys(float(n) for n in numpy_helper.to_array(tensor).reshape(-1).tolist()))
+    except ValueError:  # it has not the elements that it should have
+        return []
+
+
+def _dims(info: Any) -> Sequence[int | str]:
+    dims = info.type.tensor_type.shape.dim
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]

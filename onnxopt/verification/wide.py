@@ -1,0 +1,112 @@
+"""Numbers that say more than small ones: wide ones of both signs, and those around the edges of what a model does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.uses import INDEX, SIZE
+
+if TYPE_CHECKING:
+    from onnxopt.verification.plan import InputSpec
+
+# How the case `wide` is tried: beyond all edges, then within what is indexed and small where sizes are made of it.
+MODES: Final = ("wide", "near")
+_FACTORS: Final = {"wide": 8.0, "near": 3.0}
+_SHARE: Final = 0.75  # of elements that are near an edge, if there are any
+_FLOATING: Final = 1000  # as floats: large enough for a time step, too small for its sine to be rounding
+_TRIPS: Final = {"wide": 5, "near": 3}
+_BEFORE: Final = -3  # an index that counts from the end
+_LARGE_SIZE: Final = 64
+_FEW: Final = 4096
+_LARGEST: Final = 2**62
+_HALF: Final = {"float16": 4.0}
+
+
+def wide(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str, dtype: Any) -> Any:
+    """Values of this shape for one input. `turn`: of a single number, once above all edges, then below."""
+    if dtype.kind == "f":
+        return _floats(i, shape, rng, turn, mode).astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.asarray(np.clip(_integers(i, shape, rng, turn, mode, limits), limits.min, limits.max)).astype(dtype)
+
+
+def covering(values: Sequence[Any], shape: Sequence[int], rng: np.random.Generator) -> Any:
+    """Each of these values before one comes again, in an order that is random."""
+    found = np.array(values, object if isinstance(values[0], str) else None)
+    count = math.prod(shape)
+    order = np.tile(np.arange(len(found)), (-(-count // len(found)) or 1, 1))
+    return found[rng.permuted(order, axis=1).reshape(-1)[:count]].reshape(shape)
+
+
+def _spread(shape: Sequence[int], rng: np.random.Generator) -> Any:
+    """Uniform between 0 and 1, as evenly as there are numbers: few of them, too, are small and large ones."""
+    count = math.prod(shape)
+    if count > _FEW:
+        return rng.random(shape)
+    return ((rng.permutation(count) + rng.random(count)) / max(count, 1)).reshape(shape)
+
+
+def _floats(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str) -> Any:
+    factor = min(_FACTORS[mode], _HALF.get(i.kind, math.inf))
+    base = rng.standard_normal(shape) * np.where(_spread(shape, rng) < 0.5, factor, 1.0)
+    met = [e for e in i.use.edges if not math.isfinite(e) or abs(e) < _largest(i.kind)]
+    if not met:
+        return base
+    # What is on an edge is moved off it by a last bit, which then explains whatever happens there: a case of its own.
+    around = met if turn else [n for e in met for n in (_BESIDE * e if e else _BESIDE - 1).tolist()]
+    if math.prod(shape) == 1:
+        finite = [n for n in around if math.isfinite(n)] or around
+        return np.full(shape, min(finite) if turn else max(finite))
+    return np.where(_spread(shape, rng) < _SHARE, covering(around, shape, rng), base)
+
+
+_BESIDE: Final = np.array([0.75, 1.25, 2.0])
+
+
+def _largest(kind: str) -> float:
+    return 1e3 if kind == "float16" else 1e30
+
+
+def _integers(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str, limits: Any) -> Any:
+    met = [round(e) for e in i.use.edges if abs(e) < _LARGEST]
+    around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.min <= n <= limits.max})
+    single = math.prod(shape) == 1
+    if i.use.role == SIZE:
+        high = max([_TRIPS[mode], *(n for n in around if n <= _LARGE_SIZE)])
+        return np.full(shape, 0 if turn else high) if single else rng.integers(1, high + 1, shape)
+    if i.use.role == INDEX:
+        return _indices(i, shape, rng, turn, mode, around)
+    most = math.isqrt(limits.max)  # squares are still right
+    most = min(most, _FLOATING) if i.use.floats else most
+    sign = -1 if limits.min else 1
+    if single:
+        beyond = max(map(abs, around), default=min(most, _FLOATING)) // 3 + 1
+        return np.full(shape, min(around, default=0) + sign * beyond if turn else max(around, default=0) + beyond)
+    sizes = np.trunc(np.exp(_spread(shape, rng) * math.log(most + 1)))
+    sizes[sizes == sizes.max(initial=0)] = most
+    return _among(around, np.where(_spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
+
+
+def _among(around: Sequence[int], numbers: Any, rng: np.random.Generator) -> Any:
+    """Half of them replaced by what is near an edge."""
+    chosen = _spread(numbers.shape, rng) < 0.5
+    return np.where(chosen, covering(around, numbers.shape, rng), numbers) if around else numbers
+
+
+def _indices(
+    i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str, around: Sequence[int]
+) -> Any:
+    """Beyond both ends, where an edge says that the model takes care of them; within them in the mode `near`."""
+    rows = i.bound or 2
+    if mode == "near":
+        around = [n for n in around if -rows <= n < rows]
+        low, high = (-rows if any(n < 0 for n in around) else 0), rows - 1
+    else:
+        low, high = min([_BEFORE, *around]), max([rows, *around]) + 1
+    if math.prod(shape) == 1:
+        return np.full(shape, low if turn else high)
+    return _among(around, rng.integers(low, high + 1, shape), rng)
