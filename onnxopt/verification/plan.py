@@ -111,7 +111,8 @@ class Plan:
         return any(i.asks or (self.cuts and i.kind in _FLOATS) for i in self.inputs if i.name not in given)
 
     def asks_edges(self, given: Collection[str]) -> bool:
-        return any(i.asks and (i.kind in _FLOATS or set(i.shape) <= {1}) for i in self.inputs if i.name not in given)
+        asking = (i for i in self.inputs if i.asks and i.name not in given)
+        return any(set(i.shape) <= {1} or (i.kind in _FLOATS and i.use.jumps) for i in asking)
 
     def is_small(self, size: int) -> bool:
         """Are inputs few numbers, where all dynamic dims have this size?"""

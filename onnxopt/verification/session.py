@@ -164,6 +164,12 @@ class Session:
         if result or not self.stepwise:
             self._post_result()
 
+    def without_wide(self) -> bool:
+        """Leave out the cases that are only tried; False where there are none."""
+        kept = [(recipe, read) for recipe, read in self._requests if not recipe.wide]
+        left_out, self._requests = len(self._requests) - len(kept), kept
+        return left_out > 0
+
     # -- what it answers ---------------------------------------------------------------------------------
 
     def opening(self) -> None:
@@ -221,7 +227,7 @@ class Session:
                 cases.append(self.compare(answer, data) if self.is_steady else answer.case)
                 answers.append(answer)
             except Died as e:
-                status = DIFFERENT if e.is_about(self.labels[1]) else UNVERIFIED
+                status = DIFFERENT if e.is_about(self.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
                 cases.append(JudgedCase(recipe.name, {}, status=status, note=str(e)))
                 if e.late:  # it would again, and each time take as long
                     note = "not run: an earlier case did not finish"

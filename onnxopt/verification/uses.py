@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
-from onnxopt.verification.edges import ML_KEYS, edges
+from onnxopt.verification.edges import CUTTING, ML_KEYS, edges
 from onnxopt.verification.operands import AFFINE, FIRST_ONLY, HANDED_ON, INDEXED, SINKS, STANDARD, STOPS, TEXT, known
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FREE: Final = ""
 INDEX: Final = "index"
 SIZE: Final = "size"
-_ROLES: Final = (FREE, INDEX, SIZE)
+UNKNOWN: Final = "unknown"
+_ROLES: Final = (FREE, INDEX, SIZE, UNKNOWN)
 _MOST: Final = 64  # edges of an input
 _ROOTS: Final = 8  # inputs that one value is followed from
 _ELEMENTS: Final = 64  # of a constant
@@ -38,11 +39,12 @@ _READABLE: Final = _FLOATS | {2, 3, 4, 5, 6, 7, _STRING, 12, 13}
 class Use:
     """Of one input. `role`: the most delicate thing that becomes of integers. `floats`: they are computed with as
     floats. `mask`: they are multiplied by so much that nothing else counts. `rows`: how many there are of what it
-    indexes, or how a dim of that is called."""
+    indexes, or how a dim of that is called. `jumps`: what is on an edge is not what it would be beside it."""
 
     role: str = FREE
     floats: bool = False
     mask: bool = False
+    jumps: bool = False
     edges: tuple[float, ...] = ()
     words: tuple[str, ...] = ()
     rows: tuple[int | str, ...] = ()
@@ -53,7 +55,9 @@ class Use:
 
     @property
     def asks(self) -> bool:
-        """Are there numbers, or words, that say more than others do?"""
+        """Are there numbers, or words, that say more than others do, and are safe to try?"""
+        if self.role == UNKNOWN:  # a kernel that nothing is known of may read beyond its memory
+            return False
         return bool(self.words or self.edges) or self.role != INDEX or not self.rows
 
 
@@ -71,6 +75,7 @@ class _Found:
         self.role = FREE
         self.floats = False
         self.mask = False
+        self.jumps = False
         self.edges: dict[float, None] = {}
         self.words: dict[str, None] = {}
         self.rows: list[int | str] = []
@@ -99,7 +104,7 @@ class _Sweep:
 
     def uses(self) -> dict[str, Use]:
         return {
-            name: Use(f.role, f.floats, f.mask, tuple(f.edges), tuple(f.words), tuple(dict.fromkeys(f.rows)))
+            name: Use(f.role, f.floats, f.mask, f.jumps, tuple(f.edges), tuple(f.words), tuple(dict.fromkeys(f.rows)))
             for name, f in self.found.items()
         }
 
@@ -148,7 +153,7 @@ class _Sweep:
             return None
         if node.domain not in STANDARD:
             for trace in reads:
-                self._sink(trace, SIZE)
+                self._sink(trace, UNKNOWN)
             return None
         self._edges(node, reads)
         sinks = SINKS.get(kind, {})
@@ -160,7 +165,7 @@ class _Sweep:
             if role == FREE and (trace.floating or known(kind)):
                 data.append(trace)
             else:
-                self._sink(trace, role or SIZE)
+                self._sink(trace, role or UNKNOWN)
                 if role == INDEX:
                     self._indexed(node, k, trace)
         if not data or kind in STOPS:
@@ -200,7 +205,8 @@ class _Sweep:
                     sign = -1.0 if kind == "Sub" and k else 1.0
                     found.append((name, sign * a, sign * b + (-c if kind == "Sub" and not k else c)))
                 elif other and other[0] and kind == "Mul":
-                    if (a, b) in _MASKS and abs(other[0]) >= _HUGE:
+                    computed = trace is not None and (trace.floating or not trace.inputs)
+                    if computed and (a, b) in _MASKS and abs(other[0]) >= _HUGE:
                         self._of(name).mask = True
                     found.append((name, a * other[0], b * other[0]))
                 elif other and other[0] and kind == "Div" and not k:
@@ -210,16 +216,17 @@ class _Sweep:
     def _edges(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         for k, trace in enumerate(reads):
             if trace is not None and trace.roots:
-                self._meet(trace, edges(node, k, self.numbers))
+                self._meet(trace, edges(node, k, self.numbers), jumps=node.op_type not in CUTTING)
         if node.op_type in TEXT:
             self._words(node, reads)
 
-    def _meet(self, trace: _Trace, numbers: Iterable[float]) -> None:
+    def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True) -> None:
         for number in numbers:
             for name, a, b in trace.roots:
                 met = self._of(name).edges
                 if len(met) < _MOST and abs(a) > 1e-30:
                     met[(number - b) / a] = None
+                    self._of(name).jumps |= jumps
 
     def _keys(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """What is looked up in a table of ai.onnx.ml."""

@@ -124,7 +124,12 @@ class Verifier:
         """The verdict on the submitted result. Never raises for what a runtime does. Others may be submitted after."""
         verdict = into if into is not None else Verification(UNVERIFIED, "")
         try:
-            self._finish(verdict)
+            try:
+                self._finish(verdict)
+            except Died as e:
+                if self.stepwise or e.late or e.is_about(self.labels[1]) or not self._session.without_wide():
+                    raise
+                self._finish(verdict)  # what kills the original is no case
         except Refused as e:
             self._refusal = str(e)
             self._session.drain()
