@@ -41,24 +41,19 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 def expand_of_operand(m: Match, first: Value) -> Value:
     """f(Expand(x, s), y) = f(x, y), f(ConstantOfShape(s, c), y) = f(c, y), where y makes the result as large; and so
     for each operand beside the others."""
-    shapes = [m.shape(v) if v is not None else None for v in m.node.inputs]
-    repeated = False
-    for i, v in enumerate(m.node.inputs):
-        made = v.producer if v is not None else None
-        if made is None or made.op not in ("Expand", "ConstantOfShape") or made.has_references:
-            continue
-        repeated = True
-        x = made.inputs[0] if made.op == "Expand" else None
+    made = [(i, v.producer) for i, v in enumerate(m.node.inputs) if v is not None and v.producer is not None]
+    repeated = [(i, n) for i, n in made if n.op in ("Expand", "ConstantOfShape") and not n.has_references]
+    shapes = [m.shape(v) if v is not None else None for v in m.node.inputs] if repeated else []
+    for i, n in repeated:
+        x = n.inputs[0] if n.op == "Expand" else None
         narrow = m.shape(x) if x is not None else ()
         if broadcast(*shapes[:i], narrow, *shapes[i + 1 :]) == m.shape(m.node.output) is not None:
             break
     else:
         m.require(not repeated, "the result may lose its shape")
         m.skip()
-    if x is None:
-        x = m.const(made.attr("value", np.zeros(1, np.float32)).reshape(()))
-    operands = [*m.node.inputs[:i], x, *m.node.inputs[i + 1 :]]
-    result: Value = getattr(m.op, m.node.op)(*operands, like=m.node)
+    x = x or m.const(n.attr("value", np.zeros(1, np.float32)).reshape(()))
+    result: Value = getattr(m.op, m.node.op)(*m.node.inputs[:i], x, *m.node.inputs[i + 1 :], like=m.node)
     return result
 
 
