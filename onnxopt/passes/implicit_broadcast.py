@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
 from onnxopt.rewriting import Match, one_of, rewrite, var
 
 _BROADCASTING: Final = (
     *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul"),
     *("Or", "Pow", "Sub", "Xor"),
 )
+
+_MOVES: Final = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+_STEPS: Final = 8
+_SMALL: Final = 1 << 20  # bytes of a stored constant that are looked at
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
@@ -37,30 +43,68 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     return tuple(result)
 
 
+def repeated(value: Value | None) -> Array | None:
+    """The one element, without axes, that `value` has nothing but copies of."""
+    for _ in range(_STEPS):
+        if value is None or value.constant:
+            break
+        node = value.producer
+        if node is None or node.has_references:
+            return None
+        if node.op == "ConstantOfShape":
+            fill: Array = node.attr("value", np.zeros(1, np.float32))
+            return fill.reshape(())
+        if node.op not in _MOVES:
+            return None
+        value = node.inputs[0]
+    if value is None or not value.constant:
+        return None
+    data = value.array
+    if not data.size or data.dtype.kind in "OSU":
+        return None
+    first: Array = data[(slice(0, 1),) * data.ndim].reshape(())
+    same = value.is_fill or (data.nbytes <= _SMALL and data.tobytes() == first.tobytes() * data.size)
+    return first if same else None
+
+
+def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:
+    """What broadcasts to `value`, with its shape."""
+    node = value.producer if value is not None else None
+    if node is None or node.has_references:
+        return
+    number = repeated(value)
+    if number is not None:
+        yield (), number
+    if node.op == "Expand" and node.inputs[0] is not None:
+        yield m.shape(node.inputs[0]), node.inputs[0]
+    if node.op == "Gather" and not node.attr("axis", 0):
+        table, index = node.inputs[0], repeated(node.inputs[1])
+        if table is not None and table.constant and index is not None:
+            rows = table.array
+            if rows.ndim and -len(rows) <= index < len(rows):
+                yield rows.shape[1:], rows[int(index)]
+
+
 @rewrite(one_of(*_BROADCASTING, "Where")(var("first"), ..., name="node"))
 def expand_of_operand(m: Match, first: Value) -> Value:
-    """f(Expand(x, s), y) = f(x, y), f(ConstantOfShape(s, c), y) = f(c, y), where y makes the result as large; and so
-    for each operand beside the others."""
-    made = [(i, v.producer) for i, v in enumerate(m.node.inputs) if v is not None and v.producer is not None]
-    repeated = [(i, n) for i, n in made if n.op in ("Expand", "ConstantOfShape") and not n.has_references]
-    shapes = [m.shape(v) if v is not None else None for v in m.node.inputs] if repeated else []
-    for i, n in repeated:
-        x = n.inputs[0] if n.op == "Expand" else None
-        narrow = m.shape(x) if x is not None else ()
-        if broadcast(*shapes[:i], narrow, *shapes[i + 1 :]) == m.shape(m.node.output) is not None:
-            break
-    else:
-        m.require(not repeated, "the result may lose its shape")
-        m.skip()
-    x = x or m.const(n.attr("value", np.zeros(1, np.float32)).reshape(()))
-    result: Value = getattr(m.op, m.node.op)(*m.node.inputs[:i], x, *m.node.inputs[i + 1 :], like=m.node)
+    """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others, and for
+    one number, or row of a table, that is repeated."""
+    given = m.node.inputs
+    found = [(i, dims, x) for i, v in enumerate(given) for dims, x in _narrower(m, v)]
+    shapes = [m.shape(v) if v is not None else None for v in given] if found else []
+    made = m.shape(m.node.output) if found else None
+    fit = [(i, x) for i, dims, x in found if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None]
+    m.require(fit, "the result may lose its shape" if found else "")
+    i, x = fit[0]
+    narrow = x if isinstance(x, Value) else m.const(x)
+    result: Value = getattr(m.op, m.node.op)(*given[:i], narrow, *given[i + 1 :], like=m.node)
     return result
 
 
 @register
 class ImplicitBroadcast(RewritePass):
     """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is
-    one number that ConstantOfShape repeats.
+    one number that ConstantOfShape repeats, and the row of a table that is picked for each position.
 
     Applies when: the shape of the result is known, and without the Expand provably the same.
     Keeps: symbols apart, of which one may be 1 at run time.
