@@ -98,10 +98,10 @@ class Original:
 
     def _open_parts(self, refused: Refused) -> None:
         """What of the original does not need operators that are unknown here. Raises what it was refused for."""
-        from onnxopt.verification.pieces.foreign import Around, unknown_operators
+        from onnxopt.verification.pieces.foreign import Around, refused_operators, unknown_operators
         from onnxopt.verification.skeleton import Skeleton
 
-        self.unknown = unknown_operators(Skeleton(self.paths[0]).proto)
+        self.unknown = unknown_operators(Skeleton(self.paths[0]).proto) | refused_operators(str(refused))
         if self.whole or not self.unknown:
             raise refused
         self.streamed, self.engine = True, Around(self._stream(0))

@@ -87,3 +87,19 @@ def test_behind_what_has_an_unknown_shape_nothing_is_run(tmp_path: Path) -> None
     looked = verify(tmp_path / "a", tmp_path / "a", VerifyOptions(pieces=True))
     assert looked.pieces is not None
     assert (looked.status, looked.pieces.cuts, looked.pieces.note) == (INCONCLUSIVE, 3, "")
+
+
+def test_words_are_made_up_where_a_locale_is_missing(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (string[n] x) => (string[n, m] y)
+    {
+      small = StringNormalizer <case_change_action = "LOWER", locale = "no_SUCH.UTF-8"> (x)
+      same = Identity (small)
+      y = com.microsoft.Tokenizer <mark = 0, mincharnum = 1, pad_value = "#", tokenexp = "[a-z0-9]+"> (same)
+    }
+    """
+    found = judge(tmp_path, text.replace("Identity (small)", "Identity (small) again = Identity (same)"), text)
+    assert found.status == IN_PIECES
+    assert found.message.endswith("1 node that nothing here can run (StringNormalizer)")
+    assert judge(tmp_path, text.replace("[a-z0-9]+", "[a-z]"), text).status == DIFFERENT
