@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,13 +24,21 @@ def over_last(m: Match, node: Node, rank: int) -> None:
     m.require(axes in ([-1], [rank - 1]) and node.attr("keepdims", 1), "not the mean over the last axis, kept")
 
 
+def mean() -> Call:
+    return op.ReduceMean(var("x"), ..., name="mean")
+
+
 def centered() -> Call:
-    return op.Sub(var("x"), op.ReduceMean(var("x"), ..., name="mean"), name="centered")
+    return op.Sub(var("x"), mean(), name="centered")
 
 
-def root(square: Pattern) -> Call:
-    """sqrt(mean of squares + eps)."""
-    return op.Sqrt(op.Add(op.ReduceMean(square, ..., name="moment"), const("eps")))
+def moment(x: Callable[[], Pattern]) -> Call:
+    """The mean of squares."""
+    return op.ReduceMean(either(op.Pow(x(), 2), op.Mul(x(), x())), ..., name="moment")
+
+
+def root(variance: Pattern) -> Call:
+    return op.Sqrt(op.Add(variance, const("eps")))
 
 
 def width(m: Match, x: Value, eps: Array) -> int:
@@ -45,9 +54,24 @@ def width(m: Match, x: Value, eps: Array) -> int:
     return size
 
 
-@rewrite(op.Div(centered(), root(either(op.Pow(centered(), 2), op.Mul(centered(), centered())))))
+@rewrite(op.Div(centered(), root(moment(centered))))
 def layer_normalization(m: Match, x: Value, eps: Array) -> Value:
     """(x - mean) / sqrt(mean((x - mean)²) + eps) = LayerNormalization(x, 1)."""
+    return normalized(m, x, eps)
+
+
+@rewrite(
+    op.Div(
+        centered(),
+        root(op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0)),
+    )
+)
+def difference_of_moments(m: Match, x: Value, eps: Array) -> Value:
+    """(x - mean) / sqrt(max(mean(x²) - mean², 0) + eps) = LayerNormalization(x, 1)."""
+    return normalized(m, x, eps)
+
+
+def normalized(m: Match, x: Value, eps: Array) -> Value:
     m.require(m.opset >= 17, "LayerNormalization is there from opset 17 on")
     size = width(m, x, eps)
     over_last(m, m.mean, m.rank(x) or 0)
@@ -57,7 +81,7 @@ def layer_normalization(m: Match, x: Value, eps: Array) -> Value:
     return result
 
 
-@rewrite(op.Div(var("x"), root(either(op.Pow(var("x"), 2), op.Mul(var("x"), var("x"))))))
+@rewrite(op.Div(var("x"), root(moment(lambda: var("x")))))
 def rms_normalization(m: Match, x: Value, eps: Array) -> Value:
     """x / sqrt(mean(x²) + eps) = RMSNormalization(x, 1)."""
     m.require(m.opset >= 23, "RMSNormalization is there from opset 23 on")
@@ -155,6 +179,7 @@ class FuseNormalization(RewritePass):
     groups: bool = option(False, "GroupNormalization too")
     rules = (
         layer_normalization,
+        difference_of_moments,
         rms_normalization,
         scale_of_normalization,
         bias_of_normalization,
