@@ -84,7 +84,9 @@ g (float[N, 4, H, W] x, float[S, N, 4] t, float[N, H, W, 2] grid) => (y)
   float[6, 4, 3, 3] w, float[4, 2, 2, 2] v, float[6, 1, 3, 2] u, int64[1] k = {2}, int64[4] times = {1, 2, 1, 3},
   int64[8] pads = {0, 0, 1, 2, 0, 0, 0, 3}, float[4] scales = {1, 1, 2, 2}, int64[2] halves = {1, 3},
   float[1, 20, 4] r, float[1, 20, 5] g,
-  float[1, 15, 4] gw, float[1, 15, 5] gr, float[4] b
+  float[1, 15, 4] gw, float[1, 15, 5] gr, float[4] b, float[4] quarter = {1, 1, 0.25, 0.5},
+  int64[2] from = {1, 2}, int64[2] on = {9223372036854775807, 9223372036854775807}, int64[2] axes = {2, 3},
+  int64[2] steps = {2, 3}, int64[2] less = {-1, -1}, int64[2] over = {2, 4}, int64[2] seven = {7, 3}
 >
 {
   same = Conv <pads = [1, 1, 1, 1]> (x, w)
@@ -113,6 +115,14 @@ g (float[N, 4, H, W] x, float[S, N, 4] t, float[N, H, W, 2] grid) => (y)
   gru, gh = GRU <hidden_size = 5> (t, gw, gr)
   flat = Flatten <axis = 2> (x)
   normal = InstanceNormalization (x, b, b)
+  every = Slice (x, from, on, axes, steps)
+  small = Resize <mode = "nearest"> (x, , quarter)
+  hw = Shape <start = 2> (x)
+  before = Add (hw, less)
+  halves_of = Div (before, over)
+  odd_ones = Mod (hw, seven)
+  missing = Sub (odd_ones, seven)
+  fill = Mod (missing, over)
   y = Relu (same)
 }
 """
@@ -180,7 +190,7 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     assert len(proven) >= at_least, f"only {len(proven)} values with symbols"
 
 
-@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 30), (WINDOWS, 30)])
+@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 30), (WINDOWS, 36)])
 def test_every_operator_that_is_followed(text: str, at_least: int) -> None:
     check(build_text(text.strip()), at_least)
 

@@ -18,7 +18,16 @@ from onnxopt.analysis.shapes.sizes import (
     rows_by_columns,
 )
 from onnxopt.analysis.slicing import cuts, indices
-from onnxopt.analysis.symbolic import Size, divide, is_named, is_nonnegative, is_positive, least, vanishes_with
+from onnxopt.analysis.symbolic import (
+    Size,
+    divide,
+    is_named,
+    is_nonnegative,
+    is_positive,
+    least,
+    quotient,
+    vanishes_with,
+)
 from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:
@@ -118,10 +127,14 @@ def _extent(size: Size, start: Size | None, end: Size | None, step: int) -> Size
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         taken = indices(start, end, step, size)
         return None if taken is None else len(range(size)[taken])
-    if step != 1 or start is None or end is None:
+    if start is None or end is None:
         return None
     if isinstance(end, int) and end >= _ENDS:
         end = size
+    if step > 1 and end == size and isinstance(start, int) and 0 <= start < step:
+        return quotient(size + (step - 1 - start), step)
+    if step != 1:
+        return None
     if isinstance(end, int) and end < 0:
         end = size + end
     if start == -1 * size or (isinstance(start, int) and start < 0):
