@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, Mapping, MutableMapping
+from itertools import combinations
 
 import numpy as np
 from onnx import TensorProto
@@ -18,9 +19,12 @@ from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.protos import numpy_dtype
+from onnxopt.record import record
+from onnxopt.rewriting.replace import remove_dead
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 _PICKS = ("Gather", "Shape", "Slice", "Split")  # other passes find the Shape that lists what these pick
+_HAND_ON = ("Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 Seen = MutableMapping[Hashable, Value]
 
 
@@ -50,7 +54,8 @@ class ShapeArithmetic(ModelPass):
 
 
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
-    there: dict[Dims, Value] = {data.shape(v) or (): v for v in reversed(graph.inputs)}  # the first of each shape
+    there: dict[Dims, _Listed] = {}
+    alone: list[tuple[Value, int]] = []  # and how many are listed before
     for node in data.sweep(graph):
         for body in node.bodies.values():
             if not body.skipped:
@@ -64,10 +69,12 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
             _slice(node, data, ctx)
         for value in node.outputs:
             if value is not None and not _share(node, value, data, seen, ctx):
-                _read_off(node, value, data, there, ctx)
+                alone.append((value, len(there)))
         for value in node.outputs:
             if value is not None and value in data.dims and _is_met(value):
-                there.setdefault(data.dims[value], value)
+                _list(value, data.dims[value], there)
+    for value, before in reversed(alone):  # the whole before its parts
+        _read_off(value, data, there, before, ctx)
 
 
 def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassContext) -> bool:
@@ -93,6 +100,21 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
     return True
 
 
+def _is_computed(value: Value) -> bool:
+    """Is there more to it than picking dims of tensors?"""
+    seen, stack = {value}, [value]
+    while stack:
+        v = stack.pop()
+        if v.constant or v.producer is None or v.producer.op in _PICKS:
+            continue
+        if v.producer.op not in _HAND_ON:
+            return True
+        new = {i for i in v.producer.inputs if i is not None} - seen
+        seen |= new
+        stack += new
+    return False
+
+
 def _is_met(value: Value) -> bool:
     """Do others meet there already? One more reader of a step in a chain would keep it from what folds or fuses it."""
     if len(value.users) != 1 or value.is_output:
@@ -100,27 +122,46 @@ def _is_met(value: Value) -> bool:
     return not value.constant and sum(v is not None and not v.constant for v in next(iter(value.users)).inputs) > 1
 
 
-def _read_off(node: Node, value: Value, data: ShapeData, there: Mapping[Dims, Value], ctx: PassContext) -> None:
-    """A vector of sizes that a tensor has, one after the other, is its Shape, if what computes it goes."""
-    content, graph = data.contents.get(value), _graph_of(node)
-    if content is None or content.ndim != 1 or node.op in _PICKS or not value.users or value.constant:
+@record(frozen=True)
+class _Listed:
+    """Sizes that `tensor` has, the first of all, from its dim `start` on. `place`: how many were listed before."""
+
+    tensor: Value
+    start: int
+    place: int
+
+
+def _list(value: Value, dims: Dims, there: dict[Dims, _Listed]) -> None:
+    if dims in there or not any(map(_has_braces, dims)):
         return
-    wanted = tuple(content.tolist())
-    # What is a dim of an input is picked of its Shape; what is computed from them has braces around it.
-    if types.dtype(value) != TensorProto.INT64 or not any(isinstance(e, Expr) and e.name[0] == "{" for e in wanted):
+    ends = range(len(dims) + 1)
+    partly = value.graph.opset() >= 15  # a Shape takes start and end from there on
+    for i, j in combinations(ends, 2) if partly else [(0, len(dims))]:
+        if any(map(_has_braces, dims[i:j])):
+            there.setdefault(dims[i:j], _Listed(value, i, len(there)))
+
+
+def _has_braces(size: Size | None) -> bool:
+    """Is it computed, and no dim of an input?"""
+    return isinstance(size, Expr) and size.name[0] == "{"
+
+
+def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], before: int, ctx: PassContext) -> None:
+    """A vector of sizes that a tensor has, one after the other, is its Shape, if what computes it goes."""
+    content, node = data.contents.get(value), value.producer
+    if content is None or content.ndim != 1 or node is None or not value.users:
+        return
+    found = there.get(tuple(content.tolist()))
+    if found is None or found.place >= before or types.dtype(value) != TensorProto.INT64 or not _is_computed(value):
         return
     if not any(v is not None and not v.constant and v.only_user is node for v in node.inputs):
         return
-    for dims, tensor in there.items():
-        places = [i for i in range(len(dims) - len(wanted) + 1) if dims[i : i + len(wanted)] == wanted]
-        whole = len(dims) == len(wanted)
-        if not places or not (whole or graph.opset() >= 15):
-            continue
-        if ctx.spend("read_off", at=value):
-            attributes = {} if whole else {"start": places[0], "end": places[0] + len(wanted)}
-            listed: Value = graph.make("Shape", [tensor], before=node, **attributes)
-            _redirect(value, listed)
-        return
+    maker = found.tensor.producer
+    if maker is not None and maker.graph is not None and ctx.spend("read_off", at=value):
+        whole = content.size == types.rank(found.tensor)
+        attributes = {} if whole else {"start": found.start, "end": found.start + content.size}
+        _redirect(value, _graph_of(node).make("Shape", [found.tensor], before=node, **attributes))
+        remove_dead(node)
 
 
 def _fits(elements: list[int], dtype: int) -> bool:
