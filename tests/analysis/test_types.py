@@ -8,6 +8,7 @@ from onnx import parser
 
 from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
+from onnxopt.analysis.inference import skeleton
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.graph.value import Shape
 from tests.samples import build_text
@@ -130,6 +131,27 @@ def test_inference_goes_on_from_what_is_known() -> None:
     types.infer(model)
     assert value(model, "y").shape == ("N", 2)
     assert types.unsettled(model.graph) == []
+
+
+def test_inference_is_not_given_where_nodes_come_from() -> None:
+    proto = build_text(SAME)
+    for node in proto.graph.node:
+        node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="line after line")
+    model = read_model(proto)
+    assert all(not node.metadata_props for node in skeleton(model, list(model.graph)).graph.node)
+    assert all(node.metadata_props for node in model.proto.graph.node)
+    assert [types.shape(v) for v in model.graph.outputs[:2]] == [("N", 3), ("N", 3)]
+
+
+def test_what_inference_fails_on_has_the_types_of_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: bytes) -> None:
+        raise ValueError("no")
+
+    model = read_model(build_text(SAME))
+    monkeypatch.setattr("onnx.shape_inference.infer_shapes", fail)
+    types.infer(model)
+    assert (model.graph.inputs[0].dtype, model.graph.inputs[0].shape) == (1, ("N", 3))
+    assert types.shape(model.graph.outputs[0]) is None
 
 
 @pytest.mark.parametrize("opset", [10, 11, 17])
