@@ -38,6 +38,10 @@ class Recipe:
         """Is it tried, and left out where the original does not take it?"""
         return self.values in ("wide", "edges")
 
+    def amplified(self, plan: Plan) -> bool:
+        """Are some floats larger, because something inside cuts off what is large?"""
+        return self.values == "uniform" and plan.cuts
+
 
 RECIPES: Final = {
     r.name: r

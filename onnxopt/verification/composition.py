@@ -86,7 +86,7 @@ def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], optio
     for (case, results), values in zip(kept, found, strict=True):
         record = CaseRecord(case.name, case.dims)
         for name, expected in zip(judge.outputs, results, strict=True):
-            record.outputs.append(compare(name, expected, values[name], options, judge.shaken.get(name, 0.0)))
+            record.outputs.append(compare(name, expected, values[name], options))
         records.append(record)
     verdict = Verification(EQUAL, "", engine=judge.engine.name, cases=list(records))
     conclude(verdict, records)

@@ -53,6 +53,8 @@ def feed(
     maker = InputMaker(plan, data.inputs, seed)
     bound = bound_dims(plan, data.inputs)
     modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
+    if recipe.amplified(plan):
+        modes = (*WIDE, *modes)
     tried: list[dict[str, int]] = []
     for choice in choices:
         dims = choice | bound

@@ -11,7 +11,9 @@ import numpy as np
 from onnxopt.record import record
 from onnxopt.verification.cases import Recipe
 from onnxopt.verification.plan import InputSpec, Plan
-from onnxopt.verification.wide import covering, wide
+from onnxopt.verification.rounding import is_float
+from onnxopt.verification.wide import MODES as WIDE
+from onnxopt.verification.wide import amplified, covering, spread, wide
 
 # What integers may be, tried in this order until the original runs.
 MODES: Final = ("bounded", "binary", "zeros", "ones")
@@ -92,7 +94,7 @@ def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: i
         return _integers(i, shape, rng, variant, mode).astype(dtype)
     if i.kind in ("int4", "uint4"):
         return rng.integers(*((-8, 8) if i.kind == "int4" else (0, 16)), shape).astype(dtype)
-    data = rng.standard_normal(shape, np.float32) if variant == 0 else rng.uniform(-1, 1, shape)
+    data = rng.standard_normal(shape, np.float32) if variant == 0 else 2 * spread(shape, rng) - 1
     return np.asarray(data).astype(dtype)
 
 
@@ -126,7 +128,8 @@ def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Re
     if i.is_mask and (recipe.mask or not recipe.drawn):
         return _mask(shape, recipe.mask or "ones").astype(_dtype(i.kind))
     if recipe.drawn:
-        return _tensor(i, shape, rng, int(recipe.values == "uniform"), mode)
+        values = _tensor(i, shape, rng, int(recipe.values == "uniform"), "bounded" if mode in WIDE else mode)
+        return amplified(values, rng, mode) if mode in WIDE and is_float(values) else values
     if i.kind == "string":
         return rng.choice(np.array(_STRINGS[recipe.values], object), shape)
     dtype = _dtype(i.kind)

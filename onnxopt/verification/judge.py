@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from onnxopt.verification.run import OnnxRuntime, Reference, reason
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
+    from onnxopt.verification.inputs import Case
     from onnxopt.verification.pieces.look import Look
 
 
@@ -31,7 +32,7 @@ class Judge(Original):
 
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
         super().__init__(tell, whole=whole)
-        self.shaken: dict[str, float] = {}  # by output
+        self.shaken: dict[str, dict[str, float]] = {}  # by case and output
         self._look: Look | None = None
         self._optimized: _Loading | None = None
 
@@ -98,16 +99,17 @@ class Judge(Original):
         except Exception as e:
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
-        compared = [self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)]
-        if not all(o.ok for o in compared) and not self.shaken and self._may_shake():
-            self.shaken = self._shake()
-            compared = [self._measure(o, a, b) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        noise = self.shaken.get(name, {})
+        compared = [self._measure(o, a, b, noise) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        if not all(o.ok for o in compared) and not noise and self._may_shake():
+            noise = self.shaken[name] = self._shake(case, values)
+            compared = [self._measure(o, a, b, noise) for o, a, b in zip(self.outputs, values, results, strict=True)]
         for output, found, a, b in zip(self.outputs, compared, values, results):
             record.outputs.append(found)
             if output in expected:
                 given = expected[output]
-                record.outputs.append(self._measure(output, given, a, f"{self.labels[0]} and file"))
-                record.outputs.append(self._measure(output, given, b, f"{self.labels[1]} and file"))
+                record.outputs.append(self._measure(output, given, a, noise, f"{self.labels[0]} and file"))
+                record.outputs.append(self._measure(output, given, b, noise, f"{self.labels[1]} and file"))
         return record
 
     def _feeds_of_b(self, feeds: dict[str, Any]) -> dict[str, Any]:
@@ -118,9 +120,8 @@ class Judge(Original):
     def _may_shake(self) -> bool:
         return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
-    def _shake(self) -> dict[str, float]:
+    def _shake(self, case: Case, values: list[Any]) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
-        case, values = next(iter(self.kept.values()))
         rng = np.random.default_rng(self.options.seed)
         if not any(is_float(v) for v in case.feeds.values()):
             return dict.fromkeys(self.outputs, 0.0)
@@ -131,11 +132,11 @@ class Judge(Original):
         found = [difference(a, b) for a, b in zip(values, again)]
         return {n: 0.0 if d.note or d.discrete else d.relative for n, d in zip(self.outputs, found)}
 
-    def _measure(self, name: str, a: Any, b: Any, against: str = "") -> OutputRecord:
-        noise = self.shaken.get(name, 0.0)
+    def _measure(self, name: str, a: Any, b: Any, noise: Mapping[str, float], against: str = "") -> OutputRecord:
+        share = noise.get(name, 0.0)
         if self.figures:
-            return measure(name, a, b, self.options, noise, against=against)
-        return compare(name, a, b, self.options, noise)
+            return measure(name, a, b, self.options, share, against=against)
+        return compare(name, a, b, self.options, share)
 
     def optimized(self) -> str:
         """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty."""

@@ -116,7 +116,7 @@ class Original:
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         try:
             case, values = feed(
-                self._run_within if request.recipe.wide else self._run_original,
+                self._run_within if request.recipe.wide or request.recipe.amplified(plan) else self._run_original,
                 plan,
                 request.recipe,
                 request.data,

@@ -62,9 +62,15 @@ class InputSpec:
     @property
     def asks(self) -> bool:
         """Is there something that only wide values tell?"""
-        if not self.use.asks or self.is_mask or self.kind in ("bool", ""):
+        if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
             return False
         return self.kind in _INTEGERS or any(e != 0 for e in self.use.edges) or bool(self.use.words)
+
+    @property
+    def _is_met(self) -> bool:
+        """Is it a token of which each edge is fed in any case?"""
+        token = self.use.role == INDEX and self.bound is not None
+        return token and all(0 < e < (self.bound or 0) and e in self.compared for e in self.use.edges)
 
     @property
     def is_mask(self) -> bool:
@@ -108,7 +114,7 @@ class Plan:
         return bool(self.inputs) and all(i.name in given for i in self.inputs)
 
     def asks_wide(self, given: Collection[str]) -> bool:
-        return any(i.asks or (self.cuts and i.kind in _FLOATS) for i in self.inputs if i.name not in given)
+        return any(i.asks for i in self.inputs if i.name not in given)
 
     def asks_edges(self, given: Collection[str]) -> bool:
         asking = (i for i in self.inputs if i.asks and i.name not in given)

@@ -42,7 +42,7 @@ def covering(values: Sequence[Any], shape: Sequence[int], rng: np.random.Generat
     return found[rng.permuted(order, axis=1).reshape(-1)[:count]].reshape(shape)
 
 
-def _spread(shape: Sequence[int], rng: np.random.Generator) -> Any:
+def spread(shape: Sequence[int], rng: np.random.Generator) -> Any:
     """Uniform between 0 and 1, as evenly as there are numbers: few of them, too, are small and large ones."""
     count = math.prod(shape)
     if count > _FEW:
@@ -50,9 +50,14 @@ def _spread(shape: Sequence[int], rng: np.random.Generator) -> Any:
     return ((rng.permutation(count) + rng.random(count)) / max(count, 1)).reshape(shape)
 
 
+def amplified(values: Any, rng: np.random.Generator, mode: str) -> Any:
+    """Half of these floats larger, so that what is cut off inside is reached."""
+    factor = _HALF.get(values.dtype.name, _FACTORS[mode])
+    return (values * np.where(spread(values.shape, rng) < 0.5, factor, 1.0)).astype(values.dtype)
+
+
 def _floats(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str) -> Any:
-    factor = min(_FACTORS[mode], _HALF.get(i.kind, math.inf))
-    base = rng.standard_normal(shape) * np.where(_spread(shape, rng) < 0.5, factor, 1.0)
+    base = amplified(rng.standard_normal(shape).astype(i.kind), rng, mode)
     met = [e for e in i.use.edges if not math.isfinite(e) or abs(e) < _largest(i.kind)]
     if not met:
         return base
@@ -61,7 +66,7 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: 
     if math.prod(shape) == 1:
         finite = [n for n in around if math.isfinite(n)] or around
         return np.full(shape, min(finite) if turn else max(finite))
-    return np.where(_spread(shape, rng) < _SHARE, covering(around, shape, rng), base)
+    return np.where(spread(shape, rng) < _SHARE, covering(around, shape, rng), base)
 
 
 _BESIDE: Final = np.array([0.75, 1.25, 2.0])
@@ -86,14 +91,14 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn
     if single:
         beyond = max(map(abs, around), default=min(most, _FLOATING)) // 3 + 1
         return np.full(shape, min(around, default=0) + sign * beyond if turn else max(around, default=0) + beyond)
-    sizes = np.trunc(np.exp(_spread(shape, rng) * math.log(most + 1)))
+    sizes = np.trunc(np.exp(spread(shape, rng) * math.log(most + 1)))
     sizes[sizes == sizes.max(initial=0)] = most
-    return _among(around, np.where(_spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
+    return _among(around, np.where(spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
 
 
 def _among(around: Sequence[int], numbers: Any, rng: np.random.Generator) -> Any:
     """Half of them replaced by what is near an edge."""
-    chosen = _spread(numbers.shape, rng) < 0.5
+    chosen = spread(numbers.shape, rng) < 0.5
     return np.where(chosen, covering(around, numbers.shape, rng), numbers) if around else numbers
 
 

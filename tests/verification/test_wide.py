@@ -80,7 +80,7 @@ def test_what_is_wrong_beyond_small_numbers(
     b = saved(model(inputs, output, *changed), tmp_path / "b.onnx")
     assert verify(a, a).status in AGREES
     assert verify(a, b).status == DIFFERENT
-    named = VerifyOptions(cases=("random", "wide", "edges"))
+    named = VerifyOptions(cases=("random", "extremes", "wide", "edges"))
     assert verify(a, b, named).status == DIFFERENT
 
 
@@ -150,3 +150,17 @@ def test_wide_values() -> None:
     assert 300.0 not in feeds["f"] and {225.0, 375.0, 600.0} <= {*feeds["f"].tolist()}
     edges = next(r for r in OWN if r.name == "edges")
     assert 300.0 in InputMaker(plan, {}, 0).fill(edges, {"n": 16}, "wide").feeds["f"]
+
+
+def test_few_numbers_have_both_signs() -> None:
+    plan = make_plan(model("float[n] x", "float[n] y", "", "y = Abs (x)"))
+    for seed in range(8):
+        x = InputMaker(plan, seed=seed, given={}).fill(OWN[1], {"n": 2}).feeds["x"]
+        assert x.min() < 0 < x.max()
+
+
+def test_tokens_that_are_compared_with_ask_for_nothing_more() -> None:
+    table = "float[4, 1] w = {1, 2, 3, 4}, int64 pad = {1}, float z = {0}"
+    body = "e = Gather (w, x) p = Equal (x, pad) y = Where (p, z, e)"
+    assert not make_plan(model("int64[n, 1] x", "float[n, 1, 1] y", table, body)).asks_wide(())
+    assert make_plan(model("int64[n, 1] x", "float[n, 1, 1] y", table.replace("{1}", "{-1}"), body)).asks_wide(())
