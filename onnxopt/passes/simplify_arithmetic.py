@@ -84,7 +84,9 @@ def sum_with_zeros(m: Match, x: Value, zeros: Value) -> Value:
 @rewrite(one_of("ReduceMean", "ReduceSum")(var("x"), ..., name="reduce"))
 def sum_of_one(m: Match, x: Value) -> Value:
     """ReduceSum(x) = ReduceMean(x) = x, or Squeeze(x), over dims of one, but for the sign of a zero."""
-    return without_ones(m, m.reduce, x)[0]
+    result, _ = without_ones(m, m.reduce, x)
+    m.require(m.dtype(x) in FLOATS, "of integers there is no zero with a sign")
+    return result
 
 
 @rewrite(op.Where(op.Not(var("c"), name="inner", shared=True), var("a"), var("b"), name="where"))
