@@ -107,6 +107,17 @@ def signature(op: str, opset: int) -> Signature | None:
     )
 
 
+@cache
+def typed_like(op: str, opset: int) -> tuple[int | None, ...]:
+    """For each output the input whose type it has, if the standard says so."""
+    schema = find_schema(op, opset)
+    if schema is None:
+        return ()
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    given = [p.type_str for p in schema.inputs if p.option != variadic or p.is_homogeneous]
+    return tuple(given.index(p.type_str) if p.type_str in given else None for p in schema.outputs)
+
+
 def operators_of(domain: str) -> list[str]:
     """The qualified names of all operators that the standard has in a domain."""
     return sorted({qualified(s.name, s.domain) for s in onnx.defs.get_all_schemas() if s.domain == domain})

@@ -26,6 +26,7 @@ from onnxopt.analysis.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
+from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array
 from onnxopt.record import record
@@ -100,6 +101,10 @@ class ShapeData:
 
     def _visit(self, node: Node) -> None:
         op, outputs = node.op, node.outputs
+        for v in outputs:
+            if v is not None and not v.dtype:
+                _type_outputs(node)
+                break
         rule = RULES.get(op)
         if rule is not None and not (node.domain and _is_function(node)):
             self._learn_all(node, self._ask(rule, node) or [])
@@ -175,6 +180,15 @@ class ShapeData:
 def _like_inputs(s: ShapeData, n: Node) -> Found | None:
     shapes = [s.shape(v) for v in n.inputs if v is not None]
     return None if not shapes or None in shapes else broadcast([d for d in shapes if d is not None])
+
+
+def _type_outputs(node: Node) -> None:
+    """As the standard says of its operators: behind what inference does not know it says nothing."""
+    graph = node.graph
+    for v, i in zip(node.outputs, typed_like(node.op, graph.opset(node.domain)) if graph is not None else ()):
+        like = node.input(i) if i is not None else None
+        if v is not None and like is not None and not v.dtype:
+            v.dtype = like.constant_type()[0] if like.constant else like.dtype
 
 
 def _is_function(node: Node) -> bool:
