@@ -58,7 +58,7 @@ _COMPUTED: Final = frozenset((
     "Sum", "Mean", "Mod", "Sign", "Pow", "Sqrt", "MatMul", "Gemm", "Einsum", "OneHot", "ScatterElements", "ScatterND",
     "Scatter", "TopK", "CumSum", "Trilu", "Unique", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot",
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
-    "Compress", "ReverseSequence", "DepthToSpace", "SpaceToDepth",
+    "Compress", "ReverseSequence", "DepthToSpace", "SpaceToDepth", "TfIdfVectorizer",
 ))  # fmt: skip
 _KNOWN: Final = HANDED_ON | AFFINE | STOPS | _COMPUTED | frozenset(SINKS)
 
