@@ -36,8 +36,6 @@ _NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, 
 _FITTING: Final = 6  # different sizes of what is given
 _COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 _SMALL: Final = 1 << 12  # elements of all inputs
-
-
 _NO_USE: Final = Use(INDEX, rows=(1,))
 _FLOATS: Final = frozenset(("float16", "float32", "float64"))
 _INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (16, 32, 64))

@@ -24,6 +24,7 @@ _LARGE_SIZE: Final = 64
 _FEW: Final = 4096
 _LARGEST: Final = 2**62
 _HALF: Final = {"float16": 4.0}
+_BESIDE: Final = np.array([0.75, 1.25, 2.0])  # times an edge
 
 
 def wide(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str, dtype: Any) -> Any:
@@ -67,9 +68,6 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: 
         finite = [n for n in around if math.isfinite(n)] or around
         return np.full(shape, min(finite) if turn else max(finite))
     return np.where(spread(shape, rng) < _SHARE, covering(around, shape, rng), base)
-
-
-_BESIDE: Final = np.array([0.75, 1.25, 2.0])
 
 
 def _largest(kind: str) -> float:
