@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 Array = NDArray[Any]
 
@@ -73,7 +73,7 @@ def type_name(data_type: int) -> str:
 
 def numpy_dtype(data_type: int) -> np.dtype[Any]:
     """The numpy dtype of an ONNX element type (ml_dtypes for bfloat16, float8 and int4)."""
-    return _RAW.get(data_type) or np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
+    return _RAW.get(data_type) or np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
 
 
 def element_type(array: Array) -> int:
@@ -83,7 +83,7 @@ def element_type(array: Array) -> int:
         return known
     if array.dtype.kind in "OUS":
         return int(TensorProto.STRING)
-    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
 def is_float(array: Array) -> bool:
@@ -119,7 +119,7 @@ def tensor_to_array(tensor: TensorProto) -> Array:
     if raw is not None and (data or tensor.HasField("raw_data")):
         array, dims = np.frombuffer(data, raw), tensor.dims[:]
         return array if dims == [array.size] else array.reshape(dims)
-    return read_only(np.asarray(numpy_helper.to_array(tensor)))
+    return read_only(np.asarray(onnx.numpy_helper.to_array(tensor)))
 
 
 def array_to_tensor(array: Array, name: str) -> TensorProto:
@@ -144,7 +144,7 @@ def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
     """Make an empty TensorProto hold `array`."""
     data_type = element_type(array)
     if data_type not in _RAW:
-        tensor.CopyFrom(numpy_helper.from_array(np.asarray(array), name))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), name))
         return
     describe_tensor(tensor, array, name)
     tensor.raw_data = array.astype(_RAW[data_type], copy=False).tobytes()
@@ -158,14 +158,20 @@ def make_attribute(name: str, value: Any) -> AttributeProto:
         copy.name = name
         return copy
     if isinstance(value, np.ndarray):
-        value = array_to_tensor(value, "")
-    elif isinstance(value, np.generic):
+        return AttributeProto(name=name, type=AttributeProto.TENSOR, t=array_to_tensor(value, ""))
+    if isinstance(value, np.generic):
         value = value.item()
     elif isinstance(value, bool):
         value = int(value)
-    elif isinstance(value, (list, tuple)) and not value:
-        return AttributeProto(name=name, type=AttributeProto.INTS)
-    return helper.make_attribute(name, value)
+    elif isinstance(value, (list, tuple)) and all(type(i) is int for i in value):
+        return AttributeProto(name=name, type=AttributeProto.INTS, ints=value)
+    if type(value) is int:
+        return AttributeProto(name=name, type=AttributeProto.INT, i=value)
+    if type(value) is float:
+        return AttributeProto(name=name, type=AttributeProto.FLOAT, f=value)
+    if type(value) is str:
+        return AttributeProto(name=name, type=AttributeProto.STRING, s=value.encode("utf-8", "surrogateescape"))
+    return onnx.helper.make_attribute(name, value)
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
@@ -185,7 +191,7 @@ def attribute_value(attribute: AttributeProto) -> Any:
         return [s.decode("utf-8", "surrogateescape") for s in attribute.strings]
     if kind == AttributeProto.TENSOR:
         return tensor_to_array(attribute.t)
-    return helper.get_attribute_value(attribute)
+    return onnx.helper.get_attribute_value(attribute)
 
 
 def make_node(op_type: str, domain: str, name: str, attributes: Mapping[str, Any]) -> NodeProto:
@@ -210,7 +216,7 @@ def fields(message: Any, leave_out: Collection[str] = (), only: Collection[str] 
     return {f.name: v for f, v in message.ListFields() if f.name not in leave_out and (not only or f.name in only)}
 
 
-def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None, ...] | None]:
+def tensor_type(value_type: TypeProto) -> tuple[int, tuple[int | str | None, ...] | None]:
     """(element type, shape) of a dense tensor type; (0, None) for sequences, maps, optionals, unknown.
 
     A dimension is an int, the name of a symbol, or None; an absent shape is None.
@@ -233,7 +239,7 @@ def tensor_type(value_type: onnx.TypeProto) -> tuple[int, tuple[int | str | None
     return tensor.elem_type, tuple(dims)
 
 
-def type_proto_text(value_type: onnx.TypeProto) -> str:
+def type_proto_text(value_type: TypeProto) -> str:
     """`float[batch, 3, 224, 224]`; `sequence(float[2])`."""
     data_type, dims = tensor_type(value_type)
     if data_type:
@@ -245,5 +251,20 @@ def type_proto_text(value_type: onnx.TypeProto) -> str:
     return str(kind or "?").removesuffix("_type")
 
 
-def tensor_value_info(name: str, data_type: int, shape: Iterable[int | str | None] | None) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, data_type, None if shape is None else list(shape))
+def tensor_type_proto(data_type: int, dims: Iterable[int | str | None] | None) -> TypeProto:
+    """The type that `tensor_type` reads."""
+    kind = TypeProto()
+    kind.tensor_type.elem_type = data_type
+    if dims is not None:
+        shape = kind.tensor_type.shape
+        shape.SetInParent()  # a scalar has no dims, and a shape
+        for d in dims:
+            if isinstance(d, str):
+                shape.dim.add(dim_param=d)
+            else:
+                shape.dim.add(dim_value=d)  # None sets none
+    return kind
+
+
+def tensor_value_info(name: str, data_type: int, dims: Iterable[int | str | None] | None) -> ValueInfoProto:
+    return ValueInfoProto(name=name, type=tensor_type_proto(data_type, dims))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, shape_inference
+from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto, shape_inference
 from onnx.defs import OpSchema
 
 from onnxopt.analysis.claims import carried, forget_claims, forget_shape
@@ -18,7 +18,7 @@ from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
-from onnxopt.protos import array_to_tensor, body_graphs, qualified, tensor_bytes
+from onnxopt.protos import array_to_tensor, body_graphs, qualified, tensor_bytes, tensor_value_info
 
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
@@ -33,22 +33,27 @@ def infer_nodes(model: Model, nodes: Collection[Node]) -> ModelProto | None:
     try:
         given = proto.SerializeToString()
         del proto  # onnx makes two more of it, which is where memory is highest
-        inferred = shape_inference.infer_shapes(given)
+        inferred = _inferred(given)
         while depends(model) and (wrong := {n.output[0] for n in contradicted(inferred.graph)}):
             proto = ModelProto.FromString(given)
             hide(proto.graph, wrong)
             given = proto.SerializeToString()
-            inferred = shape_inference.infer_shapes(given)
+            inferred = _inferred(given)
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None
     return inferred if believed(model, inferred.graph) else None
+
+
+def _inferred(model: bytes) -> ModelProto:
+    """As `shape_inference.infer_shapes`, which imports readers of text and JSON to read the result."""
+    return ModelProto.FromString(shape_inference.C.infer_shapes(model, False, False, False))
 
 
 def infer_operator(
     schema: OpSchema, node: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
 ) -> dict[str, TypeProto]:
     """The types of the outputs of one operator, of those that can be known. It has no bodies."""
-    imported = [helper.make_opsetid(node.domain, opset)]
+    imported = [OperatorSetIdProto(domain=node.domain, version=opset)]
     try:
         found: dict[str, TypeProto] = shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=imported
@@ -154,16 +159,7 @@ def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
 
 def _fact(value: Value) -> ValueInfoProto:
     """What was found out of a value."""
-    info = ValueInfoProto(name=value.name)
-    info.type.tensor_type.elem_type = value.dtype
-    if value.shape is not None:
-        dims = info.type.tensor_type.shape.dim
-        for d in value.shape:
-            if isinstance(d, int):
-                dims.add(dim_value=d)
-            else:
-                dims.add(dim_param=d or "")
-    return info
+    return tensor_value_info(value.name, value.dtype, value.shape)
 
 
 def _declared(node: Node, schema: OpSchema) -> Iterator[ValueInfoProto]:

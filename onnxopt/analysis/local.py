@@ -5,14 +5,14 @@ Inference over the model comes later, and sees only what is in it. A rule asks b
 
 from __future__ import annotations
 
-from onnx import NodeProto, TensorProto, TypeProto, helper
+from onnx import NodeProto, TensorProto, TypeProto
 
 from onnxopt.analysis.inference import infer_operator
 from onnxopt.analysis.misread import is_misread
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
-from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import array_to_tensor, tensor_bytes, tensor_type
+from onnxopt.graph.value import Value
+from onnxopt.protos import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
 
 _DATA_UP_TO = 4096  # bytes; larger constants are no shapes, axes or indices
 
@@ -52,7 +52,7 @@ def _infer(node: Node) -> None:
         kind = types.dtype(v)
         if not kind:
             return
-        given[name] = helper.make_tensor_type_proto(kind, _plain(types.shape(v)))
+        given[name] = tensor_type_proto(kind, types.shape(v))
         if v.constant and tensor_bytes(*v.constant_type()) <= _DATA_UP_TO:
             data[name] = array_to_tensor(v.array, name)
     proto = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, attribute=node.proto.attribute)
@@ -65,7 +65,3 @@ def _infer(node: Node) -> None:
             v.dtype = v.dtype or kind
             v.shape = v.shape if v.shape is not None else dims
             graph.model.is_vague = graph.model.is_vague or dims is None or None in dims  # inference may know more
-
-
-def _plain(dims: Shape | None) -> list[int | str | None] | None:
-    return None if dims is None else list(dims)

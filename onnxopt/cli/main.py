@@ -18,6 +18,7 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.say import say, say_all, say_error
 from onnxopt.errors import OnnxOptError, UsageError, nearest
+from onnxopt.lazy_onnx import import_onnx_in_parts
 from onnxopt.threads import let_threads_sleep
 
 # Imported when called: each command pays only for what it uses.
@@ -42,6 +43,7 @@ _REFUSED: Final = (
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
 )
+_NO_ROOM: Final = ("failed to map segment", "annot allocate memory")  # as dynamic loaders put it
 _CLEANING_UP: Final = 10.0  # seconds
 _IMPORTING: Final = 5.0  # seconds; what takes longer hangs
 _PAUSE: Final = 0.001
@@ -118,6 +120,7 @@ def cli(ctx: click.Context) -> None:
 def main() -> None:
     """Entry point of the console script."""
     let_threads_sleep()
+    import_onnx_in_parts()
     interruption = _Interruption()
     for number in (signal.SIGINT, signal.SIGTERM):  # a build that is stopped cleans up as well
         signal.signal(number, interruption)
@@ -194,6 +197,8 @@ def _refused(e: Exception) -> str:
         return "it has no more memory"
     if isinstance(e, OSError) and e.errno in _REFUSED:
         return str(e.strerror)
+    if isinstance(e, ImportError) and any(words in str(e) for words in _NO_ROOM):
+        return "there is no room for a library"
     return str(e) if isinstance(e, RuntimeError) and "start new thread" in str(e) else ""
 
 

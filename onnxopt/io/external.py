@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
@@ -132,7 +133,7 @@ class ExternalData:
         view = self.bytes_of(tensor)
         if TensorProto.DataType.Name(tensor.data_type) in _PACKED_BELOW_BYTE:
             inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(view))
-            return read_only(np.asarray(numpy_helper.to_array(inline)))
+            return read_only(np.asarray(onnx.numpy_helper.to_array(inline)))
         dtype = numpy_dtype(tensor.data_type)
         count = int(np.prod(tensor.dims, dtype=np.int64))
         return read_only(np.frombuffer(view, dtype, count).reshape(tuple(tensor.dims)))

@@ -16,6 +16,7 @@ from typing import IO, Final
 from onnxopt.io.locks import CAN_LOCK, alone_in, is_owned, own
 from onnxopt.io.placing import listed, remove_unread
 
+_ROOM: Final = 1 << 20  # bytes
 MANY: Final = "onnxopt"  # the name under which results of many models are staged
 _OWNER: Final = "onnxopt.owner"  # held while the process lives; what it is about to put beside the destination
 _FOLDER = re.compile(r"[a-z0-9_]{8}\.tmp")
@@ -32,6 +33,7 @@ class StagingFolder:
     def __init__(self, parent: Path, name: str, *others: str) -> None:
         """`others`: names of which leftovers are cleared too."""
         self._parent, self._prefix = parent, f".{name}."
+        self._room = bytearray(_ROOM)  # to clean up in, where there is no other memory any more
         self._model: tuple[Path, IO[bytes]] | None = None
         try:
             with alone_in(parent):
@@ -72,6 +74,7 @@ class StagingFolder:
 
     def remove(self) -> None:
         """All that is left of it."""
+        self._room.clear()
         self._owner.close()
         _remove_folder(self.path)
         if self._model is not None:

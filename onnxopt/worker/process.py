@@ -36,7 +36,8 @@ def child(start: str) -> list[str]:
     """
     home = f"import sys; sys.path.append({str(_HOME)!r})"
     threads = "from onnxopt.threads import let_threads_sleep; let_threads_sleep()"
-    return [sys.executable, "-P", "-c", f"{home}; {threads}; {start}"]
+    onnx = "from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()"
+    return [sys.executable, "-P", "-c", f"{home}; {threads}; {onnx}; {start}"]
 
 
 class Worker:
@@ -101,7 +102,8 @@ class Worker:
         until then.
         """
         if os.name != "nt" and self._process.poll() is None:  # before its end keeps a processor busy
-            threading.Thread(target=self._process.wait, daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no thread any more
+                threading.Thread(target=self._process.wait, daemon=True).start()
         self._process.kill()
         if os.name == "nt":
             self._process.wait()

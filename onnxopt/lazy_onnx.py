@@ -1,0 +1,54 @@
+"""`import onnx` in parts: its messages first, a submodule when it is asked for, the rest only if need be.
+
+What `onnx/__init__.py` imports (formats of JSON and text, checkers, composing) takes half as long as numpy, and most
+runs need messages, schemas and inference alone. The command and its workers begin like this; who uses onnxopt as a
+library has the onnx that they imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from threading import RLock
+from types import ModuleType
+from typing import Any, Final
+
+_MESSAGES: Final = ("onnx.onnx_ml_pb2", "onnx.onnx_data_pb2")
+_lock: Final = RLock()
+
+
+class _Parts(ModuleType):
+    """The package, whose `__init__.py` runs when somebody asks for what only that defines."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = None if name.startswith("__") else _part(self.__name__, name)
+        if found is None:
+            with _lock:
+                run = vars(self).pop("_run", None)
+                if run is not None:
+                    run(self)
+            return ModuleType.__getattribute__(self, name)
+        setattr(self, name, found)
+        return found
+
+
+def _part(package: str, name: str) -> Any:
+    for home in _MESSAGES:
+        message = getattr(import_module(home), name, None)
+        if message is not None:
+            return message
+    try:
+        return import_module(f"{package}.{name}")
+    except ModuleNotFoundError:
+        return None
+
+
+def import_onnx_in_parts() -> None:
+    """Called before anything imports onnx; without effect if something did."""
+    spec = None if "onnx" in sys.modules else find_spec("onnx")
+    if spec is not None and spec.loader is not None:
+        package = module_from_spec(spec)
+        package.__class__ = _Parts
+        vars(package)["_run"] = spec.loader.exec_module
+        sys.modules["onnx"] = package

@@ -1,0 +1,88 @@
+"""The command imports what it needs of onnx, and whoever else asks, a plugin, has all of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxopt.worker.process import child
+from tests.samples import ROOT, build
+
+LAZILY = "from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts(); "
+HEAVY = {"onnx.helper", "onnx.numpy_helper", "onnx.serialization", "onnx.compose", "google.protobuf.json_format"}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", LAZILY + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_command_imports_messages_schemas_and_inference_alone(tmp_path: Path) -> None:
+    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "in.onnx")
+    code = (
+        "import os, sys\nleave = os._exit\n"
+        "os._exit = lambda code: (sys.stderr.write(' '.join(sys.modules)), sys.stderr.flush(), leave(code))\n"
+        "from onnxopt.cli.main import main\nmain()"
+    )
+    command = [sys.executable, "-c", code, "optimize", "--no-verify", "-q", "in.onnx", "out.onnx"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = set(done.stderr.split())
+    assert {"onnx", "onnx.onnx_ml_pb2", "onnx.defs", "onnx.shape_inference"} <= imported
+    assert not imported & HEAVY
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "from onnx import *; assert checker and helper and load_model and ModelProto",
+        "import onnx; assert onnx.__version__ and onnx.load and onnx.IR_VERSION",
+        "import onnx; assert onnx.onnx_ml_pb2.ModelProto is onnx.ModelProto; assert onnx.onnx_cpp2py_export",
+        "import onnx.helper; assert onnx.helper.make_node('Relu', ['x'], ['y']).op_type == 'Relu'",
+        "from onnx import numpy_helper, SequenceProto, checker; checker.check_model",
+        "import onnx.reference; assert onnx.reference.ReferenceEvaluator",
+        "import onnx, copy, pickle; assert pickle.loads(pickle.dumps(onnx.NodeProto(name='n'))).name == 'n'",
+        "import onnx, importlib; before = onnx.ModelProto; importlib.reload(onnx); assert onnx.ModelProto is before",
+    ],
+)
+def test_whoever_asks_has_the_package(asked: str) -> None:
+    run(asked)
+
+
+def test_what_is_not_there_is_not_there() -> None:
+    code = (
+        "import onnx\ntry: onnx.nothing\nexcept AttributeError as e: print(e)\nassert not hasattr(onnx, '__nothing__')"
+    )
+    assert run(code) == "module 'onnx' has no attribute 'nothing'\n"
+    assert run(code.replace("import onnx\n", "import onnx; onnx.load\n", 1)) == run(code)
+
+
+def test_many_threads_may_ask_at_once() -> None:
+    code = (
+        "import onnx, threading\nfound = []\n"
+        "names = ['load', 'ModelProto', 'helper', 'save', '__version__', 'checker', 'compose', 'numpy_helper'] * 4\n"
+        "threads = [threading.Thread(target=lambda n=n: found.append(getattr(onnx, n))) for n in names]\n"
+        "for t in threads: t.start()\nfor t in threads: t.join(20)\nprint(len(found))"
+    )
+    assert run(code) == "32\n"
+
+
+def test_an_onnx_that_is_there_already_stays_as_it_is() -> None:
+    assert run("pass") == ""
+    code = (
+        "import onnx, sys\nbefore = vars(onnx).copy()\n"
+        + LAZILY
+        + "assert vars(onnx) == before and type(onnx) is type(sys)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_workers_begin_like_this() -> None:
+    code = "import onnx; print('onnx.helper' in sys.modules, onnx.ModelProto.__name__)"
+    done = subprocess.run(child(code), capture_output=True, text=True, check=True)
+    assert done.stdout == "False ModelProto\n"
