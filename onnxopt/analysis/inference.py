@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto, shape_inference
@@ -12,6 +13,7 @@ from onnx.defs import OpSchema
 from onnxopt.analysis.claims import carried, forget_claims, forget_shape
 from onnxopt.analysis.misread import believed, believed_of, contradicted, depends, hidden, hide
 from onnxopt.graph.dim_names import as_symbol, rename_dims
+from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
@@ -20,16 +22,41 @@ from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
 from onnxopt.protos import array_to_tensor, body_graphs, qualified, tensor_bytes, tensor_value_info
 
+NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices that inference would read.
 _DATA_UP_TO: Final = 4096
+# What these make, if it is one value, has the type of what they read first.
+_ALIKE: Final = frozenset({
+    "Abs", "BatchNormalization", "Ceil", "Clip", "Cos", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
+    "HardSwish", "Identity", "LayerNormalization", "LeakyRelu", "Log", "Neg", "Reciprocal", "Relu", "Round", "Selu",
+    "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt", "Tanh",
+})  # fmt: skip
 _DECLARED: Final = {"tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64}
 
 
-def infer_nodes(model: Model, nodes: Collection[Node]) -> ModelProto | None:
-    """What onnx says of a skeleton of these. The values of shapes are not followed, `analysis.shapes` does that: onnx
-    takes them through Casts that change them, a matrix for a vector, and dies of steps that are as large as integers
-    get."""
-    proto = skeleton(model, nodes)
+def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
+    """Results of some of these nodes, with values that have their types: onnx need not be asked for them. Half of a
+    network is like this."""
+    if graph.owners:  # a body reads what is around it
+        return {}
+    opset, has_function = graph.opset(), graph.model.has_function
+    ops = {op for op in _ALIKE & graph.by_op.keys() if find_schema(op, opset) is not None and not has_function(op)}
+    found: dict[Value, Value] = {}
+    for node in nodes:
+        if node.op in ops and len(node.outputs) == 1:
+            x, y = node.input(0), node.outputs[0]
+            if x is not None and y is not None and not x.constant:
+                found[y] = found.get(x, x)
+    return found
+
+
+def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto | None:
+    """What onnx says of a skeleton of these, which read in place of some values others that are `like` them.
+
+    The values of shapes are not followed, `analysis.shapes` does that: onnx takes them through Casts that change them,
+    a matrix for a vector, and dies of steps that are as large as integers get.
+    """
+    proto = skeleton(model, nodes, like)
     try:
         given = proto.SerializeToString()
         del proto  # onnx makes two more of it, which is where memory is highest
@@ -63,13 +90,13 @@ def infer_operator(
     return believed_of(node, opset, types, found)
 
 
-def skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
+def skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto:
     """Of these nodes of the main graph, in order; what others make for them is an input, as it is known."""
     with hidden(model):
-        return _skeleton(model, nodes)
+        return _skeleton(model, nodes, like)
 
 
-def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
+def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]) -> ModelProto:
     proto, graph = model.proto, model.graph
     skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
     skeleton.opset_import.extend(proto.opset_import)
@@ -89,7 +116,8 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
     outputs = graph.outputs
     if len(nodes) < graph.size:
         inside = set(nodes)
-        read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v.producer not in inside)
+        inputs = itertools.chain((like.get(v, v) for n in nodes for v in n.inputs if v is not None), like.values())
+        read = dict.fromkeys(v for v in inputs if v.producer not in inside)
         made = [v for v in read if v.producer is not None]
         target.input.extend(_fact(v) for v in made if not v.constant)
         initializers = [*(v for v in initializers if v in read), *(v for v in made if v.constant)]
@@ -119,6 +147,10 @@ def _skeleton(model: Model, nodes: Collection[Node]) -> ModelProto:
         elif op.startswith("ai.onnx.ml::"):
             target.value_info.extend(_declared(node, schema))
     target.node.extend(node_protos(graph, nodes))
+    for node, copy in zip(nodes, target.node) if like else ():
+        for i, v in enumerate(node.inputs):
+            if v is not None and v in like:
+                copy.input[i] = like[v].name
     if any(len(node.proto.metadata_props) for node in nodes):
         for copy in target.node[:]:  # torch's exporter writes there where a node comes from, ten times its size
             copy.ClearField("metadata_props")

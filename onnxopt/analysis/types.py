@@ -12,12 +12,12 @@ that inference knows (`settle`): so what is written is what a second run would m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
-from onnxopt.analysis.inference import infer_nodes, skeleton
+from onnxopt.analysis.inference import infer_nodes, skeleton, typed_alike
 from onnxopt.analysis.local import infer_made
 from onnxopt.graph.dim_names import as_symbol, as_written, rename_dims
 from onnxopt.graph.graph import Graph
@@ -130,13 +130,14 @@ def infer(model: Model) -> None:
     model.inferred_clock = model.clock
     if not part:
         return
-    inferred = infer_nodes(model, part)
+    like = typed_alike(model.graph, part)
+    inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like)
     if inferred is None:
         _read_infos(model.graph, [*skeleton(model, ()).graph.input], set())
         return
     given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
     own = {as_symbol(name) for name in given if name}
-    _Facts(own, f"@{next(_runs)}").add(model, part, inferred.graph)
+    _Facts(own, f"@{next(_runs)}", like).add(model, part, inferred.graph)
 
 
 def unsettled(graph: Graph, since: int = -1) -> list[Node]:
@@ -194,8 +195,9 @@ class _Facts:
     its own values: outside, where it may not run, it says nothing.
     """
 
-    def __init__(self, own: set[str], suffix: str) -> None:
+    def __init__(self, own: set[str], suffix: str, like: Mapping[Value, Value]) -> None:
         self.own = own  # symbols of the inputs
+        self.like = like  # which values have the types of others
         self.suffix = suffix  # inference invents names anew in every run: the same name of two runs means nothing
         self.found: list[tuple[Value, Shape]] = []
         self.same: dict[str, int | str] = {}
@@ -238,7 +240,7 @@ class _Facts:
         everywhere = graph.owner is None
         merged: dict[tuple[Shape | None, Shape | None], Shape | None] = {}
         for value in (*graph.inputs, *(v for n in nodes for v in n.outputs if v is not None)):
-            data_type, dims = by_name.get(value.name, (0, None))
+            data_type, dims = by_name.get(self.like.get(value, value).name, (0, None))
             value.dtype = value.dtype or data_type
             pair = value.shape, dims
             if pair not in merged:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
-from onnx import parser
+from onnx import TensorProto, helper, parser
 
 from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
-from onnxopt.analysis.inference import skeleton
+from onnxopt.analysis.inference import _ALIKE as ALIKE_OPERATORS
+from onnxopt.analysis.inference import skeleton, typed_alike
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.graph.value import Shape
 from tests.samples import build_text
@@ -95,6 +97,17 @@ def test_a_pass_that_asked_too_early_is_asked_again() -> None:
 
 
 # How many elements are not zero, nobody can know before.
+BODY = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 3] x, bool c) => (float[A, B] y)
+{
+  r = Relu (x)
+  y = If (c) <
+    then_branch = t () => (float[N, 3] u) { u = Neg (r) },
+    else_branch = e () => (float[N, 3] w) { w = Abs (r) }
+  >
+}
+"""
 OPEN_END = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[N, 3] x) => (float[A, B] y, float[N, 3] z)
@@ -141,6 +154,61 @@ def test_inference_is_not_given_where_nodes_come_from() -> None:
     assert all(not node.metadata_props for node in skeleton(model, list(model.graph)).graph.node)
     assert all(node.metadata_props for node in model.proto.graph.node)
     assert [types.shape(v) for v in model.graph.outputs[:2]] == [("N", 3), ("N", 3)]
+
+
+ALIKE = """
+<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
+g (float[N, 3, H] x) => (float[A, B, C] y, float[A, B, C] z) <float[3] one = {1, 1, 1}>
+{
+  a = Relu (x)
+  b = BatchNormalization (a, one, one, one, one)
+  c = Sigmoid (b)
+  y = Transpose <perm = [1, 0, 2]> (c)
+  d = Gelu (c)
+  z = Neg (y)
+}
+"""
+
+
+def test_inference_is_not_asked_for_what_is_typed_like_another_value() -> None:
+    model = read_model(build_text(ALIKE))
+    like = typed_alike(model.graph, model.graph)
+    assert {v.name: root.name for v, root in like.items()} == {"a": "x", "b": "x", "c": "x", "z": "y"}
+    types.infer(model)
+    shapes = {n: value(model, n).shape for n in "abcydz"}  # of opset 18 there is no Gelu
+    assert shapes == {**dict.fromkeys("abc", ("N", 3, "H")), **dict.fromkeys("yz", (3, "N", "H")), "d": None}
+    assert {value(model, n).dtype for n in "abcyz"} == {1}
+
+
+def test_a_part_is_inferred_from_what_is_known_of_what_it_reads() -> None:
+    model = read_model(build_text(ALIKE))
+    types.learn(value(model, "a"), ("N", 3, 7))
+    types.learn(value(model, "b"), ("N", 3, "other@"))
+    part = [value(model, n).producer for n in "cy"]
+    proto = skeleton(model, [part[1]], {value(model, "c"): value(model, "b")})  # type: ignore[list-item]
+    assert [i.name for i in proto.graph.input] == ["x", "b"]
+    assert [list(n.input) for n in proto.graph.node] == [["b"]]
+
+
+def test_a_body_reads_what_is_around_it_by_name() -> None:
+    model = read_model(build_text(BODY))
+    assert typed_alike(model.graph, model.graph) == {}
+    types.infer(model)
+    assert value(model, "r").shape == ("N", 3)
+
+
+@pytest.mark.parametrize("op", sorted(ALIKE_OPERATORS))
+def test_operators_that_are_alike_are_so_in_each_opset(op: str) -> None:
+    x = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", 3, "H", 5])
+    channels, last = (helper.make_tensor_type_proto(TensorProto.FLOAT, [size]) for size in (3, 5))
+    for opset in {s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.name, s.domain) == (op, "")}:
+        schema = onnx.defs.get_schema(op, opset, "")
+        names = ["x", *(f"i{i}" for i in range(1, schema.min_input))]
+        given = {"x": x} | dict.fromkeys(names[1:], last if op == "LayerNormalization" else channels)
+        node = helper.make_node(op, names, ["y"])
+        imported = [helper.make_opsetid("", opset)]
+        found = onnx.shape_inference.infer_node_outputs(schema, node, given, opset_imports=imported).get("y", x)
+        assert found == x or (opset == 1 and not found.tensor_type.HasField("shape")), opset
 
 
 def test_what_inference_fails_on_has_the_types_of_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
