@@ -1,4 +1,4 @@
-"""The only door to onnx.helper and onnx.numpy_helper: tensors, attributes and types as plain Python.
+"""The door to onnx.helper, onnx.numpy_helper and onnx.shape_inference: tensors, attributes and types as plain Python.
 
 Everything here is a pure function of protobuf messages; nothing knows about graphs. What is done for each node or
 tensor reads a repeated field as a slice, here and elsewhere: protobuf ends a loop over the field itself by an
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 Array = NDArray[Any]
 
@@ -268,3 +268,9 @@ def tensor_type_proto(data_type: int, dims: Iterable[int | str | None] | None) -
 
 def tensor_value_info(name: str, data_type: int, dims: Iterable[int | str | None] | None) -> ValueInfoProto:
     return ValueInfoProto(name=name, type=tensor_type_proto(data_type, dims))
+
+
+def infer_shapes(model: bytes, values: bool = False) -> ModelProto:
+    """As onnx.shape_inference.infer_shapes, which imports readers of text and JSON to read the result. `values`: those
+    of integers are followed too."""
+    return ModelProto.FromString(onnx.shape_inference.C.infer_shapes(model, False, False, values))

@@ -20,7 +20,7 @@ from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
-from onnxopt.protos import array_to_tensor, body_graphs, qualified, tensor_bytes, tensor_value_info
+from onnxopt.protos import array_to_tensor, body_graphs, infer_shapes, qualified, tensor_bytes, tensor_value_info
 
 NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices that inference would read.
@@ -60,20 +60,15 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
     try:
         given = proto.SerializeToString()
         del proto  # onnx makes two more of it, which is where memory is highest
-        inferred = _inferred(given)
+        inferred = infer_shapes(given)
         while depends(model) and (wrong := {n.output[0] for n in contradicted(inferred.graph)}):
             proto = ModelProto.FromString(given)
             hide(proto.graph, wrong)
             given = proto.SerializeToString()
-            inferred = _inferred(given)
+            inferred = infer_shapes(given)
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None
     return inferred if believed(model, inferred.graph) else None
-
-
-def _inferred(model: bytes) -> ModelProto:
-    """As `shape_inference.infer_shapes`, which imports readers of text and JSON to read the result."""
-    return ModelProto.FromString(shape_inference.C.infer_shapes(model, False, False, False))
 
 
 def infer_operator(

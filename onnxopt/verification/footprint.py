@@ -34,14 +34,14 @@ def least(path: str, feeds: dict[str, Any]) -> int:
 
 
 def _inferred(model: ModelProto) -> GraphProto:
-    from onnx import shape_inference
+    from onnxopt.protos import infer_shapes
 
     try:
         with spare(_ROOM):
-            return shape_inference.infer_shapes(model, data_prop=True).graph
+            return infer_shapes(model.SerializeToString(), values=True).graph
     except MemoryError:  # vectors that are followed element by element
         with spare(_ROOM):
-            return shape_inference.infer_shapes(model).graph
+            return infer_shapes(model.SerializeToString()).graph
 
 
 def _peak(graph: GraphProto) -> int:

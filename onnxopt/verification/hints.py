@@ -80,22 +80,22 @@ def _compare(
 
 def _numbers(tensor: TensorProto) -> Iterable[int]:
     """Of a single integer, whatever its type: floats are compared with what Cast makes of integers."""
-    from onnx import numpy_helper
+    from onnxopt.protos import tensor_to_array
 
     if tensor.data_location != tensor.DEFAULT or sum(tensor.dims) > 1 or tensor.data_type not in _NUMBERS:
         return ()
     try:
-        return [int(n) for n in numpy_helper.to_array(tensor).reshape(-1).tolist() if n == int(n)]
+        return [int(n) for n in tensor_to_array(tensor).reshape(-1).tolist() if n == int(n)]
     except (ValueError, OverflowError):  # it has not the elements that it should have, or no finite ones
         return ()
 
 
 def _small_integers(tensor: TensorProto) -> Iterable[int]:
-    from onnx import numpy_helper
+    from onnxopt.protos import tensor_to_array
 
     if tensor.data_type != tensor.INT64 or tensor.data_location != tensor.DEFAULT or sum(tensor.dims) > _MOST:
         return ()
-    return [int(n) for n in numpy_helper.to_array(tensor).reshape(-1)]
+    return [int(n) for n in tensor_to_array(tensor).reshape(-1)]
 
 
 def _dims(info: ValueInfoProto) -> list[str]:

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from onnxopt.worker.service import Refused, Tell, serve
 if TYPE_CHECKING:
     from onnxopt.verification.inputs import Case
     from onnxopt.verification.pieces.look import Look
+
+_HEAVY: Final = 1 << 26  # bytes of weights, of which two sessions hold two copies, and three would three
 
 
 class Judge(Original):
@@ -83,11 +85,12 @@ class Judge(Original):
         return self.options.dtype != "bfloat16"
 
     def _load_optimized(self, path: str) -> None:
-        """As it will be deployed."""
+        """As it will be deployed: at once, or where weights count, when the result's own session has ended."""
         self._optimized = None
         if isinstance(self.engine, OnnxRuntime) and not self.streamed and self._is_loadable:
             self._optimized = _Loading(path, self.provider)
-            self._optimized.start()
+            if self.planned.bytes < _HEAVY:
+                self._optimized.start()
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
         """Run the result on a case that the original took, and compare. `expected`: outputs that are given, by name."""
@@ -143,9 +146,10 @@ class Judge(Original):
         if self._optimized is None:
             return ""
         a, b = self.labels
+        self.b = self._look = None  # all is compared
         self.tell(f"loading {b} with optimizations")
-        self._optimized.join()
-        error, self._optimized = self._optimized.error, None
+        error = self._optimized.result()
+        self._optimized = None
         if error is None:
             return ""
         self.tell(f"loading {a} with optimizations")
@@ -210,6 +214,14 @@ class _Loading(Thread):
         self.path = path
         self.provider = provider
         self.error: Exception | None = None
+
+    def result(self) -> Exception | None:
+        """What it fails with."""
+        if self.ident is None:
+            self.run()
+        else:
+            self.join()
+        return self.error
 
     def run(self) -> None:
         try:

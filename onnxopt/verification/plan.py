@@ -190,7 +190,7 @@ class Plan:
 
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
     """Read a plan off the original. `array` reads its initializers, where these are not in `proto`."""
-    from onnx import numpy_helper
+    from onnxopt.protos import tensor_to_array
 
     graph = proto.graph
     initializers = {t.name: t for t in graph.initializer}
@@ -199,7 +199,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.inputs = [_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers]
     if proto.ir_version >= 4:  # before, every initializer is listed as input
         listed = (initializers[i.name] for i in graph.input if i.name in initializers)
-        plan.overridable = {t.name: (array or numpy_helper.to_array)(t) for t in listed if t.data_location == t.DEFAULT}
+        plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
     ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
     if _COMPARING & ops and any("int" in i.kind for i in plan.inputs):
         numbers = compared(graph)
@@ -222,7 +222,9 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
 
 
 def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
-    from onnx import TensorProto, helper
+    from onnx import TensorProto
+
+    from onnxopt.protos import numpy_dtype
 
     which = kind.WhichOneof("value")
     if which == "sequence_type":
@@ -240,7 +242,7 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
         shape = (f"{name}[0]", f"{name}[1]")
     if tensor.elem_type == TensorProto.STRING:
         return InputSpec(name, "string", shape, use=found.get(name, _NO_USE))
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    dtype = numpy_dtype(tensor.elem_type)
     if dtype.kind == "c":
         return InputSpec(name, "", why=f"input `{name}` is complex")
     use = found.get(name, _NO_USE)

@@ -80,10 +80,10 @@ class Skeleton:
 
     def values(self, tensor: TensorProto) -> Any:
         """The array of any initializer."""
-        from onnx import numpy_helper
+        from onnxopt.protos import tensor_to_array
 
         found = self.array(tensor)
-        return numpy_helper.to_array(self.whole(tensor)) if found is None else found
+        return tensor_to_array(self.whole(tensor)) if found is None else found
 
     def whole(self, tensor: TensorProto) -> TensorProto:
         """An initializer with its data inside."""

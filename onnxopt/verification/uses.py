@@ -298,7 +298,7 @@ class _Sweep:
 
 
 def _numbers(tensor: TensorProto) -> list[float]:
-    from onnx import numpy_helper
+    from onnxopt.protos import tensor_to_array
 
     count = math.prod(tensor.dims)
     if (
@@ -308,7 +308,7 @@ def _numbers(tensor: TensorProto) -> list[float]:
     ):
         return []
     try:
-        return list(dict.fromkeys(float(n) for n in numpy_helper.to_array(tensor).reshape(-1).tolist()))
+        return list(dict.fromkeys(float(n) for n in tensor_to_array(tensor).reshape(-1).tolist()))
     except ValueError:  # it has not the elements that it should have
         return []
 

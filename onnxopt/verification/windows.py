@@ -205,13 +205,13 @@ def _constants(graph: GraphProto) -> dict[str, TensorProto]:
 
 def _numbers(tensor: TensorProto | None) -> list[float]:
     """Of a small constant; none of what is no such."""
-    from onnx import numpy_helper
+    from onnxopt.protos import tensor_to_array
 
     if tensor is None or tensor.data_location != tensor.DEFAULT or math.prod(tensor.dims) > 16:
         return []
     if tensor.data_type not in (tensor.INT64, tensor.INT32, tensor.FLOAT):
         return []
     try:
-        return list(numpy_helper.to_array(tensor).reshape(-1).tolist())
+        return list(tensor_to_array(tensor).reshape(-1).tolist())
     except ValueError:  # it has not the elements that it should have
         return []

@@ -217,7 +217,7 @@ def test_what_inference_fails_on_has_the_types_of_its_inputs(monkeypatch: pytest
         raise ValueError("no")
 
     model = read_model(build_text(SAME))
-    monkeypatch.setattr("onnxopt.analysis.inference._inferred", fail)
+    monkeypatch.setattr("onnxopt.analysis.inference.infer_shapes", fail)
     types.infer(model)
     assert (model.graph.inputs[0].dtype, model.graph.inputs[0].shape) == (1, ("N", 3))
     assert types.shape(model.graph.outputs[0]) is None

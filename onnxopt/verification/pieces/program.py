@@ -199,10 +199,12 @@ def type_of(value: Any) -> str:
 
 def tensor_types(model: ModelProto) -> Iterator[tuple[str, str]]:
     """(name, type as onnxruntime writes it) of the tensors whose types onnx can tell; those in bodies come first."""
-    from onnx import TensorProto, shape_inference
+    from onnx import TensorProto
+
+    from onnxopt.protos import infer_shapes
 
     kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
-    graphs = [shape_inference.infer_shapes(model).graph]
+    graphs = [infer_shapes(model.SerializeToString()).graph]
     for graph in graphs:
         graphs += [body for node in graph.node for body in bodies(node).values()]
     for graph in reversed(graphs):

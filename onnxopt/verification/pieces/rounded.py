@@ -72,10 +72,10 @@ def _cast(graph: GraphProto, source: str, target: str, code: int) -> None:
 
 def _widen(node: NodeProto, code: int) -> None:
     """Where an attribute says of which type the result is."""
-    from onnx import numpy_helper
+    from onnxopt.protos import array_to_tensor, tensor_to_array
 
     for a in node.attribute:
         if a.name == "dtype" and a.i == code:
             a.i = _FLOAT
         elif a.name == "value" and a.t.data_type == code:
-            a.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(a.t).astype("float32"), a.t.name))
+            a.t.CopyFrom(array_to_tensor(tensor_to_array(a.t).astype("float32"), a.t.name))

@@ -140,7 +140,9 @@ _SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators wh
 def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str]) -> None:
     """Small initializers and Constant nodes that are lists of floats. A single number is an exponent, a bound, a
     factor of a formula: exact, and not a measured weight."""
-    from onnx import TensorProto, numpy_helper
+    from onnx import TensorProto
+
+    from onnxopt.protos import array_to_tensor, tensor_to_array
 
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
     exact = {name for n in model.graph.node if n.op_type in _SIZES for name in n.input[1:]}.union(kept)
@@ -149,4 +151,4 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
     tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
     for tensor in tensors:
         if tensor.data_type in floats and math.prod(tensor.dims) > 1:
-            tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))
+            tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))
