@@ -113,12 +113,16 @@ def read_only(array: Array) -> Array:
     return array
 
 
-def tensor_to_array(tensor: TensorProto) -> Array:
-    """A read-only array of an inline tensor; shares the bytes with the message where it can."""
-    raw, data = _RAW.get(tensor.data_type), tensor.raw_data
-    if raw is not None and (data or tensor.HasField("raw_data")):
+def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Array:
+    """A read-only array of an inline tensor; shares the bytes with the message where it can, or with `stored`, which is
+    what its raw_data would be."""
+    raw = _RAW.get(tensor.data_type)
+    data = tensor.raw_data if stored is None else stored
+    if raw is not None and (len(data) or tensor.HasField("raw_data")):
         array, dims = np.frombuffer(data, raw), tensor.dims[:]
         return array if dims == [array.size] else array.reshape(dims)
+    if stored is not None:
+        tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(stored))
     return read_only(np.asarray(onnx.numpy_helper.to_array(tensor)))
 
 

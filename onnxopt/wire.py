@@ -12,7 +12,9 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from onnxopt.record import record
 
 # Field numbers in ModelProto, GraphProto and TensorProto.
 GRAPH: Final = 7
@@ -20,8 +22,51 @@ NODE: Final = 1
 INITIALIZER: Final = 5
 RAW_DATA: Final = 9
 _GLANCE: Final = 1 << 20  # bytes
+_MANY: Final = 256  # fields of a tensor: numbers one by one, not packed, which have no raw_data
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+@record(frozen=True)
+class Stored:
+    """Bytes of a file that nobody has read: `length` of them at `start`; 0: all that follow."""
+
+    file: Path
+    start: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def bytes(self) -> memoryview:
+        """A view of them. Raises OSError, and ValueError for what is not in the file."""
+        found = map_file(self.file)[max(self.start, 0) :][: self.length or None]
+        if min(self.start, self.length) < 0 or len(found) < self.length:
+            raise ValueError(f"{self.file} has no {self.length} bytes at {self.start}")
+        return found
+
+
+class MappedFile:
+    """A file as memory, of which nothing is read before it is used."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self.path = path
+        self._state = _state(path)
+        self.view = map_file(path)
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Has nobody written to it, or put another in its place?"""
+        try:
+            return _state(self.path) == self._state
+        except OSError:
+            return False
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def key(number: int) -> int:
@@ -72,6 +117,40 @@ def count_nodes(path: str | Path, most: int) -> int:
             return sum(itertools.islice(nodes, most))
     except (OSError, ValueError):
         return 0
+
+
+def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tuple[int, int]]]:
+    """A serialized model without the `raw_data` of initializers of its main graph that are larger than `small` bytes;
+    (start, length) of these by the initializer's index. Nothing is left out of what has more than `most` fields.
+
+    Raises ValueError for what is no message.
+    """
+    left: dict[int, tuple[int, int]] = {}
+    parts: list[Any] = []
+    index = count = 0
+    for found, start, begin, end in fields(view, 0, len(view)):
+        if found != key(GRAPH):
+            parts.append(view[start:end])
+            continue
+        inside: list[Any] = []
+        mark = begin
+        for kind, s, b, e in fields(view, begin, end):
+            count += 1
+            if count > most:
+                return bytes(view), {}
+            if kind != key(INITIALIZER):
+                continue
+            tensor = list(itertools.islice(fields(view, b, e), _MANY)) if e - b > small else []
+            raw = [f for f in tensor if f[0] == key(RAW_DATA)]
+            if len(raw) == 1 and raw[0][3] - raw[0][2] > small and len(tensor) < _MANY:
+                _, cut, data, stop = raw[0]
+                left[index] = data, stop - data
+                inside += [view[mark:s], bytes([kind]), varint(e - b - (stop - cut)), view[b:cut], view[stop:e]]
+                mark = e
+            index += 1
+        inside.append(view[mark:end])
+        parts += [bytes([key(GRAPH)]), varint(sum(map(len, inside))), *inside]
+    return b"".join(parts), left
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:

@@ -78,7 +78,7 @@ def first_like(item: T, seen: MutableMapping[Hashable, T | None], told: Sequence
 def _sample(value: Value) -> bytes:
     """All of its bytes, if these are few, else some: an odd step apart, so that they are not the same byte of each
     element."""
-    array = value.array
+    array = value.glance()
     if array.nbytes <= _FEW:
         return array.tobytes()
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -86,4 +86,4 @@ def _sample(value: Value) -> bytes:
 
 
 def _digest(value: Value) -> bytes:
-    return value.digest() if value.array.nbytes > _FEW else b""
+    return value.digest() if value.glance().nbytes > _FEW else b""

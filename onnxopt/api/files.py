@@ -84,10 +84,11 @@ def optimize_file(
     # The verifier imports onnxruntime and runs the original while the passes run.
     with verifier or nullcontext(), blaming(source):
         progress("loading")
-        model = options.load(source)
+        model = options.load(source, stored=True)
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
-            verifier.describe(model.proto, override=not options.freeze_initializers)
+            values = model.graph.initializers
+            verifier.describe(model.proto, lambda t: values[t.name].array, override=not options.freeze_initializers)
         before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model.proto)
         with Staged(destination, home) as staged:

@@ -68,14 +68,16 @@ class OptimizeOptions:
         sizes = self.dims or self.shapes
         return not (passes or self.extra or self.dtype or sizes or self.target_opset or self.inline_functions)
 
-    def load(self, source: str | Path) -> Model:
-        """The model in a file, as these options want it read. Raises ModelError and UsageError."""
+    def load(self, source: str | Path, *, stored: bool = False) -> Model:
+        """The model in a file, as these options want it read; `stored`: its large weights stay there. Raises ModelError
+        and UsageError."""
         return load(
             source,
             freeze_initializers=self.freeze_initializers,
             inline_functions=self.inline_functions,
             target_opset=self.target_opset,
             limits=self.limits,
+            stored=stored,
         )
 
     def passes(self) -> Sequential:

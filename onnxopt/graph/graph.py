@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onnx import TensorProto
+
 from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_known
@@ -374,10 +376,16 @@ class Graph:
         self.model.version += 1
 
     def tensor_of(self, value: Value) -> Any:
-        """The TensorProto of an initializer, made from its array if it is new."""
+        """The TensorProto of an initializer, made from its array if it is new, with its data if they stayed in a
+        file."""
         if value.tensor is None:
             value.tensor = array_to_tensor(value.array, value.name)
-        return value.tensor
+        if value.stored is None:
+            return value.tensor
+        whole = TensorProto()
+        whole.CopyFrom(value.tensor)
+        whole.raw_data = bytes(self.model.bytes_of(value.stored))
+        return whole
 
 
 def np_contiguous(array: Array) -> Array:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
     from onnxopt.graph.value import Value
+    from onnxopt.wire import MappedFile, Stored
 
 Decoder = Callable[["TensorProto"], Array]
 
@@ -43,6 +44,7 @@ class Model:
     def __init__(self, proto: ModelProto, path: Path | None = None) -> None:
         self.proto = proto
         self.path = path  # the file it was read from
+        self.file: MappedFile | None = None  # the same, where weights stayed in it
         self.names = Names()
         self._node_names: Names | None = None  # made when first asked for: few rewrites need a new one
         self.version = 0
@@ -96,16 +98,21 @@ class Model:
             found.append(node)
         return found
 
-    def decode(self, tensor: TensorProto) -> Array:
-        """The data of a tensor. Raises ModelError where it is none of its type and dims."""
+    def decode(self, tensor: TensorProto, stored: Stored | None = None) -> Array:
+        """The data of a tensor, `stored` or its own. Raises ModelError where it is none of its type and dims."""
         if is_external(tensor):
             assert self.read_external is not None, "external data without a reader"
             return self.read_external(tensor)
         try:
-            return tensor_to_array(tensor)
+            return tensor_to_array(tensor, None if stored is None else self.bytes_of(stored))
         except (KeyError, TypeError, ValueError) as e:
             message = f"{self.name}: tensor `{tensor.name}` cannot be decoded: {' '.join(str(e).split())}"
             raise ModelError(message, "the file is damaged: export or download it again") from e
+
+    def bytes_of(self, stored: Stored) -> memoryview:
+        """What stayed in the file that the model was read from."""
+        assert self.file is not None, "weights in a file that is not there"
+        return self.file.view[stored.start : stored.start + stored.length]
 
     def scopes(self) -> Iterator[Graph]:
         """Every scope: bodies before their owners' scope, functions, then main."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
+    from onnxopt.wire import Stored
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
@@ -50,6 +51,7 @@ class Value:
         "output_count",
         "producer",
         "shape",
+        "stored",
         "tensor",
         "unasked",
         "users",
@@ -65,6 +67,7 @@ class Value:
         self.is_input = False
         self.constant = False  # an initializer nobody may override, or the output of Constant
         self.tensor: TensorProto | None = None
+        self.stored: Stored | None = None  # where the tensor's data stayed, which it does not hold then
         self._array: Array | None = None
         self._digest: bytes | None = None
         self._type: Type | None = None
@@ -102,7 +105,10 @@ class Value:
         """The constant's data, read-only. Only for `constant` values; decoded on first use."""
         if self._array is None:
             if self.tensor is not None:
-                self._array = self.graph.model.decode(self.tensor)
+                self._array = self.graph.model.decode(self.tensor, self.stored)
+                if not self._array.flags.aligned:
+                    self._array = np.require(self._array, requirements="A")
+                    self._array.flags.writeable = False
             else:
                 assert self.producer is not None, f"{self.name} is not constant"
                 self._array = self.producer.constant_array()
@@ -112,12 +118,19 @@ class Value:
     def array(self, array: Array | None) -> None:
         self._array, self._digest, self._type = array, None, None
 
+    def glance(self) -> Array:
+        """As `array`, to be looked at once: of what stayed in a file its pages, wherever they begin, and nothing is
+        kept."""
+        if self._array is None and self.tensor is not None and self.stored is not None:
+            return self.graph.model.decode(self.tensor, self.stored)
+        return self.array
+
     def digest(self) -> bytes:
         """A hash of the constant's bytes, made on first use. Not for strings, of which an array holds the addresses."""
         if self._digest is None:
             import hashlib
 
-            flat = np.ascontiguousarray(self.array).reshape(-1)
+            flat = np.ascontiguousarray(self.glance()).reshape(-1)
             self._digest = hashlib.sha256(flat.view(np.uint8).data).digest()
         return self._digest
 

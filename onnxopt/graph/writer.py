@@ -13,6 +13,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.schema import signature
 from onnxopt.graph.structure import check_interface, check_structure
 from onnxopt.protos import Array, describe_tensor, fill_tensor, is_raw, tensor_value_info
+from onnxopt.wire import Stored
 
 
 def write_model(model: Model) -> ModelProto:
@@ -20,20 +21,33 @@ def write_model(model: Model) -> ModelProto:
     return write_deferred(model, None)[0]
 
 
-def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict[int, Array]]:
-    """Like `write_model`, but new initializers of the main graph of `at_least` bytes get no data.
+def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict[int, Array | Stored]]:
+    """Like `write_model`, but new initializers of the main graph of `at_least` bytes get no data, nor do those that
+    stayed in a file.
 
     Returns the proto and the data left out, by the initializer's index. Raises InvariantError rather than hand out a
     model in which a name is not defined, or whose interface is another than before: whoever writes one comes here.
     """
-    deferred: dict[int, Array] = {}
+    deferred: dict[int, Array | Stored] = {}
     for scope in model.scopes():
         _write_scope(scope, deferred, at_least if scope is model.graph else None)
     model.graph.initializers_changed = bool(deferred)  # the next to write must fill them
+    if model.file is not None:
+        _leave_stored(model, deferred, fill=at_least is None)
     _write_types(model.foreign)
     stored = check_structure(model.proto, model.name)
     check_interface(model.proto, model.interface, model.name, stored)
     return model.proto, deferred
+
+
+def _leave_stored(model: Model, deferred: dict[int, Array | Stored], fill: bool) -> None:
+    values = model.graph.initializers
+    for i, tensor in enumerate(model.proto.graph.initializer):
+        value = values[tensor.name]
+        if value.stored is not None and not fill:
+            deferred[i] = value.stored
+        elif value.stored is not None:
+            tensor.raw_data, value.stored = bytes(model.bytes_of(value.stored)), None
 
 
 def _write_types(made: Iterable[Node]) -> None:
@@ -77,7 +91,7 @@ def _least_inputs(node: Node) -> int:
     return defined.inputs[0] if defined is not None else 0
 
 
-def _write_scope(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
+def _write_scope(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
     proto = graph.proto
     nodes = list(graph)
     for node in nodes:
@@ -135,7 +149,7 @@ def _name_apart(graph: Graph, nodes: list[Node]) -> None:
             names.add(proto.name)
 
 
-def _write_initializers(graph: Graph, deferred: dict[int, Array], at_least: int | None) -> None:
+def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
     proto, model = graph.proto, graph.model
     there = {t.name: t for t in proto.initializer[:]}
     new = [v for name, v in graph.initializers.items() if name not in there]

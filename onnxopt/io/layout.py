@@ -16,9 +16,10 @@ from onnx import ModelProto, TensorProto
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io.copying import copy_range
 from onnxopt.io.external import ExternalData, all_tensors
-from onnxopt.io.splice import Stored, write_spliced
+from onnxopt.io.splice import write_spliced
 from onnxopt.protos import Array, is_external, tensor_bytes
 from onnxopt.record import record
+from onnxopt.wire import Stored
 
 INLINE, COPY, REUSE, AUTO = "inline", "copy", "reuse", "auto"
 EXTERNAL: Final = (AUTO, INLINE, COPY, REUSE)
@@ -184,8 +185,9 @@ class Layout:
         self._before.append((tensor, old))
 
 
-def plan(proto: ModelProto, new: Mapping[int, Array], data: ExternalData, home: Path, external: str) -> Layout:
-    """Decide for each tensor of `proto`, whose initializers of the indices `new` have their data there.
+def plan(proto: ModelProto, new: Mapping[int, Array | Stored], data: ExternalData, home: Path, external: str) -> Layout:
+    """Decide for each tensor of `proto`, whose initializers of the indices `new` have their data there, made or still
+    in the file that was read.
 
     `auto` and `copy`: external data goes into a data file, with what is new and large. `inline`: into the file.
     `reuse`: it stays where it is, and is referred to. Whatever is asked for, a file that protobuf could not hold gets a
@@ -221,6 +223,11 @@ def plan(proto: ModelProto, new: Mapping[int, Array], data: ExternalData, home: 
                 layout.refer(tensor, path)
             else:
                 layout.add_from(tensor, path, start, length)
+        elif isinstance(array, Stored):  # as it was in the file that was read
+            if outgrown:
+                layout.add_from(tensor, array.file, array.start, array.length)
+            elif at is not None:
+                layout.inside[at] = array
         elif array is not None and (outgrown or (elsewhere and external in (AUTO, COPY))):
             layout.add(tensor, array)
         elif array is not None and at is not None:

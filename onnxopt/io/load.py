@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
@@ -14,9 +14,16 @@ from onnxopt.errors import ModelError, file_path, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData
+from onnxopt.wire import MappedFile, Stored, skim
 
 if TYPE_CHECKING:
     from onnxopt.worker.limits import Limits
+
+Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by the initializer's index
+
+_WORTH: Final = 1 << 20  # bytes of a file
+_LARGE: Final = 1 << 14  # bytes of a weight: shapes and axes, which many ask for, are smaller
+_FIELD: Final = 512  # bytes of a field on average, nodes and initializers
 
 
 def load(
@@ -26,16 +33,18 @@ def load(
     inline_functions: bool = False,
     target_opset: int | None = None,
     limits: Limits | None = None,
+    stored: bool = False,
 ) -> Model:
     """Load a model. External data stays on disk until somebody reads it.
 
     `freeze_initializers`: see `read_model`. `inline_functions` puts the bodies of model-local functions in place of
     their calls. `target_opset`: convert the model to this version of the default domain (see `convert_opset`), within
-    `limits`.
+    `limits`. `stored`: large weights stay in the file, too, unless the model is made another first; they are no part of
+    the proto until it is written.
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = file_path(path)
-    proto = read_proto(path)
+    proto, places, file = _read(path, stored and not inline_functions and target_opset is None)
     changed = inline_functions and len(proto.functions) > 0
     if changed:
         from onnxopt.io.inlining import inlined
@@ -47,6 +56,9 @@ def load(
         changed = convert_opset(proto, target_opset, path, limits) or changed
     model = read_model(proto, path, freeze_initializers=freeze_initializers)
     model.version += changed  # it is not the file any more
+    model.file = file
+    for i, place in places.items():
+        model.graph.initializers[proto.graph.initializer[i].name].stored = Stored(path, *place)
     model.read_external = ExternalData(path.absolute().parent, path.name).decode
     return model
 
@@ -60,16 +72,34 @@ def from_proto(proto: ModelProto, *, freeze_initializers: bool = False) -> Model
 
 def read_proto(path: Path) -> ModelProto:
     """The ModelProto in a file, with external data left where it is."""
+    return _read(path, stored=False)[0]
+
+
+def _read(path: Path, stored: bool) -> tuple[ModelProto, Places, MappedFile | None]:
+    """The proto, and if large weights are `stored` where these are in the file, which is mapped."""
     try:
-        proto = _parse(path)
+        found = (_skimmed(path) if stored else None) or (_parse(path), {}, None)
     except (OSError, DecodeError) as e:
         raise unreadable(path, e) from None
+    proto = found[0]
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
         raise ModelError(
             f"{path} is a protobuf, but not an ONNX model",
             "a ModelProto has a graph and an IR version; was this a tensor (.pb) or another format?",
         )
-    return proto
+    return found
+
+
+def _skimmed(path: Path) -> tuple[ModelProto, Places, MappedFile] | None:
+    """None of what has no large weights, or so many fields that looking through them takes longer than copying."""
+    if not path.is_file() or path.stat().st_size < _WORTH:
+        return None
+    file = MappedFile(path)
+    try:
+        light, places = skim(file.view, _LARGE, len(file.view) // _FIELD)
+        return (ModelProto.FromString(light), places, file) if places else None
+    except (ValueError, DecodeError):  # said of the whole
+        return None
 
 
 def _parse(path: Path) -> ModelProto:

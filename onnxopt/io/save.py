@@ -88,6 +88,8 @@ class Staged:
         return True
 
     def _encode(self, model: Model, external: str) -> None:
+        if model.file is not None and not model.file.is_as_it_was:
+            raise ModelError(f"{model.name} changed while it was being optimized", "run again when it is complete")
         proto, deferred = write_deferred(model, _SPLICED)
         layout = plan(proto, deferred, data_of(model), self.home, external)
         if self._special and (layout.pieces or layout.references):

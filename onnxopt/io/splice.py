@@ -9,28 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from onnxopt.io.copying import copy_range
 from onnxopt.protos import Array
-from onnxopt.record import record
-from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, varint
-
-
-@record(frozen=True)
-class Stored:
-    """Bytes of another file, which are copied from there."""
-
-    file: Path
-    start: int
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
-
+from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
 
 Buffer = bytes | memoryview | Stored
 
@@ -50,7 +35,8 @@ def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored
             raw = array if isinstance(array, Stored) else array.reshape(-1).view(np.uint8).data
             head = bytes([key(RAW_DATA)]) + varint(len(raw))
             length = varint(e - b + len(head) + len(raw))
-            pieces += [view[mark:s], bytes([key(INITIALIZER)]), length, view[b:e], head, raw]
+            at = next((start for found, start, *_ in fields(view, b, e) if found >> 3 > RAW_DATA), e)
+            pieces += [view[mark:s], bytes([key(INITIALIZER)]), length, view[b:at], head, raw, view[at:e]]
             mark = e
     pieces.append(view[mark:end])
     f.write(view[:start])

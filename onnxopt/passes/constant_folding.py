@@ -153,7 +153,7 @@ class _Cone:
                 rest.append(node)
                 waiting.update(v for v in node.outputs if v is not None)
                 continue
-            inputs = [None if v is None else self.arrays[v] if v in self.arrays else v.array for v in node.inputs]
+            inputs = [None if v is None else self.arrays[v] if v in self.arrays else v.glance() for v in node.inputs]
             if not self._pays(node, kernels.result_bytes(node, inputs)):
                 continue
             if node.op == "QuantizeLinear":
@@ -288,7 +288,7 @@ class _Cone:
         for node in rest:
             for v in node.inputs:
                 if v is not None and v not in known and (v in self.arrays or v.constant):
-                    known[v] = self.arrays[v] if v in self.arrays else v.array
+                    known[v] = self.arrays[v] if v in self.arrays else v.glance()
         from onnxopt.analysis.runtime import run_cone
         from onnxopt.worker.limits import Limits
         from onnxopt.worker.room import Room

@@ -146,6 +146,8 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
             e.message = f"pass {p.name}: {e.message}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise
+    except MemoryError:  # of the system, which is no bug of the pass
+        raise
     except (Exception, SystemExit) as e:  # which would end the command, as if all were done
         where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
         node = _node_in(e.__traceback__)

@@ -164,10 +164,11 @@ def _zero(model: Model) -> None:
     for scope in model.scopes():
         for value in scope.initializers.values():
             tensor = value.tensor
-            if tensor is None or not value.constant or is_external(tensor) or not tensor.raw_data:
+            if tensor is None or not value.constant or is_external(tensor):
                 continue
-            if len(tensor.raw_data) >= _ZEROED_FROM:
-                tensor.raw_data = b"\0" * len(tensor.raw_data)
+            size = len(value.stored or tensor.raw_data)
+            if size >= _ZEROED_FROM:
+                tensor.raw_data, value.stored = b"\0" * size, None
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

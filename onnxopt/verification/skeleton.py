@@ -7,17 +7,18 @@ lies in external data files is mapped alike.
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.record import record
-from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, fields, key, map_file, varint
+from onnxopt.wire import Stored, map_file, skim
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
+_FIELDS: Final = sys.maxsize
 _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
 
 # Types whose elements numpy has: the others (bfloat16, 4 and 8 bits) are handed to a runtime as the bytes they are.
@@ -25,19 +26,6 @@ _DTYPES: Final[dict[int, Any]] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64,
     9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
 }  # fmt: skip
-
-
-@record(frozen=True)
-class Stored:
-    """Where the bytes of a weight are: `length` of them at `offset` of `file`; 0: all that follow."""
-
-    file: Path
-    offset: int
-    length: int
-
-    def bytes(self) -> Any:
-        """A view of them; nothing is read before it is used. Raises OSError, and ValueError for a file that ends."""
-        return np.frombuffer(map_file(self.file), np.uint8, self.length or -1, self.offset)
 
 
 class Skeleton:
@@ -59,13 +47,9 @@ class Skeleton:
                 self.stored[tensor.name] = _external(tensor, self.path.parent)
 
     def _parse(self) -> dict[int, tuple[int, int]]:
-        """Parse what is not weights; (offset, length) of these, by their index among the initializers."""
-        view = map_file(self.path)
-        found: dict[int, tuple[int, int]] = {}
-        parts: list[Any] = []
-        for found_key, start, begin, end in fields(view, 0, len(view)):
-            parts += _graph(view, begin, end, found) if found_key == key(GRAPH) else [view[start:end]]
-        self.proto.ParseFromString(b"".join(parts))
+        """Parse what is not weights; (start, length) of these, by their index among the initializers."""
+        light, found = skim(map_file(self.path), _SMALL, _FIELDS)
+        self.proto.ParseFromString(light)
         return found
 
     def array(self, tensor: TensorProto) -> Any:
@@ -75,7 +59,7 @@ class Skeleton:
             return None
         if not math.prod(tensor.dims):
             return np.zeros(tuple(tensor.dims), dtype)
-        found = where.bytes().view(dtype).reshape(tuple(tensor.dims))
+        found = np.frombuffer(where.bytes(), dtype).reshape(tuple(tensor.dims))
         return np.require(found, requirements="A")  # kernels expect numbers at multiples of their size
 
     def values(self, tensor: TensorProto) -> Any:
@@ -93,13 +77,13 @@ class Skeleton:
         if where is None:
             return tensor
         whole = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        whole.raw_data = where.bytes().tobytes()
+        whole.raw_data = bytes(where.bytes())
         return whole
 
     def size(self, tensor: TensorProto) -> int:
         """Bytes of an initializer."""
         where = self.stored.get(tensor.name)
-        return where.length or where.bytes().size if where is not None else tensor.ByteSize()
+        return where.length or len(where.bytes()) if where is not None else tensor.ByteSize()
 
 
 def _external(tensor: TensorProto, folder: Path) -> Stored:
@@ -112,24 +96,3 @@ def _external(tensor: TensorProto, folder: Path) -> Stored:
         raise ValueError(f"the data of `{tensor.name}` is in what is not a regular file: {location}")
     offset = int(entries.get("offset") or 0)
     return Stored(file, offset, int(entries.get("length") or 0))
-
-
-def _graph(view: memoryview, begin: int, end: int, found: dict[int, tuple[int, int]]) -> list[Any]:
-    """The field of the graph, as bytes to be joined, without the weights noted in `found`."""
-    parts: list[Any] = []
-    mark, index = begin, -1
-    for kind, start, b, e in fields(view, begin, end):
-        if kind != key(INITIALIZER):
-            continue
-        index += 1
-        if e - b <= _SMALL:
-            continue
-        raw = [f for f in fields(view, b, e) if f[0] == key(RAW_DATA) and f[3] - f[2] > _SMALL]
-        if len(raw) != 1:
-            continue
-        _, s, data, stop = raw[0]
-        found[index] = (data, stop - data)
-        parts += [view[mark:start], bytes([key(INITIALIZER)]), varint(e - b - (stop - s)), view[b:s], view[stop:e]]
-        mark = e
-    parts.append(view[mark:end])
-    return [bytes([key(GRAPH)]), varint(sum(map(len, parts))), *parts]

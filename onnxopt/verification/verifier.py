@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.records import (
     DIFFERENT,
@@ -22,7 +22,7 @@ from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Died, Refused, Spare
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, TensorProto
 
     from onnxopt.verification.cases import Recipe
     from onnxopt.verification.plan import Plan
@@ -72,9 +72,12 @@ class Verifier:
         """Start the worker, unless it runs already or there is nothing to open."""
         self._session.start(self.options)
 
-    def describe(self, original: ModelProto, *, override: bool = True) -> None:
+    def describe(
+        self, original: ModelProto, array: Callable[[TensorProto], Any] | None = None, *, override: bool = True
+    ) -> None:
         """Tell the worker what the original expects; it runs it then. `submit` does this if nobody did before.
 
+        `array` reads initializers whose data are not in the proto.
         `override`: initializers that are also inputs may be given other values (False: nobody does so). Raises
         UsageError for inputs and dims that the options give and the model does not have.
         """
@@ -83,7 +86,7 @@ class Verifier:
         from onnxopt.verification.interface import fix_dims
         from onnxopt.verification.plan import make_plan
 
-        plan = make_plan(original)
+        plan = make_plan(original, array)
         if not override:
             plan.overridable = {}
         given = {name: read_array(name, Path(file), plan) for name, file in self.options.inputs.items()}

@@ -125,5 +125,5 @@ def _attributes(node: Any) -> list[bytes]:
 def _bytes(program: Program, name: str) -> Any:
     where = program.skeleton.stored.get(name)
     if where is not None:
-        return where.bytes()
+        return np.frombuffer(where.bytes(), np.uint8)
     return np.ascontiguousarray(program.constant(name)).reshape(-1).view(np.uint8)
