@@ -79,10 +79,12 @@ def extract_file(
     check_choice(external)
     source, destination = Path(source), Path(destination)
     with blaming(source):
-        model = load(source)
+        model = load(source, stored=True)
         refuse_overwriting_input(source, destination, model.proto)
         found = cut(model, inputs, outputs)
-        part = read_model(_part(model, found, lambda: load(source)), source)  # its data is where that of the source is
+        part = read_model(
+            _part(model, found, lambda: load(source, stored=True)), source
+        )  # its data is where that of the source is
     part.version += 1
     with Staged(destination) as staged:
         staged.write(part, external)

@@ -32,13 +32,13 @@ def stats(
     from onnxopt.settling import settle_shapes
 
     with blaming(model):
-        measured = load(model)
+        measured = load(model, stored=True)
         counted = model_stats(measured)
         if not work:
             return counted
 
         def loaded() -> Model:
-            again = load(model, inline_functions=True)
+            again = load(model, inline_functions=True, stored=True)
             if dims or shapes:
                 specialise(again, dims or {}, shapes or {})
             return again

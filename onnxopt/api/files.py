@@ -87,8 +87,7 @@ def optimize_file(
         model = options.load(source, stored=True)
         fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
         if verifier is not None:
-            values = model.graph.initializers
-            verifier.describe(model.proto, lambda t: values[t.name].array, override=not options.freeze_initializers)
+            verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         before_bytes = _bytes_of(source, model)
         refuse_overwriting_input(source, destination, model.proto)
         with Staged(destination, home) as staged:

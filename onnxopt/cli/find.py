@@ -72,7 +72,7 @@ def find(
         shared=not single_use,
     )
     with blaming(model):
-        loaded = load(model)
+        loaded = load(model, stored=True)
         found = matcher.match(loaded)
         if not found:
             refuse_unknown(matcher.example.results, loaded)

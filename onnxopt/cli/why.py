@@ -55,7 +55,7 @@ def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str
     owner = cls()
     journal = Journal() if node is not None else None
     with blaming(model):
-        loaded = load(model)
+        loaded = load(model, stored=True)
         told = [journal] if journal is not None else []
         report = execute(pipeline_for(level), loaded, PassContext(opt_level=level, instruments=told))
     if not rules:

@@ -94,7 +94,7 @@ class Comparison:
 
 def compare_files(before: str | Path, after: str | Path, history: History) -> Comparison:
     """Compare two files. Raises ModelError for what cannot be read."""
-    original, result = load(before), load(after)
+    original, result = load(before, stored=True), load(after, stored=True)
     stats = model_stats(original), model_stats(result)
     if max(s.nodes for s in stats) <= LARGE:
         infer(original)

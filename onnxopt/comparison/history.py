@@ -45,7 +45,7 @@ def repeat(
     start = time.perf_counter()
     timeline, journal = Timeline(), Journal()
     with blaming(source):
-        model = options.load(source)
+        model = options.load(source, stored=True)
         loaded = time.perf_counter()
         pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
     ended = time.perf_counter()
@@ -72,10 +72,10 @@ def judge(
     options = options or OptimizeOptions()
     with Verifier(source, VerifyOptions(limit=options.limits.memory, dtype=options.dtype)) as verifier:
         verifier.start()
-        model = load(source)
+        model = load(source, stored=True)
         if options.dims or options.shapes:
             specialise(model, options.dims, options.shapes)
-        verifier.describe(model.proto, override=not options.freeze_initializers)
+        verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         verifier.submit(result, tolerances)
         found = verifier.finish()
     found.hint = ""  # what it says is for those who optimize

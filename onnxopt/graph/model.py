@@ -109,6 +109,10 @@ class Model:
             message = f"{self.name}: tensor `{tensor.name}` cannot be decoded: {' '.join(str(e).split())}"
             raise ModelError(message, "the file is damaged: export or download it again") from e
 
+    def data_of(self, initializer: TensorProto) -> Array:
+        """Of one of the main graph, wherever its data are."""
+        return self.graph.initializers[initializer.name].array
+
     def bytes_of(self, stored: Stored) -> memoryview:
         """What stayed in the file that the model was read from."""
         assert self.file is not None, "weights in a file that is not there"

@@ -44,12 +44,12 @@ def load(
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = file_path(path)
-    proto, places, file = _read(path, stored and not inline_functions and target_opset is None)
+    proto, places, file = _read(path, stored and target_opset is None)
     changed = inline_functions and len(proto.functions) > 0
     if changed:
         from onnxopt.io.inlining import inlined
 
-        proto = inlined(proto, path)
+        proto, places, file = inlined(read_proto(path) if places else proto, path), {}, None
     if target_opset is not None:
         from onnxopt.io.convert import convert_opset
 

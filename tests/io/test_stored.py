@@ -192,7 +192,17 @@ def test_a_file_that_changed_meanwhile_is_not_written_from(change: Callable[[Pat
 
 def test_models_that_are_made_another_first_are_read_whole(file: Path) -> None:
     assert stored(OptimizeOptions(target_opset=18).load(file, stored=True)) == {}
-    assert stored(OptimizeOptions(inline_functions=True).load(file, stored=True)) == {}
+    proto = model()
+    proto.functions.append(
+        helper.make_function("local", "F", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], [])
+    )
+    proto.functions[0].opset_import.add(domain="", version=17)
+    proto.opset_import.add(domain="local", version=1)
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "F", "local"
+    onnx.save(proto, file.with_name("called.onnx"))
+    inlined = OptimizeOptions(inline_functions=True).load(file.with_name("called.onnx"), stored=True)
+    assert stored(inlined) == {} and inlined.graph.initializers["w1"].array.any() and not inlined.functions
+    assert len(stored(OptimizeOptions(inline_functions=True).load(file, stored=True))) == 3
     assert len(stored(OptimizeOptions().load(file, stored=True))) == 3
 
 
