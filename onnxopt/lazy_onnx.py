@@ -2,7 +2,7 @@
 
 What `onnx/__init__.py` imports (formats of JSON and text, checkers, composing) takes half as long as numpy, and most
 runs need messages, schemas and inference alone. The command and its workers begin like this; who uses onnxopt as a
-library has the onnx that they imported.
+library has the onnx that they imported, and before a plugin is loaded the package becomes what it is everywhere else.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ class _Parts(ModuleType):
     def __getattr__(self, name: str) -> Any:
         found = None if name.startswith("__") else _part(self.__name__, name)
         if found is None:
-            with _lock:
-                run = vars(self).pop("_run", None)
-                if run is not None:
-                    run(self)
+            _complete(self)
             return ModuleType.__getattribute__(self, name)
         setattr(self, name, found)
         return found
@@ -42,6 +39,26 @@ def _part(package: str, name: str) -> Any:
         return import_module(f"{package}.{name}")
     except ModuleNotFoundError:
         return None
+
+
+def _complete(package: _Parts) -> None:
+    with _lock:
+        run = vars(package).pop("_run", None)
+        if run is None:
+            return
+        try:
+            run(package)
+        except BaseException:
+            vars(package)["_run"] = run  # whoever asks next is told the same
+            raise
+        package.__class__ = ModuleType  # type: ignore[assignment]
+
+
+def import_all_of_onnx() -> None:
+    """What others do with a package: list what it has, print its messages, put something of theirs into it."""
+    package = import_module("onnx")
+    if isinstance(package, _Parts):
+        _complete(package)
 
 
 def import_onnx_in_parts() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "onnxopt"
 ORDER = [
     ["record"],
-    ["errors", "lazy", "ort", "plaintext", "protos", "wire"],
+    ["errors", "lazy", "lazy_onnx", "ort", "plaintext", "protos", "wire"],
     ["worker"],
     ["graph"],
     ["io", "analysis"],

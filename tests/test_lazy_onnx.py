@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,42 @@ def test_what_is_not_there_is_not_there() -> None:
     )
     assert run(code) == "module 'onnx' has no attribute 'nothing'\n"
     assert run(code.replace("import onnx\n", "import onnx; onnx.load\n", 1)) == run(code)
+
+
+def test_a_plugin_sees_the_package_as_it_is_everywhere_else(tmp_path: Path) -> None:
+    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "in.onnx")
+    (tmp_path / "plugin.py").write_text(
+        "import onnx, types\n"
+        "assert type(onnx) is types.ModuleType and {'load', 'helper'} <= set(dir(onnx)) & set(vars(onnx))\n"
+        "assert repr(onnx.ModelProto()).startswith('ModelProto(')\n"
+        "onnx.load = lambda path: 'mine'\nonnx.save\nassert onnx.load('x') == 'mine'\n"
+        "print(sorted(n for n in vars(onnx) if not n.startswith('_') and n != 'reference'))"
+    )
+    command = [sys.executable, "-m", "onnxopt", "optimize", "--no-verify", "-q", "--plugin", "plugin.py"]
+    done = subprocess.run([*command, "in.onnx", "out.onnx"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    plain = [sys.executable, "-c", (tmp_path / "plugin.py").read_text()]
+    assert done.stdout == subprocess.run(plain, capture_output=True, text=True, check=True).stdout
+
+
+def test_an_onnx_that_fails_says_so_each_time(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "__init__.py").write_text("raise ImportError('no libonnx.so')")
+    (tmp_path / "onnx" / "onnx_ml_pb2.py").touch()
+    (tmp_path / "onnx" / "onnx_data_pb2.py").touch()
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {LAZILY}import onnx\n"
+        "for name in ('load', 'load', 'save'):\n"
+        "    try: getattr(onnx, name)\n"
+        "    except ImportError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "no libonnx.so\n" * 3, done.stderr
+    command = [sys.executable, "-m", "onnxopt", "optimize", "in.onnx", "out.onnx"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.split(":")[1]) == (2, " a package cannot be imported"), done.stderr
 
 
 def test_many_threads_may_ask_at_once() -> None:

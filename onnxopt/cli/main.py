@@ -150,6 +150,10 @@ def main() -> None:
             _say_trace()
         if what := _refused(e):
             _fail(f"the system refuses: {what}", "raise its limits (ulimit -a), or make room", 2)
+        if isinstance(e, ImportError) and not str(e.name).startswith("onnxopt"):
+            _fail(
+                f"a package cannot be imported: {' '.join(str(e).split())}", "install onnxopt and what it needs anew", 2
+            )
         _fail(
             f"internal error: {type(e).__name__}: {' '.join(str(e).split())}",
             "please report it; ONNXOPT_DEBUG=1 shows where",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar, overload
 
 from onnxopt.errors import UsageError, nearest
+from onnxopt.lazy_onnx import import_all_of_onnx
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
 from onnxopt.rewriting import Rule
 
@@ -215,6 +216,7 @@ def load_module(source: str) -> None:
     before = set(_PASSES)
     if source.endswith(".py") and not os.path.isfile(source):
         raise UsageError(f"{source}: no such file", _PLUGIN)
+    import_all_of_onnx()
     try:
         if source.endswith(".py"):
             file, name = os.path.realpath(source), f"onnxopt_plugin_{Path(source).stem}"
@@ -247,6 +249,7 @@ def load_plugins() -> None:
 
     _LOADED.append(GROUP)
     for point in entry_points(group=GROUP):
+        import_all_of_onnx()
         before = set(_PASSES)
         label = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
         try:
