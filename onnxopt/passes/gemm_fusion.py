@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Final
 
 import numpy as np
 
-from onnxopt.graph import Value
-from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.graph import Model, Node, Value
+from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, one_of, op, quantized, rewrite, var
+
+_RUNTIMES_OWN: Final = ("gemm_input_shape", "gemm_output_shape")
 
 
 @rewrite(op.Add(op.MatMul(var("x"), var("w"), name="product"), var("b")))
@@ -93,7 +96,23 @@ class GemmFusion(RewritePass):
 
     Applies when: both are matrices, and b broadcasts into the product.
     Not done: integers, quantized products, products used elsewhere. `flatten-rows` makes matrices of higher ranks.
+    What stays MatMul and Add onnxruntime fuses when it loads, and gives its own shapes names that it does not look up:
+    in a model that it saved, shapes of these names get others, or it could not load the result.
     """
 
     info = PassInfo("gemm-fusion", opt_level=2)
     rules = (fold_matmul_add, transpose_of_first, transpose_of_second, product_of_rows)
+
+    def run(self, model: Model, ctx: PassContext) -> None:
+        super().run(model, ctx)
+        for scope in model.scopes():
+            taken = [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN) and v.constant]
+            if taken and any(map(_adds_to_product, scope.by_op.get("Add", ()))):
+                for value in taken:
+                    if not value.is_output and ctx.spend("name_of_runtime", at=value):
+                        value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
+                        scope.remove_initializer(value)
+
+
+def _adds_to_product(node: Node) -> bool:
+    return any(v is not None and v.producer is not None and v.producer.op == "MatMul" for v in node.inputs)
