@@ -10,12 +10,14 @@ from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
-from onnxopt.verification.run import is_starved, reason
+from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.verification.wide import MODES as WIDE
 from onnxopt.worker.service import Refused
 
 _SECONDS: Final = 10.0
 _MOST: Final = 1 << 30
+_MANY: Final = 1 << 26  # bytes: what fails with so much less would only take longer
+_ENOUGH: Final = 8  # attempts that fail for what no size changes
 
 
 class Search:
@@ -26,11 +28,15 @@ class Search:
         self.seconds = seconds
         self.most = most
         self.spent = 0.0
+        self.hopeless = 0
         self.why = f" after {seconds:g} s"
 
     @property
     def ended(self) -> bool:
         return self.spent > self.seconds
+
+    def end(self, why: str) -> None:
+        self.spent, self.why = self.seconds + 1, why
 
 
 def feed(
@@ -50,6 +56,7 @@ def feed(
     search = search or Search()
     why = ""
     large = 0  # the least bytes that were too many
+    least = 0  # that were tried
     maker = InputMaker(plan, data.inputs, seed)
     bound = bound_dims(plan, data.inputs)
     modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
@@ -65,6 +72,9 @@ def feed(
         if size > search.most:
             large = min(large or size, size)
             continue
+        least = min(least or size, size)
+        if why and size > least + _MANY:
+            continue
         for mode in modes:
             if why and search.ended:
                 raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
@@ -79,7 +89,10 @@ def feed(
             except Exception as e:
                 why = reason(e)
                 if is_starved(e):  # other sizes are larger, and other cases as large
-                    search.spent, search.why = search.seconds + 1, ""
+                    search.end("")
+                search.hopeless += is_about_types(e)
+                if search.hopeless == _ENOUGH:
+                    search.end(", as sizes do not matter to it")
             search.spent += time.monotonic() - began
     if not why and large:
         raise Refused(f"{label} asks for inputs of {_gib(large)}, and {_gib(search.most)} are made (--verify-memory)")

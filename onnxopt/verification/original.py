@@ -101,15 +101,19 @@ class Original:
         from onnxopt.verification.pieces.foreign import Around, refused_operators, unknown_operators
         from onnxopt.verification.skeleton import Skeleton
 
+        self.engine = None  # until there are any
         self.unknown = unknown_operators(Skeleton(self.paths[0]).proto) | refused_operators(str(refused))
         if self.whole or not self.unknown:
             raise refused
-        self.streamed, self.engine = True, Around(self._stream(0))
-        if not self.engine.nodes_left:
+        engine = Around(self._stream(0))
+        if not engine.nodes_left:
             raise refused
+        self.streamed, self.engine = True, engine
 
     def original(self, request: Request) -> Answer:
         """Run the original on the first inputs of a case that it takes; skipped if there are none."""
+        if self.engine is None:  # asked for before anybody knew
+            raise Refused(f"{self.labels[0]} is not open")
         record = JudgedCase(request.recipe.name, {})
         plan = fitted(self.planned, request.data.inputs)
         known = request.base or self.base or {}

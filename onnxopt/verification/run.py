@@ -150,6 +150,18 @@ def is_starved(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
 
 
+_KINDS: Final = ("InvalidGraph", "NotImplemented", "NotImplementedError", "RuntimeTypeError", "TypeError")  # of errors
+
+
+def is_about_types(error: BaseException | None) -> bool:
+    """Does a runtime lack an operator, or say that types are wrong? Other sizes do not change that."""
+    while error is not None:
+        if any(kind.__name__ in _KINDS for kind in type(error).__mro__):
+            return True
+        error = error.__cause__
+    return False
+
+
 _LINE: Final = 300
 _FILE: Final = re.compile(r"Load model from .* failed: ?")
 _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")

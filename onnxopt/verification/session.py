@@ -197,7 +197,12 @@ class Session:
         taken = [a for a in found if a.case.status != "skipped"]
         if not taken:
             why = found[0].case.note if found else "there is no input to try"
-            raise Refused(why.replace("the original does not take it: ", "the original fails on every input tried: "))
+            runs = "the original"
+            if self.opened.refused:
+                runs = (
+                    f"onnxruntime cannot load the original ({self.opened.refused}), and in the reference evaluator it"
+                )
+            raise Refused(why.replace("the original does not take it: ", f"{runs} fails on every input tried: "))
         self._answers = taken
         return taken
 

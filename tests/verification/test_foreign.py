@@ -103,3 +103,23 @@ def test_words_are_made_up_where_a_locale_is_missing(tmp_path: Path) -> None:
     assert found.status == IN_PIECES
     assert found.message.endswith("1 node that nothing here can run (StringNormalizer)")
     assert judge(tmp_path, text.replace("[a-z0-9]+", "[a-z]"), text).status == DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [
+        ("float", "com.microsoft.GroupNorm <groups = 2, epsilon = 0.1, activation = 0> (a, g, g)"),  # for GPUs
+        ("double", "LpPool <kernel_shape = [1, 1]> (a)"),  # for floats
+    ],
+)
+def test_what_the_runtime_knows_and_has_no_kernel_for(kind: str, missing: str, tmp_path: Path) -> None:
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    h ({kind}[N, 5, 6, 4] x, {kind}[4] g) => (y)
+    {{ a = Sin (x) b = {missing} c = Exp (b) d = Cast <to = 1> (c) y = com.microsoft.QuickGelu (d) }}
+    """
+    found = judge(tmp_path, text.replace("c = Exp (b)", "i = Identity (b) c = Exp (i)"), text)
+    assert found.status == IN_PIECES, found.message
+    assert f"1 node that nothing here can run ({missing.split()[0]})" in found.message
+    assert judge(tmp_path, text.replace("Exp", "Neg"), text).status == DIFFERENT
+    assert judge(tmp_path, text.replace("Sin", "Cos"), text).status == DIFFERENT

@@ -6,6 +6,7 @@ the same numbers in its place. A node that is the same in both, and reads the sa
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,12 +39,17 @@ _DTYPES: Final[dict[int, Any]] = {1: np.float32, 10: np.float16, 11: np.float64,
 
 
 NOTHING: Final = Foreign()
+_NO_KERNEL: Final = re.compile(r"(?:an implementation|kernel) for (?:([\w.]+)\.)?(\w+)\(\d+\)")
 
 
 def unknown_operators(model: ModelProto) -> Operators:
-    """Those that neither onnxruntime nor the model itself defines, and functions that call them."""
-    schemas = onnxruntime().capi.onnxruntime_pybind11_state.get_all_operator_schema()
-    known = {(domain_of(s.domain), s.name) for s in schemas}
+    """Those that neither onnxruntime nor the model itself defines, and functions that call them. Also what onnxruntime
+    defines for other machines: nothing runs it here, as onnx's own evaluator knows the standard's alone."""
+    state = onnxruntime().capi.onnxruntime_pybind11_state
+    known = {(domain_of(s.domain), s.name) for s in state.get_all_operator_schema()}
+    if hasattr(state, "get_all_opkernel_def"):
+        run = {(domain_of(k.domain), k.op_name) for k in state.get_all_opkernel_def()}
+        known = {op for op in known if op in run or not op[0] or op[0].startswith("ai.onnx")}
     bodies = {(domain_of(f.domain), f.name): set(_called(f.node)) for f in model.functions}
     found = {op for ops in (set(_called(model.graph.node)), *bodies.values()) for op in ops} - known - bodies.keys()
     while callers := {op for op, called in bodies.items() if op not in found and called & found}:
@@ -52,9 +58,12 @@ def unknown_operators(model: ModelProto) -> Operators:
 
 
 def refused_operators(why: str) -> Operators:
-    """Those that onnxruntime knows and cannot make on this machine: a text operator names a locale, en_US.UTF-8 where a
-    model names none, which small images do not have."""
-    return frozenset({("", "StringNormalizer")}) if "Failed to construct locale" in why else frozenset()
+    """Those that onnxruntime knows and cannot make on this machine: of a type that it has no kernel for, or a text
+    operator that names a locale, en_US.UTF-8 where a model names none, which small images do not have."""
+    if "Failed to construct locale" in why:
+        return frozenset({("", "StringNormalizer")})
+    found = _NO_KERNEL.search(why)
+    return frozenset({(domain_of(found[1] or ""), found[2])} if found is not None else ())
 
 
 def _called(nodes: Iterable[NodeProto]) -> Iterable[tuple[str, str]]:

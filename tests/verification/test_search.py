@@ -1,0 +1,84 @@
+"""Inputs that the original takes are looked for, as long as others could say something else."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import parser
+
+import onnxopt
+from onnxopt.verification import feeding
+from onnxopt.verification.cases import OWN, sizes
+from onnxopt.verification.datasets import Data
+from onnxopt.verification.feeding import Search, feed
+from onnxopt.verification.plan import make_plan
+from onnxopt.worker.service import Refused
+
+HEAD = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>'
+
+
+def attempts(model: str, run: Any, search: Search) -> tuple[list[int], str]:
+    """The sizes of its first input that are tried, in elements, and what came of it."""
+    plan = make_plan(parser.parse_model(f"{HEAD} {model}"))
+    tried: list[int] = []
+
+    def count(feeds: dict[str, Any]) -> Any:
+        tried.append(next(iter(feeds.values())).size)
+        return run(tried[-1])
+
+    try:
+        feed(count, plan, OWN[0], Data({}), sizes(plan, OWN[0], None), search=search)
+    except Refused as e:
+        return tried, str(e)
+    return tried, ""
+
+
+def failing(error: Exception) -> Any:
+    def run(size: int) -> Any:
+        raise error
+
+    return run
+
+
+def test_what_no_size_changes_is_tried_a_few_times() -> None:
+    model, search = "g (float[N, C, H] x) => (y) { y = Relu (x) }", Search()
+    tried, why = attempts(model, failing(NotImplementedError("no kernel")), search)
+    assert len(tried) == 8
+    assert why.endswith("no kernel; no others were tried, as sizes do not matter to it")
+    assert len(attempts(model, failing(NotImplementedError("no kernel")), search)[0]) == 1  # of another case
+    assert len(attempts(model, failing(ValueError("too small")), Search())[0]) > 20
+
+
+def test_what_fails_is_not_tried_with_far_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "_MANY", 1 << 14)
+    tried, _ = attempts("g (float[N, 3, H, W] x) => (y) { y = Relu (x) }", failing(ValueError("too small")), Search())
+    assert 16 * 16 * 3 <= max(tried) < 1 << 12
+    large = "g (float[50, 400] cache, float[N, H] x) => (y, c) { y = Relu (x) c = Relu (cache) }"
+    assert len(attempts(large, failing(ValueError("too small")), Search())[0]) > 10
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (
+            "(float[N, C, H] x, int64[N] z) => (y) { b = Add (x, z) c = Relu (b) y = Relu (c) }",
+            "bound to different types",
+        ),
+        (
+            "(double[N, 1] x) => (y) { b = com.microsoft.Gelu (x) i = Identity (b) c = LpPool (i, x) y = Relu (c) }",
+            "not in range",
+        ),
+    ],
+)
+def test_an_original_that_nothing_runs_takes_no_time(body: str, says: str, tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(f"{HEAD} g {body}"), tmp_path / "in.onnx")
+    began = time.monotonic()
+    report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert report.verification is not None
+    assert "onnxruntime cannot load the original" in report.verification.message, report.verification.message
+    assert says in report.verification.message, report.verification.message
+    assert time.monotonic() - began < 5
