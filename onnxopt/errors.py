@@ -17,6 +17,7 @@ class OnnxOptError(Exception):
         self.message = message
         self.hint = hint
         self.failed: tuple[int, str] | None = None  # which pass of a run raised it: how many ran before, its text
+        self.told = False  # does a program that asked for JSON have it?
 
     def __str__(self) -> str:
         return self.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import io
@@ -142,7 +143,7 @@ def main() -> None:
     except OnnxOptError as e:
         if e.__cause__ is not None and os.environ.get("ONNXOPT_DEBUG"):
             _say_trace()
-        _fail(e.message, e.hint, e.exit_code)
+        _fail(e.message, e.hint, e.exit_code, told=e.told)
     except BrokenPipeError:
         _unread()
     except Exception as e:
@@ -219,9 +220,21 @@ def _unread() -> NoReturn:
     sys.exit(141)
 
 
-def _fail(message: str, hint: str, code: int) -> None:
+def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
     say_error(message, hint, colour=_colour())
+    if not told:
+        _tell_program(message, hint, code)
     sys.exit(code)
+
+
+def _tell_program(message: str, hint: str, code: int) -> None:
+    """Whoever asked for JSON gets an object also where a command ends before it has anything to say."""
+    asked = " ".join(sys.argv[1:]).replace("=", " ")
+    if "--format json" in asked and "-" not in sys.argv:  # which is a model on stdout
+        from onnxopt.cli.files import json_text
+
+        with contextlib.suppress(BrokenPipeError):
+            say_all(json_text({"error": {"message": message, "hint": hint}, "exit_code": code}))
 
 
 def _misused(e: click.ClickException) -> NoReturn:
@@ -230,7 +243,9 @@ def _misused(e: click.ClickException) -> NoReturn:
     if context is not None:
         say_all(context.get_usage(), err=True)
         say_all(f"Try '{context.command_path} --help' for help.\n\n", err=True)
-    say(f"Error: {e.format_message()}".replace("\n\t", " "), err=True)  # how click lists choices
+    message = e.format_message().replace("\n\t", " ")  # how click lists choices
+    say(f"Error: {message}", err=True)
+    _tell_program(message, "--help lists what there is", e.exit_code)
     sys.exit(e.exit_code)
 
 

@@ -61,6 +61,7 @@ class Single:
 
                 a, b = called or (str(source), str(destination))
                 tell_failure(self.telling, a, b, e)
+            e.told = True
             raise
 
     def _whole_or_cut(self, source: Path, destination: Path, called: tuple[str, ...]) -> int:

@@ -94,3 +94,26 @@ def test_json_has_no_infinities(run: Run, models: list[str], tmp_path: Path) -> 
     answer = json.loads(done.stdout, parse_constant=refuse)
     verdict = answer["models"][0]["report"]["verification"]
     assert (verdict["status"], verdict["worst_rel"]) == ("different", None)
+
+
+def test_whoever_asked_for_json_gets_an_object_of_each_error(run: Run, models: list[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_text("junk")
+    for arguments, says in (
+        (("optimize", models[0]), "where should the result"),
+        (("optimize", models[0], "out.onnx", "--nonsense"), "No such option '--nonsense'"),
+        (("verify", models[0], "bad.onnx"), "bad.onnx is not an ONNX model"),
+        (("stats", "missing.onnx"), "missing.onnx: no such file"),
+        (("stats", models[0], "--top", "x"), "Invalid value for '--top'"),
+        (("find", models[0], "Relu("), "the example cannot be read"),
+        (("bench", models[0], "--provider", "none"), "has no execution provider 'none'"),
+        (("nothing",), "no command is called 'nothing'"),
+    ):
+        for option in (("--format", "json"), ("--format=json",)):
+            done = run(*arguments, *option)
+            found = json.loads(done.stdout)
+            assert says in found["error"]["message"], found
+            assert found["error"]["hint"], found
+            assert found["error"]["message"] in done.stderr
+            assert found["exit_code"] == done.returncode == 2
+    assert run("optimize", models[0]).stdout == ""
+    assert run("optimize", models[0], "-", "--format", "json").stdout == "", "what goes there is a model"
