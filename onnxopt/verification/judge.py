@@ -19,7 +19,7 @@ from onnxopt.verification.narrow import narrow_feeds
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.rounding import difference, is_float, last_bit
-from onnxopt.verification.run import OnnxRuntime, Reference, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Judge(Original):
         try:
             self.b: Any = self._open_result(path)
         except Exception as e:
+            blame_system(e)
             return f"{b} cannot be loaded: {reason(e)}"
         if self.unknown and (why := self.engine.unlike(self.b)):
             raise Refused(why)
@@ -100,6 +101,7 @@ class Judge(Original):
         try:
             results = self.b.run(self._feeds_of_b(case.feeds))
         except Exception as e:
+            blame_system(e)
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
         noise = self.shaken.get(name, {})
@@ -152,6 +154,7 @@ class Judge(Original):
         self._optimized = None
         if error is None:
             return ""
+        blame_system(error)
         self.tell(f"loading {a} with optimizations")
         with contextlib.suppress(Exception):  # the optimizer cannot take the original either
             OnnxRuntime(self.paths[0], optimize=True, provider=self.provider)
@@ -217,13 +220,14 @@ class _Loading(Thread):
 
     def result(self) -> Exception | None:
         """What it fails with."""
-        if self.ident is None:
-            self.run()
-        else:
+        if self.ident is not None:
             self.join()
+        if self.ident is None or (self.error is not None and is_starved(self.error)):  # beside other things
+            self.run()
         return self.error
 
     def run(self) -> None:
+        self.error = None
         try:
             OnnxRuntime(self.path, optimize=True, provider=self.provider)
         except Exception as e:

@@ -150,6 +150,15 @@ def is_starved(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
 
 
+_SYSTEM: Final = ("pthread_create failed", "start new thread", "failed to map segment")
+
+
+def blame_system(error: BaseException) -> None:
+    """What the system does not give says nothing about a model. Raises Refused where `error` is such."""
+    if any(text in str(error) for text in _SYSTEM):
+        raise Refused("the system refuses onnxruntime memory for its threads and libraries (ulimit -a)") from error
+
+
 _KINDS: Final = ("InvalidGraph", "NotImplemented", "NotImplementedError", "RuntimeTypeError", "TypeError")  # of errors
 
 
