@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypePro
 from onnx.defs import OpSchema
 
 from onnxopt.analysis.claims import carried, forget_claims, forget_shape
-from onnxopt.analysis.misread import believed, believed_of, contradicted, depends, hidden, hide
+from onnxopt.analysis.misread import believed_of, contradicted, depends, forget, hidden, hide
 from onnxopt.graph.dim_names import as_symbol, rename_dims
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
@@ -68,7 +68,8 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
             inferred = infer_shapes(given)
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None
-    return inferred if believed(model, inferred.graph) else None
+    forget(model, inferred.graph)
+    return inferred
 
 
 def infer_operator(

@@ -157,30 +157,29 @@ def depends(model: Model) -> bool:
     return any(scope.by_op.get(op) for scope in model.scopes() for op in _OPERANDS)
 
 
-def believed(model: Model, graph: GraphProto) -> bool:
-    """Forget what is not so of what was inferred; False where other things may have been inferred from that."""
+def forget(model: Model, graph: GraphProto) -> None:
+    """Forget what is not so of what was inferred, and of which nothing else was."""
     if any(scope.opset() == _SLICE and scope.by_op.get("Slice") for scope in model.scopes()):
         for info in _infos(graph):
             _forget_symbols(info.type)
-    made = {v.name for scope in model.scopes() for n in scope.by_op.get("Attention", ()) for v in n.outputs if v}
-    return not made or not any(_has_zero(info.type) for info in _infos(graph) if info.name in made)
 
 
 def believed_of(
     node: NodeProto, opset: int, given: Mapping[str, TypeProto], found: dict[str, TypeProto]
 ) -> dict[str, TypeProto]:
     """What was inferred of one operator from its operands' types, without what is not so."""
-    if not _are_as_taken(node, given):
+    if not _are_as_taken(node, {**given, **found}):
         return {}
     for kind in found.values():
         if node.op_type == "Slice" and opset == _SLICE:
             _forget_symbols(kind)
-    return {} if node.op_type == "Attention" and any(map(_has_zero, found.values())) else found
+    return found
 
 
 def contradicted(graph: GraphProto, around: Mapping[str, Typed] | None = None) -> Iterator[NodeProto]:
     """The nodes of what was inferred, in bodies too, whose operands are not as inference takes them to be."""
-    kinds: dict[str, Typed] = {**(around or {}), **{i.name: i.type for i in (*graph.input, *graph.value_info)}}
+    said = (*graph.input, *graph.value_info, *graph.output)
+    kinds: dict[str, Typed] = {**(around or {}), **{i.name: i.type for i in said}}
     kinds |= {t.name: t for t in graph.initializer}
     for node in graph.node:
         if not _are_as_taken(node, kinds):
@@ -200,7 +199,10 @@ def hide(graph: GraphProto, made: Container[str]) -> None:
 
 def _are_as_taken(node: NodeProto, kinds: Mapping[str, Typed]) -> bool:
     test = None if node.domain else _OPERANDS.get(node.op_type)
-    return test is None or test(node, [_sizes(kinds[name]) if name in kinds else None for name in node.input])
+    if test is None:
+        return True
+    names = node.output if test is _is_of_something else node.input
+    return test(node, [_sizes(kinds[name]) if name in kinds else None for name in names])
 
 
 def _sizes(kind: Typed) -> list[str] | None:
@@ -235,8 +237,14 @@ def _has_axes(nonzero: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
     return shapes[0] != []
 
 
-# Of operators that onnx reads as it should only where their operands are what it takes them to be: are they?
-_OPERANDS: Final = {"Einsum": _are_one, "PRelu": _slope_fits, "NonZero": _has_axes}
+def _is_of_something(attention: NodeProto, shapes: Sequence[list[str] | None]) -> bool:
+    return not any(_ZERO in dims for dims in shapes if dims is not None)
+
+
+# Of operators that onnx reads as it should only where their operands are what it takes them to be: are they? Of
+# Attention, whose results tell.
+_OPERANDS: Final = {"Attention": _is_of_something, "Einsum": _are_one, "PRelu": _slope_fits, "NonZero": _has_axes}
+_ZERO: Final = str(TensorShapeProto.Dimension(dim_value=0))
 _ONE: Final = str(TensorShapeProto.Dimension(dim_value=1))
 
 
@@ -251,7 +259,3 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
 def _forget_symbols(kind: TypeProto) -> None:
     for dim in kind.tensor_type.shape.dim:
         dim.ClearField("dim_param")
-
-
-def _has_zero(kind: TypeProto) -> bool:
-    return any(dim.HasField("dim_value") and not dim.dim_value for dim in kind.tensor_type.shape.dim)

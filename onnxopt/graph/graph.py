@@ -187,7 +187,7 @@ class Graph:
             if v is not None:
                 users = v.users
                 users[node] = users.get(node, 0) + 1
-        constant = op == "Constant" and not node.has_references and "sparse_value" not in node.attributes
+        constant = node.holds_array
         for i, v in enumerate(node.outputs):
             if v is not None:
                 v.producer, v.index, v.graph, v.constant = node, i, self, constant
@@ -308,7 +308,7 @@ class Graph:
         node.outputs[index] = value
         node.stale = True
         value.producer, value.index = node, index
-        value.constant = node.op == "Constant"
+        value.constant = node.holds_array
         value.array = None
         self.touch(node)
         for user in value.users:

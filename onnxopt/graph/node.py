@@ -218,6 +218,11 @@ class Node:
                 self.graph.drop_use(old, self)
             self.graph.touch(self)
 
+    @property
+    def holds_array(self) -> bool:
+        """Is it a Constant whose array is known: dense, and not what a caller of the function says?"""
+        return self.op == "Constant" and not self.has_references and "sparse_value" not in self.attributes
+
     def constant_array(self) -> Array:
         """What a Constant node holds, in any of its attribute forms except sparse_value; read-only."""
         for key, a in self.attributes.items():

@@ -245,7 +245,8 @@ def quantized_again(m: Match, q: Value, scale: Array, zero: Array | None) -> Val
     """Quantize(Dequantize(q, s, z), s, z) = q."""
     kind = m.dtype(q)
     m.require(kind in _SHORT and m.dtype(m.quantize.output) == kind, "not integers of one type, of at most 16 bits")
-    m.require(scale.dtype == np.float32, "the scale is not of single precision")
+    between = m.dequantize.attr("output_dtype", 0) or TensorProto.FLOAT
+    m.require(scale.dtype == np.float32 and between == TensorProto.FLOAT, "not scaled in single precision")
     m.require((np.abs(scale) > 1e-30).all() and (np.abs(scale) < 1e30).all(), "products with the scale may be lost")
     same = all(m.dequantize.attr(a) == m.quantize.attr(a) for a in ("axis", "block_size"))
     m.require(same and not m.quantize.attr("precision", 0), "scaled otherwise")

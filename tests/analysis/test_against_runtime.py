@@ -114,6 +114,9 @@ g (float[1, 128, 1] x) => (float[a, b, c, d] y) <int64 step = {8}, int64 length 
 ATTENTION = """<ir_version: 11, opset_import: ["" : 23]>
 g (float[1, s, w] q, float[1, t, w] k, float[1, t, w] v) => (float[a, b, c] y)
 { o = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)  y = Relu (o) }"""
+BESIDE = """<ir_version: 11, opset_import: ["" : 23]>
+g (float[1, s, w] q, float[1, t, w] k, float[1, t, w] v, float[1, 4, 2, 2] x) => (float[a, b, c, d] y)
+{ o = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)  z = DepthToSpace <blocksize = 2> (x)  y = Relu (z) }"""
 SCORES = """<ir_version: 11, opset_import: ["" : 23]>
 g (float[1, 2, s, 4] q, float[1, 2, t, 4] k, float[1, 2, t, 4] v) => (float[a, b, c, d] y)
 { o, , , z = Attention (q, k, v)  y = Relu (z) }"""
@@ -211,6 +214,7 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
         (STFT % " <onesided = 1>", True),
         (ATTENTION, False),
         (ATTENTION.replace("t, w] v", "t, 8] v"), True),
+        (BESIDE, True),
         (SCORES, False),
         (SCORES.replace("y = Relu (z)", "y = Relu (o)").replace("o, , , z", "o"), True),
     ],

@@ -381,3 +381,17 @@ def test_a_loop_may_carry_sequences_of_other_shapes_than_at_first(nodes: str) ->
     y = value(read_model(parser.parse_model(CARRYING % (nodes, CARRIED))), "y")
     assert types.dtype(y) == (0 if "own" in nodes else 1)
     assert types.shape(y) is None
+
+
+COMPUTED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 6] x, int64[2] t) => (float[A, B] y) <int64[1] all = {-1}>
+{ s = Shape (x) flat = Reshape (x, all) w = Reshape (flat, s) y = Reshape (w, t) }
+"""
+
+
+def test_a_target_whose_type_inference_does_not_say_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(types, "infer_nodes", lambda *_: None)
+    model = read_model(parser.parse_model(COMPUTED))
+    Fixpoint((get_pass("shape-arithmetic")(),))(model)
+    assert model.version == 0

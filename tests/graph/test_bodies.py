@@ -164,3 +164,23 @@ def test_a_name_that_hides_another(proto: ModelProto, level: int) -> None:
     except (Fail, InvalidGraph):
         reject()  # onnxruntime lets no result of a node hide another
     np.testing.assert_array_equal(now, expected)
+
+
+HANDED_OUT = """<ir_version: 8, opset_import: ["" : 17]>
+g (bool c) => (float[A] y)
+{ y = If (c) <then_branch = t () => (float[B] a) { k = Constant <value_float = 1.0> () a = Identity (k) },
+              else_branch = e () => (float[C] b) { j = Constant <value_float = 1.0> () b = Identity (j) }> }"""
+
+
+def test_a_sparse_constant_that_a_body_hands_out_is_no_array() -> None:
+    proto = onnx.parser.parse_model(HANDED_OUT)
+    two, at = (numpy_helper.from_array(np.array([n], t)) for n, t in ((2.5, np.float32), (1, np.int64)))
+    for branch in proto.graph.node[0].attribute:
+        del branch.g.node[0].attribute[:]
+        sparse = helper.make_sparse_tensor(two, at, [4])
+        branch.g.node[0].attribute.append(helper.make_attribute("sparse_value", sparse))
+    model = from_proto(proto)
+    optimize_model(model, OptimizeOptions(level=1), [CheckEach()])
+    branches = write_model(model).graph.node[0].attribute
+    left = [(n.op_type, n.attribute[0].name) for b in branches for n in b.g.node]
+    assert left == [("Constant", "sparse_value")] * 2
