@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -91,14 +92,15 @@ def _read(path: Path, stored: bool) -> tuple[ModelProto, Places, MappedFile | No
 
 
 def _skimmed(path: Path) -> tuple[ModelProto, Places, MappedFile] | None:
-    """None of what has no large weights, or so many fields that looking through them takes longer than copying."""
-    if not path.is_file() or path.stat().st_size < _WORTH:
+    """None of what has no large weights, or so many fields that looking through them takes longer than copying. Nor on
+    Windows, where nobody could put another file in the place of one that is mapped, which it is as long as the graph."""
+    if sys.platform == "win32" or not path.is_file() or path.stat().st_size < _WORTH:
         return None
-    file = MappedFile(path)
     try:
+        file = MappedFile(path)
         light, places = skim(file.view, _LARGE, len(file.view) // _FIELD)
         return (ModelProto.FromString(light), places, file) if places else None
-    except (ValueError, DecodeError):  # said of the whole
+    except (OSError, ValueError, DecodeError):  # said of the whole, unless it can be read otherwise
         return None
 
 
