@@ -93,7 +93,7 @@ def _read(path: Path, stored: bool) -> tuple[ModelProto, Places, MappedFile | No
 
 def _skimmed(path: Path) -> tuple[ModelProto, Places, MappedFile] | None:
     """None of what has no large weights, or so many fields that looking through them takes longer than copying. Nor on
-    Windows, where nobody could put another file in the place of one that is mapped, which it is as long as the graph."""
+    Windows: nobody could put another file in the place of this one, which is mapped as long as the graph lives."""
     if sys.platform == "win32" or not path.is_file() or path.stat().st_size < _WORTH:
         return None
     try:
