@@ -1,4 +1,4 @@
-"""The judge: compares two files, and shares no code with what rewrites them."""
+"""The judge: compares two files, and shares with what rewrites them no more than the readers of messages and bytes."""
 
 from __future__ import annotations
 
