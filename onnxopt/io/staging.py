@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import shutil
@@ -33,7 +34,8 @@ class StagingFolder:
     def __init__(self, parent: Path, name: str, *others: str) -> None:
         """`others`: names of which leftovers are cleared too."""
         self._parent, self._prefix = parent, f".{name}."
-        self._room = bytearray(_ROOM)  # to clean up in, where there is no other memory any more
+        # To clean up in, where there is no other memory any more. Not by malloc, which keeps what is freed once.
+        self._room = mmap.mmap(-1, _ROOM, access=mmap.ACCESS_COPY)
         self._model: tuple[Path, IO[bytes]] | None = None
         try:
             with alone_in(parent):
@@ -74,7 +76,7 @@ class StagingFolder:
 
     def remove(self) -> None:
         """All that is left of it."""
-        self._room.clear()
+        self._room.close()
         self._owner.close()
         _remove_folder(self.path)
         if self._model is not None:
