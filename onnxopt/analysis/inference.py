@@ -45,7 +45,7 @@ def typed_alike(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Value]:
     for node in nodes:
         if node.op in ops and len(node.outputs) == 1:
             x, y = node.input(0), node.outputs[0]
-            if x is not None and y is not None and not x.constant:
+            if x is not None and y is not None and (x.is_input or x.producer is not None) and not x.constant:
                 found[y] = found.get(x, x)
     return found
 

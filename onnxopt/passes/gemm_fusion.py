@@ -106,12 +106,12 @@ class GemmFusion(RewritePass):
     def run(self, model: Model, ctx: PassContext) -> None:
         super().run(model, ctx)
         for scope in model.scopes():
-            taken = [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN) and v.constant]
-            if taken and any(map(_adds_to_product, scope.by_op.get("Add", ()))):
-                for value in taken:
-                    if not value.is_output and ctx.spend("name_of_runtime", at=value):
-                        value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
-                        scope.remove_initializer(value)
+            if not any(map(_adds_to_product, scope.by_op.get("Add", ()))):
+                continue
+            for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN)]:
+                if value.constant and not value.is_output and ctx.spend("name_of_runtime", at=value):
+                    value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
+                    scope.remove_initializer(value)
 
 
 def _adds_to_product(node: Node) -> bool:

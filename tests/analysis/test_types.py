@@ -190,6 +190,18 @@ def test_a_part_is_inferred_from_what_is_known_of_what_it_reads() -> None:
     assert [list(n.input) for n in proto.graph.node] == [["b"]]
 
 
+def test_weights_that_training_changes_tell_the_types_of_what_reads_them() -> None:
+    """They are neither constants nor inputs: only inference says what they are."""
+    proto = build_text(ALIKE)
+    proto.graph.node.add(op_type="Relu", input=["one"], output=["r"])
+    proto.training_info.add().update_binding.add(key="one", value="one")
+    model = read_model(proto)
+    assert not model.graph.initializers["one"].constant
+    assert value(model, "r") not in typed_alike(model.graph, model.graph)
+    types.infer(model)
+    assert (value(model, "r").dtype, value(model, "r").shape) == (1, (3,))
+
+
 def test_a_body_reads_what_is_around_it_by_name() -> None:
     model = read_model(build_text(BODY))
     assert typed_alike(model.graph, model.graph) == {}

@@ -203,6 +203,16 @@ def test_trace_is_called_around_every_pass(model: Any) -> None:
     assert calls == [("sequential", True), ("touch", True), ("touch", False), ("sequential", False)]
 
 
+def test_a_system_without_memory_is_no_bug_of_the_pass(model: Any) -> None:
+    @graph_pass(name="hungry")
+    def hungry(graph: Graph, ctx: PassContext) -> None:
+        """Take more than there is."""
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        hungry(model())
+
+
 def test_an_error_names_pass_scope_node_and_the_passes_before(model: Any) -> None:
     @graph_pass(name="broken")
     def broken(graph: Graph, ctx: PassContext) -> None:
