@@ -100,7 +100,7 @@ def test_an_onnx_that_fails_says_so_each_time(tmp_path: Path) -> None:
 
 def test_many_threads_may_ask_at_once() -> None:
     code = (
-        "import onnx, threading\nfound = []\n"
+        "import onnx, sys, threading\nfound = []\nsys.setswitchinterval(1e-5)\n"
         "names = ['load', 'ModelProto', 'helper', 'save', '__version__', 'checker', 'compose', 'numpy_helper'] * 4\n"
         "threads = [threading.Thread(target=lambda n=n: found.append(getattr(onnx, n))) for n in names]\n"
         "for t in threads: t.start()\nfor t in threads: t.join(20)\nprint(len(found))"
