@@ -46,7 +46,7 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
         product = np.asarray(wide * a)
     if product.dtype == np.float32 and is_small(product):
         product = np.asarray(wide.astype(np.float64) * a)  # what is lost in float32 is for whoever rounds it to see
-    return product.reshape(w.shape)
+    return product if product.shape == w.shape else product.reshape(w.shape)
 
 
 def _exact_operands(w: Array, a: Array) -> tuple[Array, Array]:

@@ -34,6 +34,8 @@ def underflows(wide: Array, narrow: Array, each: bool = False) -> bool:
 def is_small(array: Array) -> bool:
     """Is there no normal number, infinity or NaN among its floats?"""
     tiny = _tiny(array.dtype)
+    if array.size and not abs(array.item(0)) < tiny:  # mostly the first says it
+        return False
     return not _largest(array.flat[:_FIRST]) >= tiny and _largest(array) < tiny
 
 

@@ -14,7 +14,7 @@ from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
-from onnxopt.protos import body_graphs
+from onnxopt.protos import body_graphs, tensor_type
 from onnxopt.worker.calls import refuse_explosion
 
 _FUNCTIONS_SINCE = 8  # the IR version from which a model may define functions
@@ -204,6 +204,9 @@ class _Reader:
             value = self.define(graph, info.name)
             value.is_input = True
             graph.inputs.append(value)
+            data_type, dims = tensor_type(info.type)
+            if graph.owner is None and dims is not None and all(isinstance(d, int) for d in dims):
+                value.dtype, value.shape = data_type, dims  # whose names for dims mean what, inference tells
         frozen = self.model.freeze_initializers or self.model.ir_version < 4
         table = self.scopes[-1]
         initializers = graph.initializers

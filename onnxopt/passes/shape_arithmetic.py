@@ -23,6 +23,7 @@ from onnxopt.record import record
 from onnxopt.rewriting.replace import remove_dead
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+_READ = ("Expand", "Reshape", "Slice")  # what they are given says less where more is known
 _PICKS = ("Gather", "Shape", "Slice", "Split")  # other passes find the Shape that lists what these pick
 _HAND_ON = ("Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 Seen = MutableMapping[Hashable, Value]
@@ -45,7 +46,9 @@ class ShapeArithmetic(ModelPass):
     def run(self, model: Model, ctx: PassContext) -> None:
         scopes = [g for g in model.open_scopes() if not g.root.is_function]
         if not any(g.by_op.get(op) for g in scopes for op in ("Shape", "Size", *ELSEWHERE)):
-            if any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.inputs):
+            inputs = model.graph.inputs
+            reads = any(g.by_op.get(op) for g in scopes for op in _READ)
+            if reads or any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in inputs):
                 types.update(model)
             if not model.is_vague:
                 return  # what is computed from numbers alone, constant folding does

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
+import onnxopt
 from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
 from onnxopt.analysis.inference import _ALIKE as ALIKE_OPERATORS
@@ -45,6 +46,13 @@ g (float[N, 4] x, float[24] w) => (int64[2] y)
   rows = Reshape (w, target)
   y = Shape (rows)
 }
+"""
+
+# Nothing here reads a size, and the input has no dim without a number.
+FIXED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 4, 2, 2] x) => (float[1, 4, 2, 2] y) <float[4, 1, 1, 1] w = {1, 2, 3, 4}>
+{ c = Conv <group = 4> (x, w) i = Identity (c) y = Relu (i) }
 """
 
 # Nobody knows how many dims there will be.
@@ -407,3 +415,16 @@ def test_a_target_whose_type_inference_does_not_say_stays(monkeypatch: pytest.Mo
     model = read_model(parser.parse_model(COMPUTED))
     Fixpoint((get_pass("shape-arithmetic")(),))(model)
     assert model.version == 0
+
+
+def test_inference_does_not_run_where_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(types, "infer", lambda model: pytest.fail("inference ran"))
+    result = onnxopt.optimize(build_text(FIXED))
+    assert [n.op_type for n in result.model.graph.node] == ["Conv", "Relu"]
+
+
+@pytest.mark.parametrize(("dims", "known"), [("0, 3", (1, (0, 3))), ("N, 3", (0, None))])
+def test_inputs_tell_their_sizes_at_once_where_these_are_numbers(dims: str, known: tuple[int, Shape | None]) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}'
+    given = read_model(build_text(text)).graph.inputs[0]
+    assert (given.dtype, given.shape) == known
