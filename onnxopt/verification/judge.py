@@ -20,6 +20,7 @@ from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.rounding import difference, is_float, last_bit
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.worker.builtin_hashes import use_builtin_hashes
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
@@ -235,4 +236,5 @@ class _Loading(Thread):
 
 
 def main() -> None:
+    use_builtin_hashes()
     serve(Judge)
