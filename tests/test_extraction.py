@@ -324,7 +324,10 @@ def test_what_cannot_be_done() -> None:
     assert refused([], ["m"])[0] == "g: `m` is an input, which nothing computes"
     assert refused(["a"], ["a"])[0] == "g: `a` is an input, which nothing computes"
     assert refused(["a"], ["m"])[0] == "g: `m` is an input, which nothing computes"
-    assert refused([], ["zzz"]) == ("g: no value of the main graph is called 'zzz'", "it has the outputs y")
+    assert refused([], ["zzz"]) == (
+        "g: no value of the main graph is called 'zzz'",
+        "it has the inputs x, m, k, the outputs y",
+    )
     assert refused([], ["inside"])[1] == "it is in main / If / then_branch, where the model cannot be cut"
     assert refused([], ["first"])[1] == "it is a node, which computes `a`"
 

@@ -80,7 +80,8 @@ def _near(model: Model, values: dict[str, Value], name: str) -> str:
                 return f"it is a node, which computes {' and '.join(f'`{n}`' for n in results)}"
             if name in results:
                 return f"it is in {scope.path}, where the model cannot be cut"
-    return nearest(name, values, f"it has the outputs {few([v.name for v in model.graph.outputs])}")
+    begins, ends = ([v.name for v in values] for values in (model.graph.inputs, model.graph.outputs))
+    return nearest(name, values, f"it has the inputs {few(begins)}, the outputs {few(ends)}")
 
 
 def _computed(model: Model, given: set[Value]) -> set[Value]:

@@ -39,8 +39,7 @@ def stats(
 
         def loaded() -> Model:
             again = load(model, inline_functions=True, stored=True)
-            if dims or shapes:
-                specialise(again, dims or {}, shapes or {})
+            specialise(again, dims or {}, shapes or {})
             return again
 
         if measured.functions or dims or shapes:

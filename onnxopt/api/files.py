@@ -85,7 +85,7 @@ def optimize_file(
     with verifier or nullcontext(), blaming(source):
         progress("loading")
         model = options.load(source, stored=True)
-        fixed = specialise(model, options.dims, options.shapes) if options.dims or options.shapes else {}
+        fixed = specialise(model, options.dims, options.shapes)
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         before_bytes = _bytes_of(source, model)
@@ -135,13 +135,6 @@ def _bytes_of(source: Path, model: Model) -> int:
     return file_bytes(model)
 
 
-def _read_again(source: Path, options: OptimizeOptions) -> Model:
-    model = options.load(source)
-    if options.dims or options.shapes:
-        specialise(model, options.dims, options.shapes)
-    return model
-
-
 def _accuse(
     source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
 ) -> PassContext:
@@ -151,7 +144,7 @@ def _accuse(
 
     checking = replace(ctx, instruments=(CheckEach(),), trace=None)
     try:
-        execute(passes, _read_again(source, options), checking)
+        execute(passes, options.load_specialised(source), checking)
     except OnnxOptError as e:
         error.message, error.failed = e.message, e.failed
     return checking
@@ -173,5 +166,5 @@ def _keep(
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 
-    model = _read_again(source, options)
+    model = options.load_specialised(source)
     keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)

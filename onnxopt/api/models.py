@@ -29,8 +29,7 @@ def optimize_model(
 ) -> PipelineReport:
     """Optimize an in-memory model in place."""
     options = options or OptimizeOptions()
-    if options.dims or options.shapes:
-        specialise(model, options.dims, options.shapes)
+    specialise(model, options.dims, options.shapes)
     return execute(options.passes(), model, options.context(instruments, trace))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import UsageError
+from onnxopt.graph import specialise
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
@@ -79,6 +80,12 @@ class OptimizeOptions:
             limits=self.limits,
             stored=stored,
         )
+
+    def load_specialised(self, source: str | Path) -> Model:
+        """The same as passes get it: with the sizes that are given to its dims. Raises what `load` does."""
+        model = self.load(source)
+        specialise(model, self.dims, self.shapes)
+        return model
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""

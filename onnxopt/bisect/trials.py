@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from onnxopt.api import OptimizeOptions
 from onnxopt.errors import ModelError
-from onnxopt.graph import specialise
 from onnxopt.io import save
 from onnxopt.pipeline import Instrument, PassContext, execute
 from onnxopt.verification import UNVERIFIED, Verification, Verifier, VerifyOptions
@@ -25,19 +24,11 @@ if TYPE_CHECKING:
     from onnxopt.pipeline import Pass
 
 
-def load(source: str | Path, options: OptimizeOptions) -> Model:
-    """The model as the pipeline gets it."""
-    model = options.load(source)
-    if options.dims or options.shapes:
-        specialise(model, options.dims, options.shapes)
-    return model
-
-
 def run(
     source: str | Path, given: OptimizeOptions, instruments: Sequence[Instrument], rewrites: int | None = None
 ) -> Model:
     """The pipeline up to so many rewrites."""
-    model = load(source, given)
+    model = given.load_specialised(source)
     options = given if rewrites is None else dataclasses.replace(given, max_rewrites=rewrites)
     execute(options.passes(), model, options.context(instruments))
     return model
@@ -97,7 +88,7 @@ class Trials:
         """Have the original run already."""
         if not self._started:
             self._started = True
-            original = load(self.source, self.options).proto
+            original = self.options.load_specialised(self.source).proto
             self._verifier.describe(original, override=not self.options.freeze_initializers)
 
     def _verify(self, outcome: Outcome) -> Verification:

@@ -36,6 +36,19 @@ def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) ->
             raise WriteError(f"{file} is one of the models", "write to another name")
 
 
+def named_text(word: str, what: str) -> str:
+    """`word`, or the text of the file that `@FILE` names: `what` is expected in it. Raises UsageError."""
+    if not word.startswith("@"):
+        return word
+    from onnxopt.errors import UsageError
+
+    try:
+        return Path(word[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        why = (e.strerror or e) if isinstance(e, OSError) else "it is not text"
+        raise UsageError(f"{word[1:]}: {why}", f"name a file that holds {what}") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a report. Raises WriteError."""
     write_bytes(path, text.encode())
@@ -62,4 +75,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
     except OSError as e:
-        raise WriteError(f"cannot write {path}: {e.strerror or e}", "the model itself was written") from None
+        raise WriteError(
+            f"cannot write {path}: {e.strerror or e}",
+            "check that the folder exists and can be written; what was written before stays",
+        ) from None

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.files import json_text
+from onnxopt.cli.files import json_text, named_text
 from onnxopt.cli.options import Number
 from onnxopt.cli.say import say, say_all, say_lines
-from onnxopt.errors import UsageError
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
@@ -56,13 +55,8 @@ def find(
     from onnxopt.rewriting import SubgraphMatcher
     from onnxopt.rewriting.unknown import refuse_unknown
 
-    if pattern.startswith("@"):
-        try:
-            pattern = Path(pattern[1:]).read_text()
-        except OSError as e:
-            raise UsageError(f"{pattern[1:]}: {e.strerror or e}", "name a file that holds a pattern") from None
     matcher = SubgraphMatcher(
-        pattern,
+        named_text(pattern, "a pattern"),
         match_outputs=match_outputs,
         match_placeholder=match_placeholder,
         overlapping=overlapping,

@@ -191,10 +191,10 @@ def optimize(
     refuse_ignored(given)
     if os.path.basename(backup) != backup:
         raise UsageError(f"--backup {backup!r} is not a suffix", "for example --backup .orig")
-    for file in (report_file, junit):
+    besides = (report_file, junit, given["journal"])
+    for file in besides:
         if file is not None and not file.absolute().parent.is_dir():
             raise WriteError(f"cannot write {file}: no such folder", "create the folder first")
-    besides = (report_file, junit, given["journal"])
     refuse_models(besides, models)
     plain = not (out_dir is not None or in_place or check)
     if plain and len(models) == 1:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_passes, known_rules, names
+from onnxopt.cli.files import named_text
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
@@ -52,12 +52,7 @@ class Number(click.FloatRange):
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is None or not value.startswith("@"):
-        return value
-    try:
-        return Path(value[1:]).read_text()
-    except OSError as e:
-        raise UsageError(f"{value[1:]}: {e.strerror or e}", "name a file that holds a pipeline") from None
+    return value if value is None else named_text(value, "a pipeline")
 
 
 def _config(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:

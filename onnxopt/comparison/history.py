@@ -73,8 +73,7 @@ def judge(
     with Verifier(source, VerifyOptions(limit=options.limits.memory, dtype=options.dtype)) as verifier:
         verifier.start()
         model = load(source, stored=True)
-        if options.dims or options.shapes:
-            specialise(model, options.dims, options.shapes)
+        specialise(model, options.dims, options.shapes)
         verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         verifier.submit(result, tolerances)
         found = verifier.finish()

@@ -18,6 +18,8 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
     Returns the size of each symbol that is fixed now; dims without a name are called `input[axis]`. Raises UsageError
     for names that do not exist, and sizes that contradict the model or each other.
     """
+    if not (dims or shapes):
+        return {}
     graph = model.proto.graph
     inputs = {i.name: i for i in graph.input if i.type.HasField("tensor_type")}
     fixed: dict[str, int] = {}

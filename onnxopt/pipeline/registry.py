@@ -42,6 +42,8 @@ def register(p: type[P] | P) -> type[P] | P:
         if p.info == cls.info:
             raise ValueError(f"a {cls.info.name} is registered by a name of its own: give it name=…")
         cls = _recipe(p)
+    if not hasattr(cls, "info"):
+        raise TypeError(f"pass {cls.__name__} does not say what it is: info = PassInfo({cls.__name__.lower()!r})")
     name = cls.info.name
     if loose := [k for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)]:
         raise TypeError(f"pass {name}: {loose[0]} is an option, but the class no @dataclass(frozen=True)")

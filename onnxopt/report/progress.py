@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from onnxopt.plaintext import line
 
+_DELAY: Final = 1.0  # seconds: what takes less says nothing
 _STEPS: Final = ("load", "passes", "write", "verify")
 _NAMED: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
 
@@ -18,8 +19,8 @@ class Progress:
     """`phase(name)` says what happens now; `steps`: of an optimization. Shown from one second on, on a terminal only,
     with the time since it was entered."""
 
-    def __init__(self, enabled: bool = True, delay: float = 1.0, steps: bool = False) -> None:
-        self._timer = threading.Timer(delay, self._show) if enabled and sys.stderr.isatty() else None
+    def __init__(self, enabled: bool = True, steps: bool = False) -> None:
+        self._timer = threading.Timer(_DELAY, self._show) if enabled and sys.stderr.isatty() else None
         self._shown: Any = None
         self._text = ""
         self._steps = steps
@@ -38,6 +39,8 @@ class Progress:
 
     def _show(self) -> None:
         with self._lock:
+            if self._timer is None:  # it ended as the time was up
+                return
             self._shown = _spinners()
             self._task = self._shown.add_task(self._said(), total=None)
             self._shown.tasks[0].start_time = self._began
@@ -54,6 +57,7 @@ class Progress:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
+            self._timer = None
             if self._shown is not None:
                 self._shown.stop()
 

@@ -17,7 +17,8 @@ def read_expression(text: str) -> tuple[tuple[Pattern, ...], tuple[str, ...]]:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as e:
-        raise UsageError(f"the example cannot be read: {e.msg} at column {e.offset}", HINT) from None
+        where = f"column {e.offset}" if e.offset else "its end"
+        raise UsageError(f"the example cannot be read: {e.msg} at {where}", HINT) from None
     parameters: dict[str, None] = {}
     parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
     return tuple(_expression(p, parameters) for p in parts), tuple(parameters)

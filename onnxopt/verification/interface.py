@@ -25,7 +25,7 @@ def read(path: Path) -> Skeleton:
         raise unreadable(path, e) from None
     model = skeleton.proto
     if not model.graph.node and not model.graph.output:
-        raise ModelError(f"{path}: the model is empty", "is it an ONNX model, and complete?")
+        raise ModelError(f"{path} is empty", "the export or the download did not finish")
     refuse_explosion(model, path)
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:

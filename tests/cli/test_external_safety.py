@@ -151,7 +151,7 @@ def test_devices_and_pipes_are_written_to(run: Run, samples: Path, tmp_path: Pat
         assert Path(device).is_char_device()
     os.mkfifo(tmp_path / "pipe")
     taken: list[bytes] = []
-    reader = threading.Thread(target=lambda: taken.append((tmp_path / "pipe").read_bytes()))
+    reader = threading.Thread(target=lambda: taken.append((tmp_path / "pipe").read_bytes()), daemon=True)
     reader.start()
     assert run("optimize", model, "pipe").returncode == 0
     reader.join(timeout=60)

@@ -38,7 +38,10 @@ def test_a_pipeline_replaces_the_level(run: Run, small: Path) -> None:
     (small / "p.txt").write_text("canonicalize, # nothing else\n")
     r = run("optimize", "m.onnx", "out.onnx", "--pipeline", "@p.txt")
     assert "error: pipeline, line 2, column 1: expected the name of a pass, found 'the end'" in r.stderr
-    assert run("optimize", "m.onnx", "out.onnx", "--pipeline", "@none.txt").returncode == 2
+    for file, why in (("none.txt", "No such file or directory"), ("m.onnx", "it is not text")):
+        for command in (("optimize", "m.onnx", "out.onnx", "--pipeline", f"@{file}"), ("find", "m.onnx", f"@{file}")):
+            r = run(*command)
+            assert (r.returncode, r.stderr.splitlines()[0]) == (2, f"error: {file}: {why}")
 
 
 def test_passes_in_a_pipeline_run_whatever_their_level(run: Run, small: Path) -> None:

@@ -302,3 +302,11 @@ def test_an_option_needs_a_dataclass() -> None:
 
     with pytest.raises(TypeError, match="much is an option, but the class no @dataclass"):
         register(Loose)
+
+
+def test_a_pass_says_what_it_is() -> None:
+    class Nameless(ModelPass):
+        """Has no info."""
+
+    with pytest.raises(TypeError, match=r"pass Nameless does not say what it is: info = PassInfo\('nameless'\)"):
+        register(Nameless)

@@ -264,7 +264,8 @@ def test_a_variable_may_be_handed_on() -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("Relu(", "cannot be read"),
+        ("Relu(", "was never closed at column 5"),
+        ("Relu(x) +", "cannot be read: invalid syntax at its end"),
         ("Relu('x')", "cannot be read: `'x'` at column 6"),
         ("x", "results in operators"),
         ("(x) => (y) { z = Relu (x) }", "`y`, which nothing defines"),

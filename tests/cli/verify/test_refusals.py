@@ -35,7 +35,7 @@ def test_files_that_cannot_be_read_are_refused(run: Run, write: Any, tmp_path: P
         (("a.onnx", "absent.onnx"), "absent.onnx: no such file"),
         (("a.onnx", "."), ". is a directory"),
         (("a.onnx", "-"), "hint: only `onnxopt optimize` reads stdin"),
-        (("empty.onnx", "a.onnx"), "empty.onnx: the model is empty"),
+        (("empty.onnx", "a.onnx"), "empty.onnx is empty"),
         (("a.onnx", "text.onnx"), "text.onnx is not an ONNX model, or is truncated"),
     ):
         r = run("verify", *pair)
