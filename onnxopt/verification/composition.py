@@ -39,7 +39,7 @@ class Step:
 def verify_composition(original: Path, plan: Plan, steps: Sequence[Step], options: VerifyOptions) -> Verification:
     """Run the original, and the steps in order, on inputs made by `plan`, in a worker; optimizations are off in both.
 
-    Status `unverified` where the original does not run, or takes more than it may.
+    Not verified where the original does not run, or takes more than it may.
     """
     limit = Limits(options.limit).bytes
     with Service(_START, options.timeout, limit) as service:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from onnxopt.errors import ModelError, UsageError, unreadable
+from onnxopt.errors import ModelError, UsageError, few, unreadable
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.skeleton import Skeleton
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
+
+_SHOWN: Final = 4  # names that only one of the models has
 
 
 def read(path: Path) -> Skeleton:
@@ -45,9 +47,9 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
         ("outputs", list(a.graph.output), list(b.graph.output)),
     ):
         names = [[i.name for i in infos] for infos in (x, y)]
-        only = [sorted({*names[0]} - {*names[1]}), sorted({*names[1]} - {*names[0]})]
+        only = [[f"`{n}`" for n in sorted({*p} - {*q})] for p, q in (names, names[::-1])]
         if any(only):
-            sides = [f"only {side} has {_list(found)}" for side, found in zip("AB", only) if found]
+            sides = [f"only {side} has {few(found, _SHOWN)}" for side, found in zip("AB", only) if found]
             raise UsageError(
                 f"A and B differ in their {kind}: {', '.join(sides)}",
                 "the models to compare must have the same names of inputs and outputs",
@@ -64,11 +66,6 @@ def check_interface(a: ModelProto, b: ModelProto, dtype: str = "") -> None:
 def _required(graph: GraphProto) -> list[ValueInfoProto]:
     initializers = {t.name for t in graph.initializer}
     return [i for i in graph.input if i.name not in initializers]
-
-
-def _list(names: list[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(f"`{name}`" for name in names[:4]) + more
 
 
 def _type(info: ValueInfoProto) -> str:
