@@ -24,6 +24,7 @@ LARGE: Final = 1 << 30  # bytes: a process that has had so much is not kept, a l
 _GRACE: Final = 2.0  # seconds for what nobody waits for any more
 _RENEW: Final = "renew"
 _STARTING: Final = "at its start"
+_TO_START: Final = 60.0  # seconds at least, on a machine that does other things; what is asked then has its own
 Tell = Callable[[str], None]
 
 
@@ -49,7 +50,8 @@ class Service:
     """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death;
     it takes at most `memory` bytes (0: whatever there is).
 
-    Each state has `timeout` seconds, or all have until `deadline` on the monotonic clock, where that is set.
+    Each state has `timeout` seconds, and the start of a process a minute at least; or all have until `deadline` on the
+    monotonic clock, where that is set.
     """
 
     def __init__(self, start: str, timeout: float, memory: int = 0) -> None:
@@ -60,6 +62,7 @@ class Service:
         self._posted: deque[str] = deque()
         self._worker: Worker | None = Worker(start, memory)
         self._state = _STARTING
+        self._has_started = False
         self._is_new = True  # nothing was asked of it
 
     @property
@@ -82,8 +85,12 @@ class Service:
         assert self._worker is not None
         try:
             while True:
-                deadline = self.deadline if self.deadline is not None else time.monotonic() + self._timeout
-                kind, value = self._worker.receive(deadline, self._timeout)
+                timeout, deadline = self._timeout, self.deadline
+                if deadline is None:
+                    timeout = timeout if self._has_started else max(timeout, _TO_START)
+                    deadline = time.monotonic() + timeout
+                kind, value = self._worker.receive(deadline, timeout)
+                self._has_started = True
                 if kind != "state":
                     break
                 self._state = value
@@ -121,7 +128,7 @@ class Service:
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
-            self._worker = None
+            self._worker, self._has_started = None, False
             self._posted.clear()
 
     def __enter__(self) -> Service:
@@ -172,6 +179,7 @@ def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
         def tell(state: str) -> None:
             send(target, ("state", state))
 
+        tell(_STARTING)  # which ends here
         served = make(tell)
         while True:
             try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.samples import build
@@ -37,6 +40,18 @@ def shown_on(terminal: int) -> bytes:
         data += chunk
     os.close(terminal)
     return data
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Also where it is dead, and nobody has asked how it died: that is up to the system, which takes its time to take
+    back what it had."""
+    deadline = time.monotonic() + 10
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+    return True
 
 
 def statuses(text: str) -> list[str]:

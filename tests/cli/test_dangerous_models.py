@@ -5,7 +5,6 @@ All runs are limited, so that a fault here does not take the machine down.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import signal
@@ -20,7 +19,7 @@ import psutil
 import pytest
 from onnx import parser
 
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import SCRIPT, is_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits of a test")
 
@@ -277,18 +276,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
         started.process.communicate()
 
 
-def is_gone(child: psutil.Process, within: float = 1.0) -> bool:
-    """Also where it is dead, and nobody has asked how it died: that is up to the system, which takes its time to take
-    back what it had."""
-    deadline = time.monotonic() + within
-    with contextlib.suppress(psutil.NoSuchProcess):
-        while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
-    return True
-
-
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_folding_is_ended_at_once(stop: signal.Signals, start: Callable[..., Started], save: Save) -> None:
     save(BUSY)
@@ -329,7 +316,7 @@ def test_a_busy_worker_does_not_outlive_its_parent(start: Callable[..., Started]
     child = started.until_busy()
     os.kill(started.process.pid, signal.SIGKILL)
     started.process.wait()
-    assert is_gone(child, within=10)
+    assert is_gone(child)
 
 
 THREAD = """
@@ -350,9 +337,7 @@ def test_a_worker_of_another_thread_ends_with_the_process() -> None:
     assert parent.stdout is not None
     code, worker = parent.stdout.readline().split()
     assert code == "None"
+    process = psutil.Process(int(worker))
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(int(worker)) and psutil.Process(int(worker)).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert is_gone(process)

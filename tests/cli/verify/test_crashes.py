@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.cli.conftest import SCRIPT, Run
+from tests.cli.conftest import SCRIPT, Run, is_gone
 from tests.cli.verify.conftest import VECTOR, compare, statuses
 
 ENDLESS = (
@@ -85,12 +86,13 @@ def test_ctrl_c_leaves_no_worker(write: Any, tmp_path: Path) -> None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while not (worker := children.read_text().split()):
             time.sleep(0.02)
+        found = psutil.Process(int(worker[0]))
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "error: interrupted" in error
-    assert not Path(f"/proc/{worker[0]}").exists()
+    assert is_gone(found)
 
 
 def _busy(pid: int) -> bool:
