@@ -27,7 +27,8 @@ def optimize_model(
     instruments: Sequence[Instrument] = (),
     trace: Trace | None = None,
 ) -> PipelineReport:
-    """Optimize an in-memory model in place."""
+    """Optimize an in-memory model in place; nothing is verified. Raises UsageError for names and settings that do not
+    exist, and PassError, which leaves the model as far as it came."""
     options = options or OptimizeOptions()
     specialise(model, options.dims, options.shapes)
     return execute(options.passes(), model, options.context(instruments, trace))

@@ -76,6 +76,7 @@ class Cache:
             "options": _plain(asdict(job.options)),
             "verify": _plain(asdict(job.verify_options)) if job.verify_options is not None else None,
             "strict": job.strict,
+            "stats": job.stats,  # of which the report is kept, too
             "plugins": [[p, _module_digest(p)] for p in job.plugins] + list(_installed_plugins()),
             "model": file_digest(source),
             "data": [[name, file_digest(data.path("", name))] for name in beside],

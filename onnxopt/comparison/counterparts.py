@@ -64,7 +64,7 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] = ()
     """Find counterparts. `journal`: what led from one to the other; without, names alone decide."""
     found = Counterparts()
     back: dict[int, int] = {}
-    for key in _keys(before, after):
+    for key in _keys(before):
         _pair(before, after, found.pair, back, *key)
     origins = _Origins(before, journal)
     for j, node in enumerate(after.nodes):
@@ -97,7 +97,7 @@ def match(before: GraphRecord, after: GraphRecord, journal: Sequence[Entry] = ()
 Key = Callable[[GraphRecord, NodeRecord], Hashable]
 
 
-def _keys(before: GraphRecord, after: GraphRecord) -> Iterator[tuple[Key, bool]]:
+def _keys(before: GraphRecord) -> Iterator[tuple[Key, bool]]:
     """What makes two nodes counterparts, the surest first, and whether it may be said of one node only."""
     yield lambda g, n: (g.scopes[n.scope].path, n.op, g.output_name(n)), False
     yield lambda g, n: (g.scopes[n.scope].path, n.op, n.name) if n.name else None, True

@@ -27,7 +27,7 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
     """
     nodes = partition.nodes
     graph = _scope(nodes)
-    behind, last = _behind(graph, nodes)
+    behind, last = _behind(nodes)
     inputs, constants, outputs = boundary(nodes)
     if not outputs:
         raise UsageError(f"nothing reads the results of {partition!r}", "remove what is dead first")
@@ -59,7 +59,7 @@ def _scope(nodes: Sequence[Node]) -> Graph:
     return graph
 
 
-def _behind(graph: Graph, nodes: Sequence[Node]) -> tuple[list[Node], Node]:
+def _behind(nodes: Sequence[Node]) -> tuple[list[Node], Node]:
     """(nodes between the partition's first and last that depend on it, its last): they must move behind the call."""
     inside = set(nodes)
     first = last = nodes[0]

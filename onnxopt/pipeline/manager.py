@@ -87,6 +87,7 @@ class PassManager:
         self.suppress_check_failures = suppress_check_failures
 
     def add_pass(self, p: Pass | Callable[..., object]) -> None:
+        """A pass, or a function that is one, among the others. Raises UsageError for what is neither."""
         self._passes.append(as_pass(p, "PassManager"))
 
     def add_checks(self, check: Check) -> None:

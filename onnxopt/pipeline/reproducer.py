@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass
 
 _PACKAGES: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
+_OURS: Final = ("plugins", "freeze_initializers", "check_each", "verify_each")  # settings that are no context's
 _ZEROED_FROM: Final = 64  # bytes; smaller tensors may be shapes or axes
 
 
@@ -120,7 +121,7 @@ def write_reproducer(
         save(model, folder / "model.onnx")
         _write_json(folder / "settings.json", settings)
         _write_json(folder / "environment.json", environment())
-        (folder / "pipeline.txt").write_text(text + "\n")
+        (folder / "pipeline.txt").write_text(text + "\n", encoding="utf-8")
         (folder / "error.txt").write_text(f"{line(error.message, whole=True)}\n", encoding="utf-8")
     except OSError as e:
         raise WriteError(f"cannot write {folder}: {e.strerror or e}", "name another folder for --reproducer") from None
@@ -132,17 +133,17 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
     that is not one."""
     folder = Path(folder)
     try:
-        settings: dict[str, Any] = json.loads((folder / "settings.json").read_text())
-        text = (folder / "pipeline.txt").read_text()
-    except (OSError, ValueError) as e:
-        why = f"{Path(e.filename).name}: {e.strerror}" if isinstance(e, OSError) else str(e)
+        settings: dict[str, Any] = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        text = (folder / "pipeline.txt").read_text(encoding="utf-8")
+        settings["excluded"] = [Site(*names) for names in settings.get("excluded", ())]
+        plugins, frozen, check_each, verify_each = (settings.pop(key) for key in _OURS)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        why = f"{Path(e.filename).name}: {e.strerror}" if isinstance(e, OSError) else f"settings.json: {e}"
         raise UsageError(f"{folder} is not a reproducer: {why}", "name the folder that --reproducer wrote") from None
-    settings["excluded"] = [Site(*names) for names in settings.get("excluded", ())]
-    for plugin in settings.pop("plugins"):
+    for plugin in plugins:
         load_module(plugin)
-    frozen = settings.pop("freeze_initializers")
-    instruments: list[Instrument] = [CheckEach()] if settings.pop("check_each") else []
-    if settings.pop("verify_each"):
+    instruments: list[Instrument] = [CheckEach()] if check_each else []
+    if verify_each:
         instruments.append(VerifyEach(folder / "model.onnx"))
     ctx = PassContext(**settings, instruments=instruments)
     try:

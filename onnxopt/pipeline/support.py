@@ -30,6 +30,7 @@ class OperatorSupport:
         self.ops = frozenset(op.removeprefix("ai.onnx::") for op in ops)
 
     def is_node_supported(self, node: Node) -> bool:
+        """Does the backend run this call? Asked of nodes in bodies, too."""
         return node.op in self.ops
 
 

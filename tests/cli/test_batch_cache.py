@@ -26,6 +26,8 @@ def test_the_cache_goes_by_content(run: Run, models: list[str], tmp_path: Path) 
     assert go() == ["cached", "unchanged"]
     assert (tmp_path / "build" / "residual_block.onnx").read_bytes() == made
     assert go("-O3") == ["optimized", "unchanged"], "other options, another result"
+    again = ("optimize", first, "--out-dir", "again", "--cache-dir", "cache", "--stats")
+    assert [" nodes " in run(*again).stdout.partition(" operator ")[2] for _ in range(2)] == [True, True]
     shutil.copy(tmp_path / first, tmp_path / second)
     assert go() == ["cached", "cached"], "the name does not matter"
     for entry in (tmp_path / "cache").rglob("files/*.onnx"):

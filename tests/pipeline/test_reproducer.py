@@ -93,3 +93,8 @@ def test_weights_can_be_zeroed(failing: Path) -> None:
 def test_what_is_no_reproducer(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is not a reproducer: settings\.json: No such file"):
         reproduce(tmp_path)
+    (tmp_path / "pipeline.txt").write_text("dead-code")
+    for text in ("{}", "[]", "no JSON"):
+        (tmp_path / "settings.json").write_text(text)
+        with pytest.raises(UsageError, match=r"is not a reproducer: settings\.json: "):
+            reproduce(tmp_path)
