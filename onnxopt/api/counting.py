@@ -26,7 +26,7 @@ def stats(
     """Operators, nodes, initializers, parameters and bytes of a model file.
 
     `work`: MACs, FLOPs and memory of a run too, with the `top` nodes that compute most; `dims` (by symbol) and `shapes`
-    (by input) give dynamic inputs their sizes for that. Raises ModelError for a file that cannot be read, UsageError for
+    (by input) give dynamic inputs their sizes for that. Raises ModelError where it cannot be read, UsageError for
     names that do not exist.
     """
     from onnxopt.analysis.cost import model_stats, model_work
