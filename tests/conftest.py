@@ -1,7 +1,9 @@
-"""For tests that optimize hundreds of small models: the process that folds what is risky is kept for the next one."""
+"""The same machine for all tests; and for those that optimize hundreds of small models, the process that folds what is
+risky is kept for the next one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +11,12 @@ import pytest
 
 from onnxopt.worker import room
 from onnxopt.worker.service import Spare
+
+# What commands do otherwise in a build, in colours, or as their user has set them up.
+for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(name, None)
+for name in ("ONNXOPT_DEBUG", "ONNXOPT_PROJECT_FILE", "ONNXOPT_CACHE_KEY"):
+    os.environ.pop(name, None)
 
 
 @contextmanager
