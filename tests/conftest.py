@@ -13,9 +13,10 @@ from onnxopt.worker import room
 from onnxopt.worker.service import Spare
 
 # What commands do otherwise in a build, in colours, or as their user has set them up.
-for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
-    os.environ.pop(name, None)
-for name in ("ONNXOPT_DEBUG", "ONNXOPT_PROJECT_FILE", "ONNXOPT_CACHE_KEY"):
+for name in (
+    *("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"),
+    *("ONNXOPT_DEBUG", "ONNXOPT_PROJECT_FILE", "ONNXOPT_CACHE_KEY"),
+):
     os.environ.pop(name, None)
 
 
