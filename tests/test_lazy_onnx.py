@@ -108,6 +108,17 @@ def test_many_threads_may_ask_at_once() -> None:
     assert run(code) == "32\n"
 
 
+def test_a_part_may_be_imported_by_its_name_while_another_thread_asks_for_it() -> None:
+    code = (
+        "import sys, threading, time, onnx\nsys.setswitchinterval(1e-5)\n"
+        "def by_name(): import onnx.helper\n"
+        "threads = [threading.Thread(target=f) for f in (by_name, lambda: onnx.helper) * 3]\nbegan = time.monotonic()\n"
+        "for t in threads: t.start()\nfor t in threads: t.join()\n"
+        "assert time.monotonic() - began < 5, 'they waited for each other'"
+    )
+    assert run(code) == ""
+
+
 def test_an_onnx_that_is_there_already_stays_as_it_is() -> None:
     assert run("pass") == ""
     code = (

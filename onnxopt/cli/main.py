@@ -19,7 +19,7 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.say import say, say_all, say_error
 from onnxopt.errors import OnnxOptError, UsageError, nearest
-from onnxopt.lazy_onnx import import_onnx_in_parts
+from onnxopt.lazy_onnx import import_onnx_in_parts, is_importing
 from onnxopt.threads import let_threads_sleep
 
 # Imported when called: each command pays only for what it uses.
@@ -178,7 +178,7 @@ class _Interruption:
         now = time.monotonic()
         if now <= self._quiet_until:
             return
-        if _is_importing(frame):
+        if is_importing(frame):
             self._importing_since = self._importing_since or now
             if sys.platform != "win32" and now < self._importing_since + _IMPORTING:
                 signal.signal(signal.SIGALRM, self)
@@ -188,12 +188,6 @@ class _Interruption:
             os._exit(130)
         self._quiet_until, self._importing_since = now + _CLEANING_UP, 0.0
         raise KeyboardInterrupt
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    return frame is not None
 
 
 def _refused(e: Exception) -> str:
