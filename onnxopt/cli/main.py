@@ -118,8 +118,19 @@ def cli(ctx: click.Context) -> None:
         sys.exit(2)
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the console script."""
+    try:
+        _run()
+    except SystemExit as e:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        _leave(e.code if isinstance(e.code, int) else 0)
+    _leave(0)
+
+
+def _run() -> None:
     let_threads_sleep()
     import_onnx_in_parts()
     interruption = _Interruption()
@@ -131,7 +142,8 @@ def main() -> None:
     gc.disable()  # a graph is one big cycle, alive until the process ends: collecting only costs
     try:
         cli(standalone_mode=False)
-        _leave()
+        sys.stdout.flush()
+        sys.stderr.flush()
     except click.exceptions.Abort:
         _fail("interrupted", "no file is half-written", 130)
     except KeyboardInterrupt:
@@ -201,11 +213,10 @@ def _refused(e: Exception) -> str:
     return str(e) if isinstance(e, RuntimeError) and "start new thread" in str(e) else ""
 
 
-def _leave() -> None:
-    """End without taking the graph apart object by object: the end of the process frees it at once."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+def _leave(code: int) -> NoReturn:
+    """End without taking the graph apart object by object: the end of the process frees it at once. Nor do we wait for
+    threads: one of OpenBLAS that is refused memory asks for ever."""
+    os._exit(code)
 
 
 def _unread() -> NoReturn:

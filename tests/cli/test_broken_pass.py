@@ -85,3 +85,11 @@ def test_a_broken_input_is_no_bug_of_a_pass(run: Run, source: Path) -> None:
     onnx.save(proto, source)
     done = run("optimize", source, "out.onnx", "--no-verify")
     assert done.returncode == 2 and "reads `gone`, which nothing defines" in done.stderr
+
+
+@pytest.mark.parametrize(("model", "code"), [("m.onnx", 0), ("missing.onnx", 2)])
+def test_no_command_waits_for_threads_when_it_ends(run: Run, source: Path, model: str, code: int) -> None:
+    late = "def say():\n    time.sleep(60)\n    print('late')\nthreading.Thread(target=say).start()\n"
+    (source.parent / "late.py").write_text(f"import threading, time\n{late}")
+    done = run("optimize", source.parent / model, "out.onnx", "--no-verify", "--plugin", "late.py")
+    assert (done.returncode, "late\n" in done.stdout) == (code, False), done.stderr

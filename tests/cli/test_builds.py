@@ -100,7 +100,7 @@ def test_whoever_asked_for_json_gets_an_object_of_each_error(run: Run, models: l
     (tmp_path / "bad.onnx").write_text("junk")
     for arguments, says in (
         (("optimize", models[0]), "where should the result"),
-        (("optimize", models[0], "out.onnx", "--nonsense"), "No such option '--nonsense'"),
+        (("optimize", models[0], "out.onnx", "--nonsense"), "--nonsense"),
         (("verify", models[0], "bad.onnx"), "bad.onnx is not an ONNX model"),
         (("stats", "missing.onnx"), "missing.onnx: no such file"),
         (("stats", models[0], "--top", "x"), "Invalid value for '--top'"),
