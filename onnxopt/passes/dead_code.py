@@ -55,15 +55,18 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
         return
     if node.op == "Attention":  # onnxruntime refuses a past without a present, and rounds otherwise without the scores
         return
+    if (
+        node.op == "MaxPool" and ctx.opt_level < 2
+    ):  # onnxruntime has two: without Indices, of -inf and NaN others come out
+        return
     while last >= 1:
         value = node.outputs[last]
         optional = last < len(schema.outputs) and schema.outputs[last].option == _OPTIONAL
-        if not optional or (value is not None and value.is_used):
+        if not optional or (value is not None and value.is_used) or not ctx.spend("optional_output", at=node):
             break
         node.outputs.pop()
         node.stale = True
         graph.touch(node)
-        ctx.count("optional_output")
         last -= 1
 
 
