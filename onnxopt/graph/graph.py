@@ -88,8 +88,8 @@ class Graph:
         return opsets.get("" if domain == "ai.onnx" else domain, 0)
 
     def is_pure(self, node: Node) -> bool:
-        """May the node go when nothing reads it? Operators the standard does not define may have effects."""
-        return self.knows(node.op)
+        """May the node go when nothing reads it? What is not made of operators of the standard may have effects."""
+        return self.knows(node.op) or (not node.proto.overload and self.model.is_pure_function(node.op))
 
     def knows(self, op: str) -> bool:
         """Does the standard define this operator, in the version in force here?"""

@@ -155,6 +155,15 @@ class Model:
         """Does the model itself define this operator (qualified name)?"""
         return f"function {op}" in self.functions
 
+    def is_pure_function(self, op: str) -> bool:
+        """Is the operator a function of the model, all of whose nodes may go when nothing reads them?"""
+        function = self.functions.get(f"function {op}")
+        return function is not None and all(
+            scope.knows(inner) or all(map(scope.is_pure, nodes))
+            for scope in inner_scopes(function)
+            for inner, nodes in scope.by_op.items()
+        )
+
     def replace_output(self, old: Value, new: Value) -> None:
         """Each graph that lists `old` as an output lists `new`, apart from main and functions: their names are the
         interface."""

@@ -101,9 +101,10 @@ def _write_scope(graph: Graph, deferred: dict[int, Array | Stored], at_least: in
         _arrange(proto.node, nodes)
         _name_apart(graph, nodes)
     if graph.is_function:
-        names = [v.name for v in graph.outputs]
-        if names != list(proto.output):
-            _set_strings(proto.output, names)
+        for field, values in ((proto.input, graph.inputs), (proto.output, graph.outputs)):
+            names = [v.name for v in values]
+            if names != field[:]:
+                _set_strings(field, names)
     else:
         for info, value in (
             *zip(proto.output, graph.outputs),

@@ -134,7 +134,7 @@ class _Merging:
 
 def _is_pure(node: Node) -> bool:
     """Is its result a matter of its inputs only?"""
-    return node.graph is not None and node.graph.is_pure(node) and is_deterministic(node.op) and not may_train(node)
+    return node.graph is not None and node.graph.knows(node.op) and is_deterministic(node.op) and not may_train(node)
 
 
 def _dequantized_weights(graph: Graph) -> set[Node]:

@@ -1,11 +1,14 @@
-"""What nothing reads goes: nodes, initializers, optional outputs, functions."""
+"""What nothing reads goes: nodes, initializers, optional outputs, functions and their inputs."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import onnx
 
 from onnxopt.analysis.training import may_train
 from onnxopt.graph import Graph, Model
+from onnxopt.graph.domains import is_standard
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
@@ -18,30 +21,75 @@ _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 @register
 class DeadCode(ModelPass):
-    """Nodes, initializers, optional outputs and functions that nothing reads are removed.
+    """Nodes, initializers, optional outputs, functions and their inputs that nothing reads are removed.
 
     Keeps: graph inputs; operators the standard does not know, which may have effects; initializers that
-    training or quantization annotations name; the outputs of an Attention, on which runtimes insist.
+    training or quantization annotations name; the outputs of an Attention, on which runtimes insist; inputs of a
+    function that a runtime may know by its name.
     """
 
     info = PassInfo("dead-code", opt_level=1)
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        for graph in list(model.open_scopes()):
-            if graph.owner is not None and graph.owner.graph is None:
-                continue  # removed with its owner
-            node = graph.last
-            while node is not None:  # against the order: readers go before what they read
-                previous = node.prev
-                if not node.is_used and graph.is_pure(node):
-                    graph.remove(node)
-                    ctx.count("dead_node")
-                elif len(node.outputs) > 1:
-                    _drop_optional_outputs(node, graph, ctx)
-                node = previous
+        _drop_nodes(model, ctx)
+        while model.functions and _drop_function_inputs(model, ctx):
+            _drop_nodes(model, ctx)
         for graph in model.open_scopes():
             _drop_initializers(graph, ctx)
         _drop_functions(model, ctx)
+
+
+def _drop_nodes(model: Model, ctx: PassContext) -> None:
+    for graph in list(model.open_scopes()):
+        if graph.owner is not None and graph.owner.graph is None:
+            continue  # removed with its owner
+        node = graph.last
+        while node is not None:  # against the order: readers go before what they read
+            previous = node.prev
+            if not node.is_used and graph.is_pure(node):
+                graph.remove(node)
+                ctx.count("dead_node")
+            elif len(node.outputs) > 1:
+                _drop_optional_outputs(node, graph, ctx)
+            node = previous
+
+
+def _drop_function_inputs(model: Model, ctx: PassContext) -> bool:
+    """Those that the body does not read, at all calls. Is there more to be done?"""
+    names = Counter(_called(function) for function in model.functions.values())
+    calls: dict[str, list[Node]] = {}
+    for function in model.functions.values():
+        op, unread = _called(function), not all(v.is_used for v in function.inputs)
+        if unread and names[op] == 1 and not function.skipped and not _has_kernels(function.proto.domain):
+            calls[op] = []
+    for scope in model.scopes() if calls else ():
+        for op in [op for op in scope.by_op if op in calls]:
+            calls[op] += scope.by_op[op]
+            if scope.skipped and scope.by_op[op]:
+                del calls[op]
+    again = False
+    for function in list(model.functions.values()):
+        places = calls.get(_called(function), ())
+        for i in reversed(range(len(function.inputs) if places else 0)):
+            if function.inputs[i].is_used or not ctx.spend("function_input", at=function.inputs[i]):
+                continue
+            del function.inputs[i]
+            model.version += 1
+            for node in places:
+                rest = node.inputs[i + 1 :]
+                for k, v in enumerate([*rest, None] if i < len(node.inputs) else (), i):
+                    node.set_input(k, v)
+            again = True
+    return again
+
+
+def _has_kernels(domain: str) -> bool:
+    """May a runtime have an operator of that name, and take that?"""
+    return is_standard(domain) or domain.startswith("com.microsoft")
+
+
+def _called(function: Graph) -> str:
+    return qualified(function.proto.name, function.proto.domain)
 
 
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
@@ -87,7 +135,7 @@ def _drop_functions(model: Model, ctx: PassContext) -> None:
     dead = dict(model.functions)
     labels: dict[str, list[str]] = {}  # a call names no overload: it keeps all of them
     for label, function in dead.items():
-        labels.setdefault(qualified(function.proto.name, function.proto.domain), []).append(label)
+        labels.setdefault(_called(function), []).append(label)
     alive = [model.graph, *(dead.pop(label) for label, function in model.functions.items() if function.skipped)]
     while alive and dead:
         for scope in inner_scopes(alive.pop()):
