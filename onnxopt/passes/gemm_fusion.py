@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Final
 
 import numpy as np
+from onnx import TensorProto
 
+from onnxopt.analysis import types
 from onnxopt.graph import Model, Node, Value
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, one_of, op, quantized, rewrite, var
 
 _RUNTIMES_OWN: Final = ("gemm_input_shape", "gemm_output_shape")
+_CAST: Final = re.compile(r"InsertedPrecisionFreeCast_gemm_(in|out)put_reshape_arg(_token_\d+)?")
 
 
 @rewrite(op.Add(op.MatMul(var("x"), var("w"), name="product"), var("b")))
@@ -96,8 +100,9 @@ class GemmFusion(RewritePass):
 
     Applies when: both are matrices, and b broadcasts into the product.
     Not done: integers, quantized products, products used elsewhere. `flatten-rows` makes matrices of higher ranks.
-    What stays MatMul and Add onnxruntime fuses when it loads, and gives its own shapes names that it does not look up:
-    in a model that it saved, shapes of these names get others, or it could not load the result.
+    What stays MatMul and Add onnxruntime fuses when it loads, and gives its own shapes, and the Casts around half of a
+    precision, names that it does not look up: in a model that it saved, what is called so gets other names, or it could
+    not load the result.
     """
 
     info = PassInfo("gemm-fusion", opt_level=2)
@@ -106,13 +111,23 @@ class GemmFusion(RewritePass):
     def run(self, model: Model, ctx: PassContext) -> None:
         super().run(model, ctx)
         for scope in model.scopes():
-            if not any(map(_adds_to_product, scope.by_op.get("Add", ()))):
+            products = list(filter(None, map(_added_product, scope.by_op.get("Add", ()))))
+            if not products:
                 continue
             for value in [v for name, v in scope.initializers.items() if name.startswith(_RUNTIMES_OWN)]:
                 if value.constant and not value.is_output and ctx.spend("name_of_runtime", at=value):
                     value.replace_all_uses_with(scope.constant(value.array, value.name.removeprefix("gemm_")))
                     scope.remove_initializer(value)
+            casts = [v for node in scope for v in node.outputs if v is not None and _CAST.fullmatch(v.name)]
+            if casts and any(types.dtype(product) == TensorProto.FLOAT16 for product in products):
+                for value in casts:
+                    if not value.is_output and ctx.spend("name_of_runtime", at=value):
+                        value.rename(model.names.fresh(value.name, "_value"))
+                        scope.nodes_changed = True
+                        model.version += 1
 
 
-def _adds_to_product(node: Node) -> bool:
-    return any(v is not None and v.producer is not None and v.producer.op == "MatMul" for v in node.inputs)
+def _added_product(node: Node) -> Value | None:
+    return next(
+        (v for v in node.inputs if v is not None and v.producer is not None and v.producer.op == "MatMul"), None
+    )
