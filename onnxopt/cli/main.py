@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
@@ -234,12 +235,25 @@ def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
 
 def _tell_program(message: str, hint: str, code: int) -> None:
     """Whoever asked for JSON gets an object also where a command ends before it has anything to say."""
-    asked = " ".join(sys.argv[1:]).replace("=", " ")
-    if "--format json" in asked and "-" not in sys.argv:  # which is a model on stdout
+    if _asks_for_json(sys.argv[1:]) and "-" not in sys.argv:  # which is a model on stdout
         from onnxopt.cli.files import json_text
 
         with contextlib.suppress(BrokenPipeError):
             say_all(json_text({"error": {"message": message, "hint": hint}, "exit_code": code}))
+
+
+def _asks_for_json(arguments: list[str]) -> bool:
+    """In so many words, or in those of a project's file."""
+    asked = " ".join(arguments).replace("=", " ")
+    if "--format" in asked or arguments[:1] != ["optimize"]:
+        return "--format json" in asked
+    from onnxopt.cli.project import find_settings
+
+    named = asked.partition("--project-file ")[2].split(" ")[0] or os.environ.get("ONNXOPT_PROJECT_FILE", "")
+    try:
+        return find_settings(Path.cwd(), Path(named) if named else None)[1].get("format") == "json"
+    except (OnnxOptError, OSError):
+        return False
 
 
 def _misused(e: click.ClickException) -> NoReturn:

@@ -69,7 +69,7 @@ class ProjectCommand(click.Command):
 
 
 def _read_defaults(ctx: click.Context, param: click.Parameter, named: Path | None) -> None:
-    file, settings = (named, _settings_in(named)) if named is not None else find_settings(Path.cwd())
+    file, settings = find_settings(Path.cwd(), named)
     if file is not None:
         ctx.default_map = _defaults(ctx, file, settings, trusted=named is not None)
 
@@ -143,8 +143,11 @@ def _settings(ctx: click.Context) -> dict[str, click.Parameter]:
     return _flags(command or ctx.command)
 
 
-def find_settings(folder: Path) -> tuple[Path | None, dict[str, Any]]:
-    """(file, settings) of the nearest file that has any. Raises UsageError for one that is not TOML."""
+def find_settings(folder: Path, named: Path | None = None) -> tuple[Path | None, dict[str, Any]]:
+    """(file, settings) of the file that is named, or the nearest that has any. Raises UsageError for one that is not
+    TOML."""
+    if named is not None:
+        return named, _settings_in(named)
     for place in (folder, *folder.parents):
         file = place / "onnxopt.toml"
         if file.is_file():
