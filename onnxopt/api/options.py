@@ -82,8 +82,9 @@ class OptimizeOptions:
         )
 
     def load_specialised(self, source: str | Path) -> Model:
-        """The same as passes get it: with the sizes that are given to its dims. Raises what `load` does."""
-        model = self.load(source)
+        """The same as passes get it: with the sizes that are given to its dims, large weights left in the file. Raises
+        what `load` does."""
+        model = self.load(source, stored=True)
         specialise(model, self.dims, self.shapes)
         return model
 

@@ -68,7 +68,7 @@ class Cache:
         from onnxopt.io.load import read_proto
 
         data = ExternalData(source.absolute().parent, source.name)
-        beside = sorted({location(t).file for t in external_tensors(read_proto(source))})
+        beside = sorted({location(t).file for t in external_tensors(read_proto(source, weights=False))})
         inputs = job.verify_options.inputs if job.verify_options is not None else {}
         made_of = {
             "onnxopt": [__version__, _code_digest(Path(__file__).resolve().parents[1])],

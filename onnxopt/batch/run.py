@@ -145,7 +145,7 @@ def _refuse_external(source: Path) -> None:
     from onnxopt.io.external import external_tensors
     from onnxopt.io.load import read_proto
 
-    if external_tensors(read_proto(source)):
+    if external_tensors(read_proto(source, weights=False)):
         raise ModelError(f"{source} has external data, which is not replaced in place", "use OUT or --out-dir")
 
 

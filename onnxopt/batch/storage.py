@@ -26,7 +26,7 @@ def fetch(place: str, folder: Path) -> Path:
         system.get_file(path, str(local))
     except (OSError, ValueError) as e:
         raise ModelError(f"{place}: {e or type(e).__name__}", "check the URL") from None
-    tensors = external_tensors(read_proto(local))
+    tensors = external_tensors(read_proto(local, weights=False))
     ExternalData(folder, place).refuse_elsewhere(tensors)
     for name in sorted({location(t).file for t in tensors} - {local.name}):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

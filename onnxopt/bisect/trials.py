@@ -88,8 +88,8 @@ class Trials:
         """Have the original run already."""
         if not self._started:
             self._started = True
-            original = self.options.load_specialised(self.source).proto
-            self._verifier.describe(original, override=not self.options.freeze_initializers)
+            original, override = self.options.load_specialised(self.source), not self.options.freeze_initializers
+            self._verifier.describe(original.proto, original.data_of, override=override)
 
     def _verify(self, outcome: Outcome) -> Verification:
         self.start()

@@ -42,7 +42,7 @@ def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     from onnxopt.io.load import read_proto
 
     try:
-        graph = read_proto(model).graph
+        graph = read_proto(model, weights=False).graph
     except ModelError:
         return []  # the command itself will say so
     stored = {tensor.name for tensor in graph.initializer}

@@ -78,7 +78,7 @@ def partition(
     from onnxopt.verification.plan import make_plan
 
     with blaming(source):
-        model = load(source)
+        model = load(source, stored=True)
         _refuse_unknown(ops, model)
         if fused is not None:
             refuse_overwriting_input(source, fused, model.proto)
@@ -86,7 +86,7 @@ def partition(
         proposed = partitioner.propose()
         _print(outline(model, proposed))
         if out_dir is not None or fused is not None:
-            plan = make_plan(model.proto)
+            plan = make_plan(model.proto, model.data_of)
             if out_dir is not None:
                 _write_parts(source, plan, split(model, proposed), out_dir, limit)
             if fused is not None:

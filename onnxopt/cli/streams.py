@@ -48,7 +48,7 @@ def _read(given: Path) -> None:
         raise UsageError("a model is read from stdin, and nothing is there", "cat model.onnx | onnxopt optimize - -")
     with open(given, "wb") as f:
         shutil.copyfileobj(sys.stdin.buffer, f)
-    if external_tensors(read_proto(given)):
+    if external_tensors(read_proto(given, weights=False)):
         raise ModelError("the model on stdin has external data, which stdin does not carry", "name its file as IN")
 
 

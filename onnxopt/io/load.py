@@ -71,9 +71,9 @@ def from_proto(proto: ModelProto, *, freeze_initializers: bool = False) -> Model
     return read_model(copy, freeze_initializers=freeze_initializers)
 
 
-def read_proto(path: Path) -> ModelProto:
-    """The ModelProto in a file, with external data left where it is."""
-    return _read(path, stored=False)[0]
+def read_proto(path: Path, *, weights: bool = True) -> ModelProto:
+    """The ModelProto in a file, with external data left where it is. `weights`: with the data of large ones in it."""
+    return _read(path, stored=not weights)[0]
 
 
 def _read(path: Path, stored: bool) -> tuple[ModelProto, Places, MappedFile | None]:

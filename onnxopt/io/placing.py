@@ -104,7 +104,7 @@ def _read_by(model: Path) -> set[str]:
     from onnxopt.io.external import external_tensors, location
     from onnxopt.io.load import read_proto
 
-    return {location(t).file for t in external_tensors(read_proto(model))}
+    return {location(t).file for t in external_tensors(read_proto(model, weights=False))}
 
 
 def _remove(file: Path) -> None:

@@ -169,7 +169,9 @@ def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto 
     from onnxopt.io.load import read_proto
 
     folder = source.absolute().parent
-    for name in {location(t).file for t in external_tensors(read_proto(source) if proto is None else proto)}:
+    for name in {
+        location(t).file for t in external_tensors(read_proto(source, weights=False) if proto is None else proto)
+    }:
         for file, called in replaced:
             if "\0" not in name and _same(folder / name, file):
                 raise WriteError(

@@ -147,7 +147,8 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
         instruments.append(VerifyEach(folder / "model.onnx"))
     ctx = PassContext(**settings, instruments=instruments)
     try:
-        execute(parse_pipeline(text), load(folder / "model.onnx", freeze_initializers=frozen), ctx)
+        model = load(folder / "model.onnx", freeze_initializers=frozen, stored=True)
+        execute(parse_pipeline(text), model, ctx)
     except OnnxOptError as e:
         if e.failed is None:
             raise

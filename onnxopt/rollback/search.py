@@ -160,7 +160,7 @@ class Search:
         if first.rewrite is not None:
             found = describe(self.source, options, self.verify_options, first.rewrite, first.record.message)
             submodel, text = found.submodel, found.pass_text if found.submodel is not None else text
-        model = from_proto(submodel) if submodel is not None else load(self.source)
+        model = from_proto(submodel) if submodel is not None else load(self.source, stored=True)
         write_reproducer(folder, model, text, dataclasses.replace(options, pipeline=text).context(), error, verify=True)
 
 

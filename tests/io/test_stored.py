@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxopt import optimize_file
 from onnxopt.analysis.submodel import submodel
 from onnxopt.api import OptimizeOptions
-from onnxopt.errors import ModelError
+from onnxopt.cli.main import cli
+from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import Model, write_model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io import load, save
@@ -274,3 +276,21 @@ def test_nothing_is_left_for_a_later_writer_to_forget(file: Path) -> None:
     assert sorted(deferred) == [0, 1, 2]
     assert write_model(read) == model() and write_deferred(read, 1 << 10)[1] == {}
     assert proto is read.proto
+
+
+def test_commands_leave_them_there(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What partitions, looks for a fault, or names files of data reads no weights."""
+    monkeypatch.chdir(tmp_path)
+    optimize_file(file, tmp_path / "out.onnx", OptimizeOptions(level=1))
+    whole: list[Path] = []
+    monkeypatch.setattr(sys.modules[load.__module__], "_parse", whole.append)
+    for command in (
+        ("partition", str(file), "--ops", "MatMul", "--out-dir", "parts"),
+        ("partition", str(file), "--ops", "MatMul", "--fuse", "fused.onnx"),
+        ("report", str(file), "out.onnx", "-o", "page.html", "--no-verify"),
+    ):
+        (tmp_path / "page.html").write_text("another")
+        cli(list(command), standalone_mode=False)
+    with pytest.raises(UsageError, match="does not differ"):
+        cli(["bisect", str(file)], standalone_mode=False)
+    assert whole == []
