@@ -8,6 +8,7 @@ IndexError with a message, which takes longer than the loop.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -43,6 +44,9 @@ _BITS: Final[dict[int, int]] = {
     TensorProto.FLOAT4E2M1: 4,
     **{getattr(TensorProto, name): 2 for name in ("UINT2", "INT2") if hasattr(TensorProto, name)},
 }
+
+# Types of whole bytes for which numpy has no name of its own: their raw_data is the array, too.
+_NAMELESS: Final = frozenset(n for name, n in TensorProto.DataType.items() if name.startswith(("BFLOAT16", "FLOAT8")))
 
 # Element types whose arithmetic rounds.
 FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -117,6 +121,8 @@ def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Ar
     """A read-only array of an inline tensor; shares the bytes with the message where it can, or with `stored`, which is
     what its raw_data would be."""
     raw = _RAW.get(tensor.data_type)
+    if raw is None and tensor.data_type in _NAMELESS and sys.byteorder == "little":
+        raw = numpy_dtype(tensor.data_type)
     data = tensor.raw_data if stored is None else stored
     if raw is not None and (len(data) or tensor.HasField("raw_data")):
         array, dims = np.frombuffer(data, raw), tensor.dims[:]

@@ -83,13 +83,17 @@ def test_they_hold_what_they_held(file: Path) -> None:
     assert digests[0] == digests[1]
 
 
-def test_numbers_that_numpy_does_not_have(tmp_path: Path) -> None:
-    proto = model(1, width=1024)
-    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights(1, 1024)[0].astype(ml_dtypes.bfloat16), "w0"))
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_numbers_that_numpy_does_not_have(dtype: Any, tmp_path: Path) -> None:
+    proto, held = model(1, width=1024), weights(1, 1024)[0].astype(dtype)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(held, "w0"))
     onnx.save(proto, tmp_path / "in.onnx")
     light = load(tmp_path / "in.onnx", stored=True)
-    assert stored(light) == {"w0": 2 * 1024**2}
-    assert np.array_equal(light.graph.initializers["w0"].array, weights(1, 1024)[0].astype(ml_dtypes.bfloat16))
+    assert stored(light) == {"w0": held.nbytes} and light.file is not None
+    value = light.graph.initializers["w0"]
+    assert np.shares_memory(value.glance().view(np.uint8), np.frombuffer(light.file.view, np.uint8)), "it was copied"
+    assert value.array.dtype == held.dtype and value.array.tobytes() == held.tobytes()
+    assert not value.array.flags.writeable and value.array.flags.aligned
 
 
 @pytest.mark.parametrize("doc", ["", "behind the data in the file"])
