@@ -127,7 +127,7 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         return
     batches = [s for s in plan.symbols if plan.is_batch(s)]
     if recipe.other and base is not None:
-        changing = [s for s in plan.symbols if s not in batches]
+        changing = [s for s in plan.symbols if s not in batches and s not in plan.demanded]
         later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed
         most = _LARGER * max(base.values(), default=1)  # far larger ones take long to fail
         fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -15,6 +15,20 @@ _TARGETS: Final = ("Reshape", "Expand")
 _MOST: Final = 12  # sizes
 _COMPARING: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 _NUMBERS: Final = (1, 6, 7, 11)  # of TensorProto.DataType: FLOAT, INT32, INT64, DOUBLE
+_KEEPING: Final = frozenset((
+    "Identity", "Cast", "Dropout", "QuantizeLinear", "DequantizeLinear", "Clip", "Relu", "LeakyRelu", "Elu", "Sigmoid",
+    "Tanh", "Neg", "Abs", "Exp", "Log", "Sqrt", "Softmax", "LogSoftmax", "Erf", "Gelu", "HardSwish", "HardSigmoid",
+))  # fmt: skip
+# Where a weight stands, and which axis of what is read is as long as which of its axes (times the groups).
+_WEIGHTED: Final = {
+    **dict.fromkeys(("Conv", "ConvInteger"), (1, 1, 1)),
+    "QLinearConv": (3, 1, 1),
+    "ConvTranspose": (1, 1, 0),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), (1, 1, 0)),
+    **dict.fromkeys(("MatMul", "MatMulInteger"), (1, -1, -2)),
+    "Gemm": (1, 1, 0),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 2)),
+}
 _HANDED_ON: Final = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -43,6 +57,38 @@ def baked(graph: GraphProto) -> list[int]:
             targets.update(node.input)
     numbers = Counter(n for name in targets if name in constants for n in _small_integers(constants[name]))
     return [n for n, _ in numbers.most_common() if 1 < n <= 1 << 16][:_MOST]
+
+
+def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
+    """Sizes of symbols about which weights leave no choice: channels of a Conv, rows of a matrix. Followed as far as
+    what is read has the sizes of an input; `given`: their shapes."""
+    shapes = dict(given)
+    constants = {t.name: tuple(t.dims) for t in graph.initializer}
+    found: dict[int | str, int] = {}
+    for node in (n for n in graph.node if n.output):
+        first = node.input[0] if node.input else ""
+        says = {a.name: a for a in node.attribute}
+        if node.op_type == "Constant" and "value" in says:
+            constants[node.output[0]] = tuple(says["value"].t.dims)
+        elif first in constants and node.op_type in _KEEPING:
+            constants[node.output[0]] = constants[first]
+        elif first not in shapes:
+            continue
+        elif node.op_type in _KEEPING:
+            shapes[node.output[0]] = shapes[first]
+        elif node.op_type == "Transpose" and "perm" in says:
+            if sorted(says["perm"].ints) == list(range(len(shapes[first]))):
+                shapes[node.output[0]] = tuple(shapes[first][i] for i in says["perm"].ints)
+        elif node.op_type in _WEIGHTED and len(node.input) > _WEIGHTED[node.op_type][0]:
+            at, mine, theirs = _WEIGHTED[node.op_type]
+            if node.op_type == "Gemm":
+                turned, theirs = (int(name in says and says[name].i != 0) for name in ("transA", "transB"))
+                mine = 1 - turned
+            weight, dims = constants.get(node.input[at], ()), shapes[first]
+            if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
+                groups = says["group"].i if "group" in says and theirs == 1 else 1
+                found.setdefault(dims[mine], weight[theirs] * groups)
+    return {symbol: size for symbol, size in found.items() if isinstance(symbol, str) and size > 0}
 
 
 def compared(graph: GraphProto) -> dict[str, tuple[int, ...]]:

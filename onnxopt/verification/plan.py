@@ -17,7 +17,7 @@ from onnxopt.record import record
 from onnxopt.verification.decisions import conditions, decides, operator_names
 from onnxopt.verification.dependence import is_fixed
 from onnxopt.verification.edges import CUTTING
-from onnxopt.verification.hints import baked, batches, compared, sums
+from onnxopt.verification.hints import baked, batches, compared, demanded, sums
 from onnxopt.verification.uses import INDEX, Use, uses
 from onnxopt.verification.windows import WINDOWS, windowed
 
@@ -96,6 +96,7 @@ class Plan:
     nodes: int = 0  # of the main graph
     addends: frozenset[str] = frozenset()  # symbols that outputs have sums of
     batches: frozenset[str] = frozenset()  # symbols that are the first dim of an input, and no other
+    demanded: dict[str, int] = field(default_factory=dict)  # sizes that weights ask for
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
@@ -106,6 +107,8 @@ class Plan:
         return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
 
     def is_batch(self, symbol: str) -> bool:
+        if symbol in self.demanded:
+            return False
         return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
 
     def gives_all(self, given: Collection[str]) -> bool:
@@ -156,6 +159,10 @@ class Plan:
 
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
+        demanded = {s: self.demanded[s] for s in self.symbols if s in self.demanded}
+        return (choice | demanded for choice in self._choices(sizes))
+
+    def _choices(self, sizes: Sequence[int]) -> Iterator[dict[str, int]]:
         symbols = self.symbols
         windows = [] if sizes else [w for all_ in self.windows if (w := {s: all_[s] for s in symbols if s in all_})]
         likely = [] if sizes else self.likely
@@ -210,8 +217,9 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
+        plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs})
     if plan.symbols and not WINDOWS.isdisjoint(ops):
-        named = [s for s in plan.symbols if plan.is_batch(s)]
+        named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
         plan.windows = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,50 @@ def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Pa
     verdict = verify(path, path)
     assert verdict.status == EQUAL, verdict.message
     assert [c.dims for c in verdict.cases][: len(dims)] == dims
+
+
+# What is read, what makes it, and the size of one of its dims that nothing else would do for.
+DEMANDED = [
+    ("float[c, c, h, w] x", "y = Conv (x, w)", "float[8, 12, 3, 3] w", {"c": 12}),
+    (
+        "float[n, c, h, w] x",
+        "a = Relu (x) b = Cast <to = 1> (a) y = Conv <group = 3> (b, w)",
+        "float[6, 4, 1, 1] w",
+        {"c": 12},
+    ),
+    (
+        "float[c, h, w, c] x",
+        "a = Transpose <perm = [0, 3, 1, 2]> (x) y = Conv (a, w)",
+        "float[8, 12, 1, 1] w",
+        {"c": 12},
+    ),
+    ("float[n, c, h] x", "y = ConvTranspose (x, w)", "float[12, 8, 1] w", {"c": 12}),
+    ("float[n, c] x", "y = Gemm <transB = 1> (x, w)", "float[8, 12] w", {"c": 12}),
+    ("float[c, n] x", "y = Gemm <transA = 1> (x, w)", "float[12, 8] w", {"c": 12}),
+    ("float[c, t, c] x", "y = MatMul (x, w)", "float[12, 8] w", {"c": 12}),
+    ("float[t, n, c] x", "y, h = LSTM <hidden_size = 2> (x, w, r)", "float[1, 8, 12] w, float[1, 8, 2] r", {"c": 12}),
+    # with one of its numbers for all of them it would do as well
+    ("float[n, c] x", "a = Add (x, w) y = MatMul (a, v)", "float[12] w, float[12, 8] v", {}),
+    ("float[n, c] x", "y = MatMul (x, w)", "float[12] w", {}),
+]
+
+
+@pytest.mark.parametrize(("taken", "nodes", "weights", "sizes"), DEMANDED)
+def test_weights_leave_no_choice(taken: str, nodes: str, weights: str, sizes: dict[str, int], tmp_path: Path) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g ({taken}) => (float y) <{weights}> {{ {nodes} }}'
+    names = " ".join(re.findall(r"] (\w)", weights))
+    model = build_text(f"# weights: normal {names}\n{text}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    plan = make_plan(model)
+    assert plan.demanded == sizes
+    assert all(choice.items() >= sizes.items() for choice in plan.size_choices())
+    if sizes:
+        path = save(model, tmp_path)
+        verdict = verify(path, path)
+        assert verdict.status == EQUAL and verdict.seconds < 5, verdict.message
+        assert len(verdict.cases) > 1 or len(plan.symbols) == 1
+        moving = [s for s in plan.symbols if s not in sizes]
+        assert all(verdict.cases[0].dims[s] != verdict.cases[1].dims[s] for s in moving)
 
 
 def test_far_larger_sizes_are_not_tried_for_another_case(tmp_path: Path) -> None:
