@@ -1,4 +1,4 @@
-"""What nothing reads goes: nodes, initializers, optional outputs, functions and their inputs."""
+"""What nothing reads goes: nodes, initializers, optional outputs, functions, their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 @register
 class DeadCode(ModelPass):
-    """Nodes, initializers, optional outputs, functions and their inputs that nothing reads are removed.
+    """Nodes, initializers, optional outputs, functions, their inputs and outputs that nothing reads are removed.
 
     Keeps: graph inputs; operators the standard does not know, which may have effects; initializers that
     training or quantization annotations name; the outputs of an Attention, on which runtimes insist; inputs of a
@@ -32,7 +32,7 @@ class DeadCode(ModelPass):
 
     def run(self, model: Model, ctx: PassContext) -> None:
         _drop_nodes(model, ctx)
-        while model.functions and _drop_function_inputs(model, ctx):
+        while model.functions and _drop_function_ends(model, ctx):
             _drop_nodes(model, ctx)
         for graph in model.open_scopes():
             _drop_initializers(graph, ctx)
@@ -54,33 +54,51 @@ def _drop_nodes(model: Model, ctx: PassContext) -> None:
             node = previous
 
 
-def _drop_function_inputs(model: Model, ctx: PassContext) -> bool:
-    """Those that the body does not read, at all calls. Is there more to be done?"""
-    names = Counter(_called(function) for function in model.functions.values())
-    calls: dict[str, list[Node]] = {}
-    for function in model.functions.values():
-        op, unread = _called(function), not all(v.is_used for v in function.inputs)
-        if unread and names[op] == 1 and not function.skipped and not _has_kernels(function.proto.domain):
-            calls[op] = []
-    for scope in model.scopes() if calls else ():
-        for op in [op for op in scope.by_op if op in calls]:
-            calls[op] += scope.by_op[op]
-            if scope.skipped and scope.by_op[op]:
-                del calls[op]
+def _drop_function_ends(model: Model, ctx: PassContext) -> bool:
+    """Inputs that the body does not read, and outputs that nobody reads at any call. Is there more to be done?"""
     again = False
-    for function in list(model.functions.values()):
-        places = calls.get(_called(function), ())
-        for i in reversed(range(len(function.inputs) if places else 0)):
+    for function, calls in _calls(model):
+        for i in reversed(range(len(function.inputs))):
             if function.inputs[i].is_used or not ctx.spend("function_input", at=function.inputs[i]):
                 continue
             del function.inputs[i]
             model.version += 1
-            for node in places:
+            for node in calls:
                 rest = node.inputs[i + 1 :]
                 for k, v in enumerate([*rest, None] if i < len(node.inputs) else (), i):
                     node.set_input(k, v)
             again = True
+        for i in reversed(range(len(function.outputs))):
+            read = any(v is not None and v.is_used for node in calls for v in node.outputs[i : i + 1])
+            if read or len(function.outputs) == 1 or not ctx.spend("function_output", at=function.outputs[i]):
+                continue
+            function.outputs.pop(i).output_count -= 1
+            model.version += 1
+            for node in calls:
+                del node.outputs[i : i + 1]
+                for k, v in enumerate(node.outputs):
+                    if v is not None:
+                        v.index = k
+                node.stale = True
+                model.mark(node)
+            again = True
     return again
+
+
+def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
+    """The functions of which all calls may be changed, and these. Of several of one name a call may be of any."""
+    names = Counter(map(_called, model.functions.values()))
+    found: dict[str, tuple[Graph, list[Node]]] = {}
+    for function in model.functions.values():
+        op = _called(function)
+        if names[op] == 1 and not function.skipped and not _has_kernels(function.proto.domain):
+            found[op] = function, []
+    for scope in model.scopes() if found else ():
+        for op in [op for op in scope.by_op if op in found]:
+            found[op][1].extend(scope.by_op[op])
+            if scope.skipped and scope.by_op[op]:
+                del found[op]
+    return [(function, calls) for function, calls in found.values() if calls]
 
 
 def _has_kernels(domain: str) -> bool:
