@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onnxopt.wire import MappedFile, Stored
 
 Decoder = Callable[["TensorProto"], Array]
+_PURE: Final = "pure functions"
 
 
 @record(frozen=True)
@@ -156,13 +157,29 @@ class Model:
         return f"function {op}" in self.functions
 
     def is_pure_function(self, op: str) -> bool:
-        """Is the operator a function of the model, all of whose nodes may go when nothing reads them?"""
-        function = self.functions.get(f"function {op}")
-        return function is not None and all(
-            scope.knows(inner) or all(map(scope.is_pure, nodes))
-            for scope in inner_scopes(function)
-            for inner, nodes in scope.by_op.items()
-        )
+        """Is the operator a function of the model, made of operators of the standard, or of such functions?"""
+        known = self.analyses.setdefault(_PURE, {})
+        assert isinstance(known, dict)
+        if op not in known:
+            known[op] = self._is_pure_function(op)
+        return bool(known[op])
+
+    def _is_pure_function(self, op: str) -> bool:
+        reached, stack = {op}, [op]
+        while stack:
+            function = self.functions.get(f"function {stack.pop()}")
+            if function is None:
+                return False
+            for scope in inner_scopes(function):
+                for inner, nodes in scope.by_op.items():
+                    if not nodes or scope.knows(inner):
+                        continue
+                    if any(node.proto.overload for node in nodes):
+                        return False
+                    if inner not in reached:
+                        reached.add(inner)
+                        stack.append(inner)
+        return True
 
     def replace_output(self, old: Value, new: Value) -> None:
         """Each graph that lists `old` as an output lists `new`, apart from main and functions: their names are the

@@ -121,9 +121,7 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
         return
     if node.op == "Attention":  # onnxruntime refuses a past without a present, and rounds otherwise without the scores
         return
-    if (
-        node.op == "MaxPool" and ctx.opt_level < 2
-    ):  # onnxruntime has two: without Indices, of -inf and NaN others come out
+    if node.op == "MaxPool" and ctx.opt_level < 2:  # onnxruntime has two: one without Indices hides -inf and NaN
         return
     while last >= 1:
         value = node.outputs[last]
