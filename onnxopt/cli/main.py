@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -244,12 +245,13 @@ def _tell_program(message: str, hint: str, code: int) -> None:
 
 def _asks_for_json(arguments: list[str]) -> bool:
     """In so many words, or in those of a project's file."""
-    asked = " ".join(arguments).replace("=", " ")
-    if "--format" in asked or arguments[:1] != ["optimize"]:
-        return "--format json" in asked
+    words = [word for a in arguments for word in (a.split("=", 1) if a.startswith("--") else (a,))]
+    said = dict(pairwise(words))
+    if "--format" in said or arguments[:1] != ["optimize"]:
+        return said.get("--format") == "json"
     from onnxopt.cli.project import find_settings
 
-    named = asked.partition("--project-file ")[2].split(" ")[0] or os.environ.get("ONNXOPT_PROJECT_FILE", "")
+    named = said.get("--project-file") or os.environ.get("ONNXOPT_PROJECT_FILE", "")
     try:
         return find_settings(Path.cwd(), Path(named) if named else None)[1].get("format") == "json"
     except (OnnxOptError, OSError):

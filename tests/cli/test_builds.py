@@ -121,12 +121,12 @@ def test_whoever_asked_for_json_gets_an_object_of_each_error(run: Run, models: l
 
 def test_a_projects_file_asks_for_json_too(run: Run, models: list[str], tmp_path: Path) -> None:
     (tmp_path / "onnxopt.toml").write_text('format = "json"\n')
-    (tmp_path / "other.toml").write_text('format = "text"\n')
+    (tmp_path / "an other.toml").write_text('format = "text"\n')
     for arguments in ((), ("--nonsense",), (models[0], "--level", "7"), (models[0],)):
         done = run("optimize", *arguments)
         found = json.loads(done.stdout)
         assert found["exit_code"] == done.returncode == 2 and found["error"]["message"] in done.stderr
-        for option in ("--format=text", "--project-file=other.toml"):
+        for option in ("--format=text", "--project-file=an other.toml"):
             assert run("optimize", *arguments, option).stdout == ""
     assert run("stats", "missing.onnx").stdout == ""
     (tmp_path / "onnxopt.toml").write_text('format = "json"\nnothing = 1\n')
