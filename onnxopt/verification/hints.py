@@ -15,6 +15,7 @@ _TARGETS: Final = ("Reshape", "Expand")
 _MOST: Final = 12  # sizes
 _COMPARING: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 _NUMBERS: Final = (1, 6, 7, 11)  # of TensorProto.DataType: FLOAT, INT32, INT64, DOUBLE
+_STANDARD: Final = ("", "ai.onnx")
 _KEEPING: Final = frozenset((
     "Identity", "Cast", "Dropout", "QuantizeLinear", "DequantizeLinear", "Clip", "Relu", "LeakyRelu", "Elu", "Sigmoid",
     "Tanh", "Neg", "Abs", "Exp", "Log", "Sqrt", "Softmax", "LogSoftmax", "Erf", "Gelu", "HardSwish", "HardSigmoid",
@@ -65,7 +66,7 @@ def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dic
     shapes = dict(given)
     constants = {t.name: tuple(t.dims) for t in graph.initializer}
     found: dict[int | str, int] = {}
-    for node in (n for n in graph.node if n.output):
+    for node in (n for n in graph.node if n.output and n.domain in _STANDARD):
         first = node.input[0] if node.input else ""
         says = {a.name: a for a in node.attribute}
         if node.op_type == "Constant" and "value" in says:

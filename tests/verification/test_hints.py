@@ -94,12 +94,14 @@ DEMANDED = [
     # with one of its numbers for all of them it would do as well
     ("float[n, c] x", "a = Add (x, w) y = MatMul (a, v)", "float[12] w, float[12, 8] v", {}),
     ("float[n, c] x", "y = MatMul (x, w)", "float[12] w", {}),
+    # whose name is the standard's, and nothing else
+    ("float[n, c] x", "y = lab.MatMul (x, w)", "float[12, 8] w", {}),
 ]
 
 
 @pytest.mark.parametrize(("taken", "nodes", "weights", "sizes"), DEMANDED)
 def test_weights_leave_no_choice(taken: str, nodes: str, weights: str, sizes: dict[str, int], tmp_path: Path) -> None:
-    text = f'<ir_version: 8, opset_import: ["" : 17]> g ({taken}) => (float y) <{weights}> {{ {nodes} }}'
+    text = f'<ir_version: 8, opset_import: ["" : 17, "lab" : 1]> g ({taken}) => (float y) <{weights}> {{ {nodes} }}'
     names = " ".join(re.findall(r"] (\w)", weights))
     model = build_text(f"# weights: normal {names}\n{text}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
