@@ -10,6 +10,8 @@ import onnx
 import onnx.parser
 import onnx.shape_inference
 
+from onnxopt.graph import Model, Value
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -30,11 +32,16 @@ def build_text(text: str) -> onnx.ModelProto:
     """A model from text in the format of `models/*.onnxtxt`; outputs may leave out their types."""
     model: onnx.ModelProto = onnx.parser.parse_model(text)
     _, fills, _ = build.header(text)
-    for value in [v for v in model.graph.value_info if v.name in fills]:
-        model.graph.value_info.remove(value)
-        model.graph.initializer.append(build._weight(model.graph.name, value, build.FILLS[fills[value.name]]))
+    for info in [v for v in model.graph.value_info if v.name in fills]:
+        model.graph.value_info.remove(info)
+        model.graph.initializer.append(build._weight(model.graph.name, info, build.FILLS[fills[info.name]]))
     inferred = {o.name: o for o in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output}
     for output in model.graph.output:
         if not output.HasField("type"):
             output.CopyFrom(inferred[output.name])
     return model
+
+
+def value(model: Model, name: str) -> Value:
+    """What a node of the main graph makes by that name."""
+    return next(v for n in model.graph for v in n.outputs if v is not None and v.name == name)
