@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.analysis.underflow import underflows
@@ -9,6 +11,12 @@ from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var, widens, without_ones
+
+_LEAST: Final = 2.0**-10  # of a factor: without it a cube overflows about where it did
+_MOST: Final = 2.0**10
+_SCALED_SQUARE: Final = either(
+    op.Mul(op.Mul(var("x"), const("c")), var("x")), op.Mul(op.Mul(var("x"), var("x")), const("c"))
+)
 
 
 def goes(m: Match, reader: str) -> None:
@@ -73,6 +81,52 @@ def divided_product(m: Match, x: Value, a: Array, b: Array) -> Value:
     return _combined(m, x, a, b, "Mul", np.divide)
 
 
+@rewrite(op.Mul(op.Mul(var("x"), var("x")), var("x")))
+def cube(m: Match, x: Value) -> Value:
+    """x x x = x³."""
+    return _cube(m, x, like=x)
+
+
+@rewrite(op.Mul(_SCALED_SQUARE, var("x")))
+def cube_of_scaled(m: Match, x: Value, c: Array) -> Value:
+    """((c x) x) x = (c (x x)) x = c x³."""
+    return _scaled_cube(m, x, c)
+
+
+@rewrite(op.Mul(op.Mul(var("x"), const("c")), op.Mul(var("x"), var("x"))))
+def cube_of_halves(m: Match, x: Value, c: Array) -> Value:
+    """(c x) (x x) = c x³."""
+    return _scaled_cube(m, x, c)
+
+
+@rewrite(op.Mul(op.Mul(var("x"), const("k")), op.Add(_SCALED_SQUARE, 1)))
+def cubic(m: Match, x: Value, k: Array, c: Array) -> Value:
+    """(k x) (c x x + 1) = k (x + c x³), as in a Gelu by tanh."""
+    m.require((c > 0).all(), "where x is infinite, x + c x³ would be no number")
+    result: Value = m.op.Mul(m.op.Add(x, _scaled_cube(m, x, c)), m.const(_near_one(m, k)))
+    return result
+
+
+def _scaled_cube(m: Match, x: Value, c: Array) -> Value:
+    result: Value = m.op.Mul(_cube(m, x, like=c), m.const(_near_one(m, c)))
+    return result
+
+
+def _near_one(m: Match, factor: Array) -> Array:
+    size = np.abs(factor.astype(np.float64))
+    m.require(((size >= _LEAST) & (size <= _MOST)).all(), "far from one, a factor decides whether it overflows")
+    return factor
+
+
+def _cube(m: Match, x: Value, like: Value | Array) -> Value:
+    """`like` is of the type that x has."""
+    m.require(m.opset >= 7, "before opset 7 an attribute says how exponents broadcast")
+    three = m.const(np.float64(3), like=like)
+    m.require(three.array.dtype in (np.float32, np.float64), "runtimes know few other powers")
+    result: Value = m.op.Pow(x, three)
+    return result
+
+
 @rewrite(one_of("Add", "Sub")(var("x"), var("zeros", constant=True)))
 def sum_with_zeros(m: Match, x: Value, zeros: Value) -> Value:
     """x + 0.0 = x - 0.0 = x, but for the sign of a zero."""
@@ -129,11 +183,12 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 @register
 class SimplifyArithmetic(RewritePass):
-    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one, zeros none; Min of Max is Clip.
+    """x * (1 / y) = x / y; factors, terms and divisors that are constant are one, zeros none; x x x = x³; Min of Max
+    is Clip.
 
     Applies when: the values are floating point, and nobody reads the one in between.
     Keeps: integers, whose division truncates; constants that would take more room together.
-    Not done: factors of zero, which hide infinities and NaN.
+    Not done: factors of zero, which hide infinities and NaN; other powers, for which runtimes have no short way.
     """
 
     info = PassInfo("simplify-arithmetic", opt_level=2)
@@ -144,6 +199,10 @@ class SimplifyArithmetic(RewritePass):
         product_of_divisors,
         factor_of_divided,
         divided_product,
+        cube,
+        cube_of_scaled,
+        cube_of_halves,
+        cubic,
         sum_with_zeros,
         sum_of_one,
         choice_of_not,
