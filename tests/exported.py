@@ -42,6 +42,22 @@ class Exported(Grammar):
         self.add("Transpose", [self.last], (b, 1, heads, d), perm=[0, 2, 1, 3])
         self.add("Reshape", [self.last, self.ints(b, 1, width)], (b, 1, width))
 
+    def power(self) -> None:
+        """Products of a value with itself, a factor somewhere among them; as in Gelus, with x in front."""
+        x = self.pick()
+        assert x
+        shape = self.shapes[x]
+        value = x = self.add("Tanh", [x], shape)  # small, or the next power of it is infinite
+        scale = self.draw(st.sampled_from([0.044715, -0.5, 3.0]))
+        turns = self.draw(st.lists(st.sampled_from("xxk"), min_size=2, max_size=4))
+        for turn in turns:
+            pair = [value, x if turn == "x" else self.floats(scale)]
+            value = self.add("Mul", pair[:: self.draw(st.sampled_from([1, -1]))], shape)
+        if self.draw(st.booleans()):
+            plus = self.add("Add", [value, self.floats(1)], shape)
+            front = self.add("Mul", [x, self.floats(0.79788)], shape)
+            self.add("Mul", [front, plus], shape)
+
     def contrib(self) -> None:
         """Operators that only onnxruntime knows."""
         x = self.pick(lambda s: len(s) >= 2)
@@ -73,6 +89,6 @@ STEPS = [
     *["unary", "cast", "neutral", "binary", "reshape", "transpose", "slice", "concat", "expand", "branch"],
     *["conv", "conv", "batch_norm", "batch_norm", "per_channel", "per_channel"],
     *["linear", "linear", "rows", "rows", "computed", "computed", "halves", "axes"],
-    *["decoder", "decoder", "contrib"],
+    *["decoder", "decoder", "contrib", "power"],
     *["integers", "integers", "choices", "window", "channels_last", "channels_last", "loop"],
 ]
