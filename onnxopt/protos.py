@@ -117,6 +117,18 @@ def read_only(array: Array) -> Array:
     return array
 
 
+def contiguous(array: Array) -> Array:
+    """A read-only, C-contiguous view or copy."""
+    flags = array.flags
+    if not flags.c_contiguous:
+        array = array.copy(order="C")
+        flags = array.flags
+    if flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
 def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Array:
     """A read-only array of an inline tensor; shares the bytes with the message where it can, or with `stored`, which is
     what its raw_data would be."""

@@ -124,7 +124,7 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
         data_type, dims = value.constant_type()
         if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
             stored = value.producer is None
-            tensor = graph.tensor_of(value) if stored else array_to_tensor(value.array, value.name)
+            tensor = value.whole_tensor() if stored else array_to_tensor(value.array, value.name)
             copy = target.initializer.add()
             copy.CopyFrom(tensor)
             copy.name = value.name

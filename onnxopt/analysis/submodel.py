@@ -166,7 +166,7 @@ def _add_annotations(target: GraphProto, graph: Graph, names: set[str], stored: 
 
 def _store(target: GraphProto, value: Value) -> None:
     if value.tensor is not None:
-        target.initializer.append(value.graph.tensor_of(value))
+        target.initializer.append(value.whole_tensor())
         target.initializer[-1].name = value.name
     elif (sparse := _sparse(value)) is not None:
         target.sparse_initializer.append(sparse)

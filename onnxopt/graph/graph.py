@@ -6,13 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnx import TensorProto
-
 from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
-from onnxopt.protos import Array, array_to_tensor, element_type, make_node
+from onnxopt.protos import Array, contiguous, element_type, make_node
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
 class Graph:
     """Nodes as a doubly linked list in topological order, with an index by operator.
 
-    All mutation goes through `make`, `insert`, `remove`, `move_after`, `inline`, `take_over`, `constant` and
-    `remove_initializer` here and `Node.op`, `Node.set_input`, `Node.set_attr`, `Value.replace_all_uses_with`,
-    `Model.replace_output`: each keeps users, index and version right and tells the model's watcher which nodes to
-    look at again.
+    All mutation goes through `make`, `insert`, `remove`, `move_after`, `inline`, `take_over`, `rename`, `constant`,
+    `remove_initializer`, `drop_input` and `drop_output` here and `Node.op`, `Node.set_input`, `Node.remove_input`,
+    `Node.remove_output`, `Node.set_attr`, `Value.replace_all_uses_with`, `Model.replace_output`: each keeps users,
+    index and version right and tells the model's watcher which nodes to look at again.
     """
 
     def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
@@ -325,6 +323,23 @@ class Graph:
         value.redirect_readers(output)
         self.take_over(output, maker, value.index)
 
+    def rename(self, value: Value, hint: str) -> None:
+        """Give what a node of this scope makes a fresh name like its own and `hint`."""
+        value.rename(self.model.names.fresh(value.name, hint))
+        self.nodes_changed = True
+        self.model.version += 1
+
+    def drop_input(self, index: int) -> None:
+        """This function takes one input less, which nothing in it reads; whoever calls it still gives it."""
+        assert not self.inputs[index].is_used
+        del self.inputs[index]
+        self.model.version += 1
+
+    def drop_output(self, index: int) -> None:
+        """This function gives out one value less; its calls still name it."""
+        self.outputs.pop(index).output_count -= 1
+        self.model.version += 1
+
     def constant(self, array: Array, hint: str = "constant", before: Node | None = None) -> Value:
         """A new constant of this scope holding `array`, called `hint` or like it. `before`: where a scope that cannot
         hold constants has a node for it."""
@@ -338,7 +353,7 @@ class Graph:
 
         It becomes an initializer, or where a scope cannot hold one a Constant node before `before`.
         """
-        array = np_contiguous(value.array)
+        array = contiguous(value.array)
         if array is not value.array:
             value.array = array
         value.name = self.model.names.fresh(hint)
@@ -374,27 +389,3 @@ class Graph:
         del self.initializers[value.name]
         self.initializers_changed = True
         self.model.version += 1
-
-    def tensor_of(self, value: Value) -> Any:
-        """The TensorProto of an initializer, made from its array if it is new, with its data if they stayed in a
-        file."""
-        if value.tensor is None:
-            value.tensor = array_to_tensor(value.array, value.name)
-        if value.stored is None:
-            return value.tensor
-        whole = TensorProto()
-        whole.CopyFrom(value.tensor)
-        whole.raw_data = bytes(self.model.bytes_of(value.stored))
-        return whole
-
-
-def np_contiguous(array: Array) -> Array:
-    """A read-only, C-contiguous view or copy."""
-    flags = array.flags
-    if not flags.c_contiguous:
-        array = array.copy(order="C")
-        flags = array.flags
-    if flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array

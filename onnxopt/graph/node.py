@@ -218,6 +218,21 @@ class Node:
                 self.graph.drop_use(old, self)
             self.graph.touch(self)
 
+    def remove_input(self, index: int) -> None:
+        """Read one value less: those behind move up."""
+        for i, v in enumerate([*self.inputs[index + 1 :], None] if index < len(self.inputs) else (), index):
+            self.set_input(i, v)
+
+    def remove_output(self, index: int) -> None:
+        """Make one value less, which nobody reads: those behind move up."""
+        for i, v in enumerate(self.outputs[index + 1 :], index):
+            if v is not None:
+                v.index = i
+        del self.outputs[index : index + 1]
+        self.stale = True
+        if self.graph is not None:
+            self.graph.touch(self)
+
     @property
     def holds_array(self) -> bool:
         """Is it a Constant whose array is known: dense, and not what a caller of the function says?"""

@@ -7,12 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from onnx import TensorProto
 
-from onnxopt.protos import Array, element_type
+from onnxopt.protos import Array, array_to_tensor, element_type
 
 if TYPE_CHECKING:
-    from onnx import TensorProto
-
     from onnxopt.graph.graph import Graph
     from onnxopt.graph.node import Node
     from onnxopt.wire import Stored
@@ -133,6 +132,18 @@ class Value:
             flat = np.ascontiguousarray(self.glance()).reshape(-1)
             self._digest = hashlib.sha256(flat.view(np.uint8).data).digest()
         return self._digest
+
+    def whole_tensor(self) -> TensorProto:
+        """The TensorProto of an initializer, made from its array if it is new, with its data if they stayed in a
+        file."""
+        if self.tensor is None:
+            self.tensor = array_to_tensor(self.array, self.name)
+        if self.stored is None:
+            return self.tensor
+        whole = TensorProto()
+        whole.CopyFrom(self.tensor)
+        whole.raw_data = bytes(self.graph.model.bytes_of(self.stored))
+        return whole
 
     def constant_type(self) -> Type:
         """(element type, dims) of a constant, without decoding its data. Read on first use: many rules ask."""

@@ -61,26 +61,17 @@ def _drop_function_ends(model: Model, ctx: PassContext) -> bool:
         for i in reversed(range(len(function.inputs))):
             if function.inputs[i].is_used or not ctx.spend("function_input", at=function.inputs[i]):
                 continue
-            del function.inputs[i]
-            model.version += 1
+            function.drop_input(i)
             for node in calls:
-                rest = node.inputs[i + 1 :]
-                for k, v in enumerate([*rest, None] if i < len(node.inputs) else (), i):
-                    node.set_input(k, v)
+                node.remove_input(i)
             again = True
         for i in reversed(range(len(function.outputs))):
             read = any(v is not None and v.is_used for node in calls for v in node.outputs[i : i + 1])
             if read or len(function.outputs) == 1 or not ctx.spend("function_output", at=function.outputs[i]):
                 continue
-            function.outputs.pop(i).output_count -= 1
-            model.version += 1
+            function.drop_output(i)
             for node in calls:
-                del node.outputs[i : i + 1]
-                for k, v in enumerate(node.outputs):
-                    if v is not None:
-                        v.index = k
-                node.stale = True
-                model.mark(node)
+                node.remove_output(i)
             again = True
     return again
 
@@ -128,9 +119,7 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
         optional = last < len(schema.outputs) and schema.outputs[last].option == _OPTIONAL
         if not optional or (value is not None and value.is_used) or not ctx.spend("optional_output", at=node):
             break
-        node.outputs.pop()
-        node.stale = True
-        graph.touch(node)
+        node.remove_output(last)
         last -= 1
 
 

@@ -122,9 +122,7 @@ class GemmFusion(RewritePass):
             if casts and any(types.dtype(product) == TensorProto.FLOAT16 for product in products):
                 for value in casts:
                     if not value.is_output and ctx.spend("name_of_runtime", at=value):
-                        value.rename(model.names.fresh(value.name, "_value"))
-                        scope.nodes_changed = True
-                        model.version += 1
+                        scope.rename(value, "_value")
 
 
 def _added_product(node: Node) -> Value | None:
