@@ -147,8 +147,7 @@ def _into(node: Node, index: int, factor: Array) -> list[Edit] | None:
 
 
 def _edit(node: Node, index: int, wide: Array, like: Value) -> Edit:
-    with np.errstate(over="ignore"):
-        array = wide.astype(like.array.dtype)
+    array = wide.astype(like.array.dtype)
     if not linear.is_finite(array):
         return Edit(node, index, array, "the folded constant overflows its type")
     return Edit(node, index, array, "the folded constant underflows its type" if underflows(wide, array) else "")

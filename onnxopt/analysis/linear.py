@@ -42,8 +42,7 @@ def scale_outputs(node: Node, w: Array, a: Array) -> Array:
         a = a.reshape(group, 1, w.shape[1], *[1] * (w.ndim - 2))
     elif node.op != "Gemm" or node.attr("transB"):
         a = a.reshape(-1, *[1] * (w.ndim - 1))
-    with np.errstate(over="ignore"):
-        product = np.asarray(wide * a)
+    product = np.asarray(wide * a)
     if product.dtype == np.float32 and is_small(product):
         product = np.asarray(wide.astype(np.float64) * a)  # what is lost in float32 is for whoever rounds it to see
     return product if product.shape == w.shape else product.reshape(w.shape)

@@ -44,8 +44,7 @@ def quantize(node: Node, inputs: Sequence[Array | None]) -> Array | None:
     steps = _along(node, scale, x.shape)
     if steps is None or kind not in _RANGES | _LARGEST:
         return None
-    with np.errstate(all="ignore"):
-        quotient = x / steps
+    quotient = x / steps
     if not (np.abs(quotient) < _INT32).all() or not np.isfinite(steps).all():
         return None
     if kind in _LARGEST:

@@ -32,8 +32,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     if scale.dtype == np.float32:
         # Runtimes round the factor to float32 before they multiply. Using the same factor, the folded weights
         # differ from the original by independent roundings only, not by a common one: up to a third closer.
-        with np.errstate(over="ignore"):
-            a, c = a.astype(np.float32), c.astype(np.float32)
+        a, c = a.astype(np.float32), c.astype(np.float32)
     m.require(linear.is_finite(a) and linear.is_finite(c), "the statistics are not finite")
     return a, c
 

@@ -75,8 +75,7 @@ def attention(
     factor = scale if scale is not None else divisor
     m.require(factor is None or (factor.size == 1 and factor.ndim <= 4), "a scale for each element")
     z = np.float64(1.0 if factor is None else factor.item())
-    with np.errstate(divide="ignore"):
-        z = z if divisor is None else 1.0 / z
+    z = z if divisor is None else 1.0 / z
     m.require(0 < z <= np.finfo(np.float32).max, "the scale is not positive, or none")
     keys = k if straight == [0, 1, 2, 3] else m.op.Transpose(k, like=m.turned, perm=straight)
     result: Value = m.op.Attention(q, keys, v, mask, scale=float(z))

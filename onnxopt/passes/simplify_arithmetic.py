@@ -60,9 +60,8 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.uf
     m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
     only_read_by(m, m.inner, *(("Add",) if kind == "Add" else ("Mul", "Div")))
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
-    with np.errstate(all="ignore"):
-        wide = function(a.astype(np.float64), b.astype(np.float64))
-        narrow = wide.astype(a.dtype)
+    wide = function(a.astype(np.float64), b.astype(np.float64))
+    narrow = wide.astype(a.dtype)
     m.require(np.isfinite(wide).all() and (kind == "Add" or wide.all()), "the constant is zero or not finite")
     m.require(kind == "Add" or not underflows(wide, narrow, each=True), "the folded constant underflows its type")
     result: Value = getattr(m.op, kind)(x, m.const(wide, like=a), like=m.anchor if m.anchor.op == kind else None)

@@ -79,5 +79,4 @@ def attributes(form: Form, values: list[Value | None]) -> dict[str, object] | st
 
 
 def _is_single_precision(array: Array) -> bool:
-    with np.errstate(over="ignore"):
-        return bool((array.astype(np.float32).astype(array.dtype) == array).all())
+    return bool((array.astype(np.float32).astype(array.dtype) == array).all())

@@ -117,7 +117,7 @@ class Match:
         data = np.asarray(array)
         if like is not None:
             dtype = self._type_of(like) if isinstance(like, Value) else like.dtype
-            wide, data = data, data if data.dtype == dtype else _cast(data, dtype)
+            wide, data = data, data.astype(dtype, copy=False)
             if is_float(data) and not is_finite(data) and (is_finite(wide) or self._is_made_of_finite()):
                 raise Declined("the folded constant overflows its type")
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
@@ -169,11 +169,6 @@ class Match:
                 return value.name
         output = next((v for v in self.anchor.outputs if v is not None), None)
         return f"{output.name}_const" if output is not None else "const"
-
-
-def _cast(data: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return data.astype(dtype)
 
 
 class Builder:
