@@ -78,7 +78,7 @@ def test_they_hold_what_they_held(file: Path) -> None:
         assert value.constant_type() == (TensorProto.FLOAT, expected.shape)
         assert np.array_equal(value.glance(), expected) and np.array_equal(value.array, expected)
         assert value.array.flags.aligned and not value.array.flags.writeable
-        assert light.graph.tensor_of(value).raw_data == expected.tobytes()
+        assert value.whole_tensor().raw_data == expected.tobytes()
     digests = [[v.digest() for v in m.graph.initializers.values()] for m in (light, load(file))]
     assert digests[0] == digests[1]
 
