@@ -169,6 +169,7 @@ class Judge(Original):
         from onnxopt.verification.pieces.runner import Failed
 
         began = time.monotonic()
+        self._rest()
         try:
             found, places = self._looked().pieces([self.kept[n][0] for n in names], untaken)
         except (Failed, OSError, ValueError) as e:
@@ -187,6 +188,12 @@ class Judge(Original):
             return self._looked().noise([self.kept[n] for n in names], self.outputs)
         except Failed:  # it does not take what is a bit larger
             return {}
+
+    def _rest(self) -> None:
+        """Pieces are loaded from the files: the whole of them waits outside of memory."""
+        for engine in (self.engine, self.b):
+            if isinstance(engine, OnnxRuntime):
+                engine.rest()
 
     def release(self) -> None:
         """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""

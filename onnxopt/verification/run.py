@@ -83,21 +83,23 @@ class OnnxRuntime:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
         providers = list(dict.fromkeys((provider, CPU)))
         self._open: Callable[[], Any] = lambda: rt.InferenceSession(model, options, providers=providers)
-        self._session = self._open()
         self._stateful = stateful
+        self._session: Any = self._open()
+        # The type of each output: `tensor(float)`, `seq(tensor(int64))`.
+        self.output_types: dict[str, str] = {o.name: o.type for o in self._session.get_outputs()}
 
     @property
     def outputs(self) -> list[str]:
-        return [o.name for o in self._session.get_outputs()]
-
-    @property
-    def output_types(self) -> dict[str, str]:
-        """The type of each output: `tensor(float)`, `seq(tensor(int64))`."""
-        return {o.name: o.type for o in self._session.get_outputs()}
+        return list(self.output_types)
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
-        session = self._open() if self._stateful else self._session
-        return list(session.run(None, feeds))
+        if self._stateful or self._session is None:
+            self._session = self._open()
+        return list(self._session.run(None, feeds))
+
+    def rest(self) -> None:
+        """Let go of what is loaded, until it is to run again."""
+        self._session = None
 
 
 class Reference:
