@@ -133,7 +133,7 @@ def infer(model: Model) -> None:
     like = typed_alike(model.graph, part)
     inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like)
     if inferred is None:
-        _read_infos(model.graph, [*skeleton(model, ()).graph.input], set())
+        _read_inputs(model.graph, skeleton(model, ()).graph.input)
         return
     given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
     own = {as_symbol(name) for name in given if name}
@@ -288,7 +288,7 @@ class _Facts:
         return dim
 
 
-def _read_infos(graph: Graph, infos: list[ValueInfoProto], own: set[str]) -> None:
+def _read_inputs(graph: Graph, infos: Iterable[ValueInfoProto]) -> None:
     types = {i.name: tensor_type(i.type) for i in infos}
     for value in graph.inputs:
         if value.name in types:

@@ -158,28 +158,11 @@ class Model:
 
     def is_pure_function(self, op: str) -> bool:
         """Is the operator a function of the model, made of operators of the standard, or of such functions?"""
-        known = self.analyses.setdefault(_PURE, {})
-        assert isinstance(known, dict)
-        if op not in known:
-            known[op] = self._is_pure_function(op)
-        return bool(known[op])
-
-    def _is_pure_function(self, op: str) -> bool:
-        reached, stack = {op}, [op]
-        while stack:
-            function = self.functions.get(f"function {stack.pop()}")
-            if function is None:
-                return False
-            for scope in inner_scopes(function):
-                for inner, nodes in scope.by_op.items():
-                    if not nodes or scope.knows(inner):
-                        continue
-                    if any(node.proto.overload for node in nodes):
-                        return False
-                    if inner not in reached:
-                        reached.add(inner)
-                        stack.append(inner)
-        return True
+        known = self.analyses.get(_PURE)
+        if known is None:
+            known = self.analyses[_PURE] = functions_made_of(self, lambda scope, inner: scope.knows(inner))
+        assert isinstance(known, frozenset)
+        return op in known
 
     def replace_output(self, old: Value, new: Value) -> None:
         """Each graph that lists `old` as an output lists `new`, apart from main and functions: their names are the
@@ -205,3 +188,22 @@ def inner_scopes(graph: Graph) -> Iterator[Graph]:
         for node in scope.owners:
             stack.extend(node.bodies.values())
     return reversed(found)
+
+
+def functions_made_of(model: Model, allowed: Callable[[Graph, str], bool]) -> frozenset[str]:
+    """The functions (qualified names) in which, and in what they call, all operators are `allowed` in their scope."""
+    functions = {label.removeprefix("function "): function for label, function in model.functions.items()}
+    callers: dict[str, list[str]] = {}
+    others = []
+    for name, function in functions.items():
+        for scope in inner_scopes(function):
+            for op in [op for op, nodes in scope.by_op.items() if nodes and not allowed(scope, op)]:
+                if op in functions and not any(node.proto.overload for node in scope.by_op[op]):
+                    callers.setdefault(op, []).append(name)
+                else:
+                    others.append(name)
+    while others:
+        name = others.pop()
+        functions.pop(name, None)
+        others += callers.pop(name, ())
+    return frozenset(functions)

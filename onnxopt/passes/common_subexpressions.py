@@ -8,7 +8,7 @@ from collections.abc import Hashable, MutableMapping, Sequence
 from onnxopt.analysis.contents import Contents, first_like
 from onnxopt.analysis.training import may_train
 from onnxopt.graph import Graph, Model, Value
-from onnxopt.graph.model import inner_scopes
+from onnxopt.graph.model import functions_made_of, inner_scopes
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_deterministic
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
@@ -27,6 +27,7 @@ class CommonSubexpressions(ModelPass):
 
     Applies when: operator, inputs by position (of two that commute, in any order), all attributes and bodies are equal.
     Constants are equal by type, dims and bytes, so that a network that was exported twice is one after one run.
+    Calls of the model's own functions too, where these are made of such operators.
     Keeps: both where both are outputs, which are two values by interface; what a body hands out is its own.
     Not done: random and unknown operators, Dropout and BatchNormalization in training, also in a body; DequantizeLinear
     of weights, for which runtimes look at each use.
@@ -35,23 +36,24 @@ class CommonSubexpressions(ModelPass):
     info = PassInfo("common-subexpressions", opt_level=1)
 
     def run(self, model: Model, ctx: PassContext) -> None:
-        merging = _Merging(ctx)
+        merging = _Merging(ctx, functions_made_of(model, _gives_the_same))
         for root in (*model.functions.values(), model.graph):
             if not root.skipped:
                 merging.merge(root, {})
 
 
 class _Merging:
-    """One run over all scopes."""
+    """One run over all scopes. `functions`: those that give the same each time."""
 
-    def __init__(self, ctx: PassContext) -> None:
+    def __init__(self, ctx: PassContext, functions: frozenset[str]) -> None:
         self.ctx = ctx
+        self.functions = functions
         self.contents = Contents()
         self.bodies: dict[Node, Hashable] = {}  # what those that were compared compute
         self.was: dict[Value, Value] = {}  # outputs that took another's place: readers were told apart by that one
 
     def merge(self, graph: Graph, seen: Seen) -> None:
-        pure = {op for op in graph.by_op if graph.knows(op) and is_deterministic(op)}
+        pure = {op for op in graph.by_op if self._is_pure(graph, op)}
         weights = _dequantized_weights(graph)
         for node in graph:
             if node.bodies:
@@ -64,6 +66,12 @@ class _Merging:
             first = first_like(node, seen, told)
             if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
                 self._replace(node, first)
+
+    def _is_pure(self, graph: Graph, op: str) -> bool:
+        """Is it deterministic, or a function of such? Nodes that may train are looked at one by one."""
+        if op in self.functions:
+            return not any(node.proto.overload for node in graph.by_op[op])
+        return graph.knows(op) and is_deterministic(op)
 
     def _replace(self, node: Node, first: Node) -> None:
         graph = node.graph
@@ -112,7 +120,9 @@ class _Merging:
         found = self.bodies.get(node)
         if found is None:
             scopes = [s for body in node.bodies.values() for s in inner_scopes(body)]
-            may_go = not any(s.skipped for s in scopes) and all(_is_pure(n) for s in scopes for n in s)
+            may_go = not any(s.skipped for s in scopes) and all(
+                self._is_pure(s, op) and not any(map(may_train, nodes)) for s in scopes for op, nodes in s.by_op.items()
+            )
             found = self.bodies[node] = self._bodies(node, {}) if may_go else node
         return found
 
@@ -132,9 +142,9 @@ class _Merging:
         return len(body.inputs), tuple(nodes), tuple(self._values(body.outputs, inside))
 
 
-def _is_pure(node: Node) -> bool:
-    """Is its result a matter of its inputs only?"""
-    return node.graph is not None and node.graph.knows(node.op) and is_deterministic(node.op) and not may_train(node)
+def _gives_the_same(graph: Graph, op: str) -> bool:
+    """Is what these nodes of the standard give a matter of their inputs only?"""
+    return graph.knows(op) and is_deterministic(op) and not any(map(may_train, graph.by_op[op]))
 
 
 def _dequantized_weights(graph: Graph) -> set[Node]:
