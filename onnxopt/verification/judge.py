@@ -177,15 +177,15 @@ class Judge(Original):
         found.seconds = time.monotonic() - began
         return found, places
 
-    def noise(self, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def noise(self, names: Sequence[str], enough: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """What a change of the last bits of inputs and weights does to the original's outputs, of their range, by
-        case."""
+        case; as far as that is `enough` by output."""
         from onnxopt.verification.pieces.runner import Failed
 
         if self.streamed or self.planned.random:
             return {}
         try:
-            return self._looked().noise([self.kept[n] for n in names], self.outputs)
+            return self._looked().noise([self.kept[n] for n in names], self.outputs, enough)
         except Failed:  # it does not take what is a bit larger
             return {}
 

@@ -75,6 +75,14 @@ def largest(noise: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
+def differences(records: Sequence[CaseRecord]) -> dict[str, float]:
+    """By how much each output differs, of its range, at most."""
+    found: dict[str, float] = {}
+    for output in (o for c in records for o in c.outputs):
+        found[output.name] = max(output.max_rel, found.get(output.name, 0.0))
+    return found
+
+
 _OPENED: Final = Opened()
 
 

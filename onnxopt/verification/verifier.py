@@ -237,7 +237,7 @@ class Verifier:
         weak: bool,
     ) -> bool:
         """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
-        from onnxopt.verification.verdict import largest, settle
+        from onnxopt.verification.verdict import differences, largest, settle
 
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
@@ -259,7 +259,9 @@ class Verifier:
             if pieces is None:
                 return False
             told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
-            noise = self._session.call("noise", names[:_AT_ONCE]) if told or (rough and not pieces.complete) else {}
+            noise = {}
+            if told or (rough and not pieces.complete):
+                noise = self._session.call("noise", names[:_AT_ONCE], differences(verdict.cases))
         except Died as e:
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
                 raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {e}") from None

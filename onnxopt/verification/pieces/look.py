@@ -152,25 +152,37 @@ class Look:
                 known.setdefault(name, default)
         return found
 
-    def noise(self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str]) -> dict[str, dict[str, float]]:
+    def noise(
+        self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str], enough: Mapping[str, float]
+    ) -> dict[str, dict[str, float]]:
         """In each case and for each output the largest change, of its range, that the last bits of inputs and weights
-        make."""
+        make; no more is looked for in a case where all outputs change by what is `enough`."""
         feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
         program = self.a.program
         nodes = program.cone(outputs, ())
         types = {name: type_of(value) for name, value in feeds[0].items()}
+        made = [o for o in outputs if o in program.maker]
         found = [{name: Difference() for name in outputs} for _ in cases]
         for k in range(_SEEDS):
             rng = np.random.default_rng([self.options.seed, k])
-            change = functools.partial(last_bit, rng=rng, dtype=dtype)
-            opened = self.a.open(nodes, types, [o for o in outputs if o in program.maker], change)
-            for values, (_, results), largest in zip(feeds, cases, found):
+            open_ = [i for i, largest in enumerate(found) if not _is_enough(largest, made, enough)]
+            if not open_:
+                break
+            opened = self.a.open(nodes, types, made, functools.partial(last_bit, rng=rng, dtype=dtype))
+            for i in open_:
+                largest, results = found[i], cases[i][1]
                 for _ in range(_SEEDS):
-                    changed = opened.run({name: last_bit(v, rng, dtype) for name, v in values.items()})
+                    changed = opened.run({name: last_bit(v, rng, dtype) for name, v in feeds[i].items()})
                     for name, before in zip(outputs, results):
                         if name in changed:
                             largest[name] = worst([largest[name], difference(before, changed[name])])
+                    if _is_enough(largest, made, enough):
+                        break
         return {case.name: {n: d.relative for n, d in largest.items()} for (case, _), largest in zip(cases, found)}
+
+
+def _is_enough(found: Mapping[str, Difference], outputs: Sequence[str], enough: Mapping[str, float]) -> bool:
+    return all(found[name].relative >= enough.get(name, float("inf")) for name in outputs)
 
 
 def _fed(runner: Runner, fed: set[str]) -> Runner:

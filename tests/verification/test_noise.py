@@ -1,0 +1,56 @@
+"""What rounding does to the whole is measured as far as it has to explain something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification import VerifyOptions
+from onnxopt.verification.cases import OWN
+from onnxopt.verification.datasets import Data
+from onnxopt.verification.judge import Judge
+from onnxopt.verification.plan import make_plan
+from onnxopt.verification.protocol import Request
+from onnxopt.verification.records import CaseRecord, OutputRecord
+from onnxopt.verification.verdict import differences
+
+MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)
+<float k = {9.0}> { z = Sin (x) a = Mul (z, k) b = Sin (a) c = Mul (b, k) y = Sin (c) }"""
+CASES = OWN[:2]
+RUNS = 8  # of two cases: two sets of weights, and for each two of inputs
+
+
+@pytest.mark.parametrize(
+    ("enough", "runs"),
+    [
+        ({"y": 1e-12, "z": 0.0}, 2),  # once in each case
+        ({"y": 1.0, "z": 0.0}, RUNS),
+        ({"y": 1e-12}, RUNS),  # nothing is known of the other
+        ({}, RUNS),
+    ],
+)
+def test_it_ends_where_it_explains_what_differs(enough: dict[str, float], runs: int, tmp_path: Path) -> None:
+    told: list[str] = []
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(MODEL), path)
+    judge = Judge(told.append)
+    judge.open(str(path), VerifyOptions(), ("the original", "the result"))
+    judge.plan(make_plan(onnx.load(path)))
+    for recipe in CASES:
+        judge.original(Request(recipe, Data({})))
+    judge.result(str(path), VerifyOptions())
+    told.clear()
+    found = judge.noise([r.name for r in CASES], enough)
+    assert found.keys() == {r.name for r in CASES}
+    assert all(shares["y"] > 1e-12 for shares in found.values())
+    assert sum(state.startswith("running") for state in told) == runs
+
+
+def test_the_largest_of_all_cases_is_what_it_explains() -> None:
+    def case(name: str, **shares: float) -> CaseRecord:
+        return CaseRecord(name, {}, [OutputRecord(n, "", [], share, share, True, "") for n, share in shares.items()])
+
+    assert differences([case("a", y=1e-3, z=0.0), case("b", y=1e-2, z=0.0)]) == {"y": 1e-2, "z": 0.0}
