@@ -17,6 +17,7 @@
 | ConvTranspose, padded alike on both sides, with `output_padding` | is longer by it | is not |
 | STFT without `onesided` | gives all frequencies | half of them |
 | DFT, from opset 20 on, of a computed length | has the length of what it reads | has this one |
+| SequenceAt | sizes without a number are those of all elements | each may have its own |
 | Attention | sizes that follow from an unknown one are made of 0, as is the width of the scores | are what they are |
 """
 
@@ -162,6 +163,11 @@ def forget(model: Model, graph: GraphProto) -> None:
     if any(scope.opset() == _SLICE and scope.by_op.get("Slice") for scope in model.scopes()):
         for info in _infos(graph):
             _forget_symbols(info.type)
+    if any("SequenceAt" in scope.by_op for scope in model.scopes()):
+        shared = {name for info in _infos(graph) for name in _of_elements(info.type)}
+        shared -= {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim}
+        for info in _infos(graph):
+            _forget_symbols(info.type, shared)
 
 
 def believed_of(
@@ -171,7 +177,7 @@ def believed_of(
     if not _are_as_taken(node, {**given, **found}):
         return {}
     for kind in found.values():
-        if node.op_type == "Slice" and opset == _SLICE:
+        if node.op_type == "SequenceAt" or (node.op_type == "Slice" and opset == _SLICE):
             _forget_symbols(kind)
     return found
 
@@ -249,13 +255,23 @@ _ONE: Final = str(TensorShapeProto.Dimension(dim_value=1))
 
 
 def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    """Of what is computed, in bodies too."""
+    """Of what is computed, in bodies too, and of what these are given."""
     yield from (*graph.value_info, *graph.output)
     for node in graph.node:
         for _, body in body_graphs(node):
+            yield from body.input
             yield from _infos(body)
 
 
-def _forget_symbols(kind: TypeProto) -> None:
+def _of_elements(kind: TypeProto) -> Iterator[str]:
+    """Names of sizes that elements of a sequence have, each maybe its own."""
+    while kind.HasField("optional_type"):
+        kind = kind.optional_type.elem_type
+    return (d.dim_param for d in kind.sequence_type.elem_type.tensor_type.shape.dim if d.dim_param)
+
+
+def _forget_symbols(kind: TypeProto, names: Container[str] | None = None) -> None:
+    """All that stand for sizes, or those of these names."""
     for dim in kind.tensor_type.shape.dim:
-        dim.ClearField("dim_param")
+        if names is None or dim.dim_param in names:
+            dim.ClearField("dim_param")

@@ -15,12 +15,12 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.graph import Dim, Graph, Value
+from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.forms import operands
-from onnxopt.rewriting.parts import BINARY, KEEP_ORDER, UNARY
+from onnxopt.rewriting.parts import BINARY, UNARY, is_reshape
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
@@ -213,10 +213,10 @@ class _Region:
             goes = t is not None and not v.is_output and self.inside.issuperset(v.users)
             if t is not None and t.inputs[0] is not None:
                 x, perm = t.inputs[0], _perm(t, self.rank)
-                goes = goes and not (x.only_user is t and _is_reshape(types.shape(x), perm, x.producer))
+                goes = goes and not (x.only_user is t and is_reshape(types.shape(x), perm, x.producer))
                 needed = after(perm, q) != identity
             else:
-                needed = not (self.inside.issuperset(v.users) and _is_reshape(types.shape(v), q, v.producer))
+                needed = not (self.inside.issuperset(v.users) and is_reshape(types.shape(v), q, v.producer))
             saved += goes - needed
             moved += _size(v) * (needed - goes)
         for v, transposes, others in self._leaving():
@@ -225,13 +225,13 @@ class _Region:
             for t in transposes:
                 perm, reader = _perm(t, self.rank), t.output.only_user
                 cancels = after(back, perm) == identity and not t.output.is_output
-                goes = not _is_reshape(dims, perm, reader)
-                needed = not cancels and not _is_reshape(turned, after(back, perm), reader)
+                goes = not is_reshape(dims, perm, reader)
+                needed = not cancels and not is_reshape(turned, after(back, perm), reader)
                 saved += goes - needed
                 moved += _size(v) * (needed - goes)
             readers = {u for u in v.users if u not in self.inside and u not in transposes}
             reader = readers.pop() if len(readers) == 1 and not v.is_output else None
-            needed = others and not _is_reshape(turned, back, reader)
+            needed = others and not is_reshape(turned, back, reader)
             saved -= needed
             moved += _size(v) * needed
         for v in {v for n in self.nodes for v in n.inputs if v is not None and v.constant}:
@@ -287,11 +287,20 @@ class _Region:
             if _is_single(v) and node.op != "Concat":
                 return v
             if v.constant:
-                array: Array = v.array.reshape((1,) * (self.rank - v.array.ndim) + v.array.shape).transpose(q)
-                turned[v] = self.graph.constant(array, v.name, node)
+                turned[v] = self._constant(v, q, node)
             else:
                 turned[v] = self._enter(v, q, node)
         return turned[v]
+
+    def _constant(self, v: Value, q: Perm, before: Node) -> Value:
+        """One of lower rank stays as low as it can: runtimes know a normalization by a scale of one axis."""
+        missing = self.rank - v.array.ndim
+        array: Array = v.array.reshape((1,) * missing + v.array.shape).transpose(q)
+        while missing and array.ndim > 1 and array.shape[0] == 1:
+            array = array[0]
+        if array.shape == v.array.shape and (array == v.array).all():
+            return v
+        return self.graph.constant(array, v.name, before)
 
     def _enter(self, v: Value, q: Perm, before: Node) -> Value:
         """A value from outside in the order `q`: what was transposed into its order is read in its own."""
@@ -347,16 +356,6 @@ def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
         write(1, "pads", pads[:, list(inverse(back))].reshape(-1))
     elif node.op == "Slice":
         write(3, "axes", np.array([back[int(i) % rank] for i in _given(old)[3].array]))  # type: ignore[union-attr]
-
-
-def _is_reshape(dims: Sequence[Dim] | None, perm: Perm, beside: Node | None) -> bool:
-    """Does a Transpose of such a value keep the order of its elements, and is what makes it, or reads it, a Reshape?"""
-    if beside is None or beside.op not in KEEP_ORDER or not all(v is None or v.constant for v in beside.inputs[1:]):
-        return False
-    if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
-        return False
-    moving = [i for i in perm if dims[i] != 1]
-    return moving == sorted(moving)
 
 
 def _size(value: Value) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, make_attribute, make_node
 from onnxopt.record import record
@@ -74,7 +74,7 @@ def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan 
     if op == "Reshape":
         return _reshape(followers, shape, axis, sizes)
     if op == "Transpose":
-        return _transpose(followers, shape, axis, sizes)
+        return _transpose(followers, parts, shape, axis, sizes)
     return None
 
 
@@ -134,6 +134,16 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
     for node in plan.followers:
         graph.remove(node)
     return split
+
+
+def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:
+    """Does a Transpose of such a value keep the order of its elements, and is what makes it, or reads it, a Reshape?"""
+    if beside is None or beside.op not in KEEP_ORDER or not all(v is None or v.constant for v in beside.inputs[1:]):
+        return False
+    if dims is None or 0 in dims or sum(not isinstance(d, int) for d in dims) > 1:
+        return False
+    moving = [i for i in perm if dims[i] != 1]
+    return moving == sorted(moving)
 
 
 def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:
@@ -241,10 +251,15 @@ def _reshape(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequen
     return Plan(followers, rank - 2, tuple(heads), (*out[:-2], sum(heads), out[-1]), (joined,))
 
 
-def _transpose(followers: tuple[Node, ...], shape: Shape, axis: int, sizes: Sequence[int]) -> Plan | None:
-    """The order that most parts want is given to all; a part that wants another is put in order afterwards."""
+def _transpose(
+    followers: tuple[Node, ...], parts: Sequence[Value], shape: Shape, axis: int, sizes: Sequence[int]
+) -> Plan | None:
+    """The order that most parts want is given to all; a part that wants another is put in order afterwards. One that
+    is a Reshape beside another goes with that."""
     reverse = list(range(len(shape)))[::-1]
     perms = [tuple(n.attr("perm") or reverse) for n in followers]
+    if any(is_reshape(types.shape(v), p, n.output.only_user) for v, n, p in zip(parts, followers, perms)):
+        return None
     common = Counter(perms).most_common(1)[0][0]  # of equally many, the first
     after = tuple(None if p == common else tuple(common.index(i) for i in p) for p in perms)
     joined = _joined(shape, axis, sizes) or ()

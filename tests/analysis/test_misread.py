@@ -146,3 +146,27 @@ def test_a_loop_may_carry_sequences_of_other_shapes_than_at_first(nodes: str) ->
     y = value(read_model(parser.parse_model(CARRYING % (nodes, CARRIED))), "y")
     assert types.dtype(y) == (0 if "own" in nodes else 1)
     assert types.shape(y) is None
+
+
+def test_elements_of_a_sequence_have_sizes_of_their_own() -> None:
+    """onnx's inference gives a size without a number one name, in all of them."""
+    model = read_model(
+        parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            g (float[n, m] x, int64[2] s, float[n, k] z) => (float[a, b] y, float[c, d] v)
+            <int64[2] sizes = {16, 32}, int64 zero = {0}, int64 one = {1}>
+            {
+              r = Reshape (x, s)
+              t = SplitToSequence <axis = 1> (r, sizes)
+              p = SequenceAt (t, zero)
+              q = SequenceAt (t, one)
+              y = Neg (p)
+              v = Neg (q)
+              w = SequenceConstruct (z, z)
+              u = SequenceAt (w, one)
+            }"""
+        )
+    )
+    y, v = types.shape(value(model, "y")), types.shape(value(model, "v"))
+    assert y is not None and v is not None and len(y) == len(v) == 2 and not any(d is not None and d in v for d in y)
+    assert types.shape(value(model, "u")) == ("n", "k")

@@ -7,6 +7,8 @@ from pathlib import Path
 import onnx
 
 import onnxopt
+from onnxopt.graph import read_model
+from onnxopt.pipeline import execute, get_pass
 from onnxopt.rollback import optimize_or_roll_back
 
 POOL = """<ir_version: 8, opset_import: ["" : 17]>
@@ -64,3 +66,27 @@ def test_inputs_of_what_is_marked_and_of_what_that_calls() -> None:
         result = onnxopt.optimize(model, pipeline="dead-code").model
         assert [len(function.input) for function in result.functions] == left
         assert len(result.graph.node) == 4 - (marked == ())
+
+
+SCALED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3, 4, 5] x) => (float[2, 4, 3, 5] y)
+<float[5] scale = {1, 2, 3, 4, 5}, float[1, 5] sum = {5, 4, 3, 2, 1}, float[4, 1, 1] each = {4, 3, 2, 1}>
+{
+  a = Transpose <perm = [0, 2, 1, 3]> (x)
+  b = Mul (a, scale)
+  c = Add (b, sum)
+  d = Div (c, each)
+  e = Transpose <perm = [0, 2, 1, 3]> (d)
+  f = Relu (e)
+  y = Transpose <perm = [0, 2, 1, 3]> (f)
+}"""
+
+
+def test_constants_of_a_turned_region_have_no_axes_in_front() -> None:
+    """onnxruntime knows a normalization by a scale of one axis."""
+    model = read_model(onnx.parser.parse_model(SCALED))
+    execute(get_pass("transpose-propagation")(), model)
+    operands = {n.op: n.inputs[1] for n in model.graph if len(n.inputs) == 2}
+    shapes = {op: v.constant_type()[1] for op, v in operands.items() if v is not None}
+    assert shapes == {"Mul": (5,), "Add": (5,), "Div": (4, 1)}
+    assert operands["Mul"] is model.graph.initializers["scale"]
