@@ -19,6 +19,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import FLOATS, make_node
 from onnxopt.rewriting.regions import Region, regions
+from onnxopt.rewriting.replace import remove_dead
 
 _UNARY: Final = frozenset(
     {
@@ -76,8 +77,9 @@ class _Region:
     def gain(self) -> int:
         """Nodes that go: the Add of each product with a bias, and Reshapes from and to matrices."""
         products = sum(self._is_biased(n) for n in self.nodes if n.op == "MatMul")
-        entering = sum(self._was_matrix(v) for v in self.entering())
-        leaving = sum(_target(u, v) == [-1, _last(v)] for v in self.made() for u in v.users if u not in self.inside)
+        entering = sum(self._was_matrix(v) and not self._is_of_rows(v.producer) for v in self.entering())
+        ends = (u for v in self.made() for u in v.users if u not in self.inside and _target(u, v) == [-1, _last(v)])
+        leaving = sum(not self._is_of_rows(_only_reader(_only_reader(u))) for u in ends)
         return products + entering + leaving
 
     def made(self) -> Iterator[Value]:
@@ -90,6 +92,28 @@ class _Region:
         source = v.producer.inputs[0]
         dims = types.shape(source) if source is not None else None
         return dims is not None and len(dims) == 2 and dims[1] == _last(v)
+
+    def _is_of_rows(self, outer: Node | None) -> bool:
+        """Is it the Reshape behind a product of rows, which as a product of all leading dims (`gemm-fusion`) is a node
+        less, too?"""
+        if outer is None or outer.op != "Reshape" or outer.inputs[0] is None:
+            return False
+        product = outer.inputs[0].producer
+        if product is None or product.op not in ("Gemm", "MatMul") or _only_reader(product) is not outer:
+            return False
+        given, w = product.inputs[:2]
+        inner = given.producer if given is not None else None
+        x = inner.inputs[0] if inner is not None and inner.op == "Reshape" and _only_reader(inner) is product else None
+        if x is None or w is None or not w.constant or (x.producer is not None and x.producer.op == "Reshape"):
+            return False
+        plain = product.op == "MatMul" or (
+            product.attr("alpha") == product.attr("beta") == 1
+            and not product.attr("transA")
+            and (not product.attr("transB") or w.only_user is product)
+        )
+        return plain and all(
+            len(dims := types.shape(v) or ()) > 2 and dims[:-1] == self.lead for v in (x, outer.output)
+        )
 
     def _is_biased(self, product: Node) -> bool:
         """Is the product's only reader an Add of a constant, with which it is a Gemm?"""
@@ -124,16 +148,28 @@ class _Region:
 
     def flatten(self) -> None:
         matrix: dict[Value, Value] = {}
+        sources = [v.producer for v in self.entering() if self._was_matrix(v)]
         for node in self.nodes:
             for v in _rows(node, self.lead):
                 if v not in matrix:  # it comes from outside, and this is its first reader
-                    matrix[v] = self._new(v)
-                    self._reshape(v, [-1, _last(v)], matrix[v], node)
+                    matrix[v] = self._enter(v, node)
             matrix.update(zip((v for v in node.outputs if v is not None), self._on_rows(node, matrix)))
         for value in list(self.made()):
             self._hand_out(value, matrix[value])
         for node in reversed(self.nodes):
             self.graph.remove(node)
+        for source in sources:
+            if source is not None:
+                remove_dead(source)
+
+    def _enter(self, v: Value, before: Node) -> Value:
+        """What was a matrix is read as that at once: other passes may see in the Reshape between what they know."""
+        source = v.producer.inputs[0] if v.producer is not None and self._was_matrix(v) else None
+        if source is not None:
+            return source
+        result = self._new(v)
+        self._reshape(v, [-1, _last(v)], result, before)
+        return result
 
     def _new(self, value: Value) -> Value:
         """A value for the matrix that holds the rows of `value`, with its type and shape as facts."""
@@ -245,6 +281,11 @@ def _reduces_last(node: Node, rank: int) -> bool:
         return False
     axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
     return bool(node.attr("keepdims", 1)) and axes in ([-1], [rank - 1])
+
+
+def _only_reader(node: Node | None) -> Node | None:
+    """What reads the result of `node`, if it is one node."""
+    return node.output.only_user if node is not None and len(node.outputs) == 1 else None
 
 
 def _last(value: Value) -> int:
