@@ -77,10 +77,12 @@ class _Region:
     def gain(self) -> int:
         """Nodes that go: the Add of each product with a bias, and Reshapes from and to matrices."""
         products = sum(self._is_biased(n) for n in self.nodes if n.op == "MatMul")
-        entering = sum(self._was_matrix(v) and not self._is_of_rows(v.producer) for v in self.entering())
-        ends = (u for v in self.made() for u in v.users if u not in self.inside and _target(u, v) == [-1, _last(v)])
-        leaving = sum(not self._is_of_rows(_only_reader(_only_reader(u))) for u in ends)
-        return products + entering + leaving
+        entering = [v.producer for v in self.entering() if self._was_matrix(v)]
+        ends = (u for v in self.made() for u in v.users if u not in self.inside and _makes_rows(u, v))
+        outer = [*entering, *(_only_reader(_only_reader(u)) for u in ends)]
+        if not products and not self.cost() and all(map(self._is_of_rows, outer)):
+            return 0
+        return products + len(outer)
 
     def made(self) -> Iterator[Value]:
         return (v for node in self.nodes for v in node.outputs if v is not None)
@@ -292,6 +294,11 @@ def _last(value: Value) -> int:
     dims = types.shape(value)
     assert dims is not None and isinstance(dims[-1], int)
     return dims[-1]
+
+
+def _makes_rows(user: Node, value: Value) -> bool:
+    target = _target(user, value)
+    return target is not None and len(target) == 2 and target[1] == _last(value)
 
 
 def _target(user: Node, value: Value) -> list[int] | None:

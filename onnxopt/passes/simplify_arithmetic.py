@@ -14,9 +14,8 @@ from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, re
 
 _LEAST: Final = 2.0**-10  # of a factor: without it a cube overflows about where it did
 _MOST: Final = 2.0**10
-_SCALED_SQUARE: Final = either(
-    op.Mul(op.Mul(var("x"), const("c")), var("x")), op.Mul(op.Mul(var("x"), var("x")), const("c"))
-)
+_SQUARE: Final = either(op.Mul(var("x"), var("x")), op.Pow(var("x"), 2))
+_SCALED_SQUARE: Final = either(op.Mul(op.Mul(var("x"), const("c")), var("x")), op.Mul(_SQUARE, const("c")))
 
 
 def goes(m: Match, reader: str) -> None:
@@ -80,7 +79,7 @@ def divided_product(m: Match, x: Value, a: Array, b: Array) -> Value:
     return _combined(m, x, a, b, "Mul", np.divide)
 
 
-@rewrite(op.Mul(op.Mul(var("x"), var("x")), var("x")))
+@rewrite(op.Mul(_SQUARE, var("x")))
 def cube(m: Match, x: Value) -> Value:
     """x x x = x³."""
     return _cube(m, x, like=x)
@@ -92,7 +91,7 @@ def cube_of_scaled(m: Match, x: Value, c: Array) -> Value:
     return _scaled_cube(m, x, c)
 
 
-@rewrite(op.Mul(op.Mul(var("x"), const("c")), op.Mul(var("x"), var("x"))))
+@rewrite(op.Mul(op.Mul(var("x"), const("c")), _SQUARE))
 def cube_of_halves(m: Match, x: Value, c: Array) -> Value:
     """(c x) (x x) = c x³."""
     return _scaled_cube(m, x, c)
