@@ -6,11 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from onnx import TensorProto
+
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, Pattern, const, either, op, rewrite, var
+from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
+from onnxopt.rewriting.forms import operands
 
+_ENLARGE: Final = frozenset({"Div", "Log", "Pow", "Reciprocal"})
 _ROUNDING: Final = 2.0**-22  # of an attribute, which is float32 and may have been written in seven digits
 
 
@@ -32,45 +37,182 @@ def half_of_product(factor: Pattern) -> Pattern:
         op.Mul(op.Mul(x, factor), half),
         op.Mul(op.Mul(x, half), factor),
         op.Mul(x, op.Mul(factor, half)),
+        op.Div(op.Mul(x, factor), 2),
     )
 
 
-@rewrite(
-    half_of_product(
-        op.Add(op.Erf(either(op.Div(var("x"), const("k")), op.Mul(var("x"), const("r")))), 1, name="gate", shared=True)
+def half_and_half(function: Pattern) -> Pattern:
+    """x (function / 2 + 1 / 2), or x / 2 + x / 2 * function."""
+    x, half = var("x"), const("half")
+    return either(
+        op.Mul(x, op.Add(op.Mul(function, half), 0.5)),
+        op.Add(op.Mul(op.Mul(x, half, name="part"), function), op.Mul(x, half, name="part")),
     )
-)
-def gelu(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | None = None) -> Value:
+
+
+_ERF: Final = op.Erf(either(op.Div(var("x"), const("k")), op.Mul(var("x"), const("r"))))
+
+
+@rewrite(half_of_product(op.Add(_ERF, 1, name="gate", shared=True)))
+def gelu(m: Match, x: Value, half: Array | None = None, k: Array | None = None, r: Array | None = None) -> Value:
     """x (1 + erf(x / √2)) / 2 = Gelu(x)."""
-    guard(m, x, 20, "Gelu")
     of_products(m)
-    near(m, x, half, 0.5)
-    if k is not None:
-        near(m, x, k, math.sqrt(2))
-    if r is not None:
-        near(m, x, r, math.sqrt(0.5))
+    return by_erf(m, x, half, k, r)
+
+
+@rewrite(half_and_half(_ERF))
+def gelu_of_halves(m: Match, x: Value, half: Array, k: Array | None = None, r: Array | None = None) -> Value:
+    """x (1/2 + erf(x / √2) / 2) = x/2 + x/2 erf(x / √2) = Gelu(x)."""
+    return by_erf(m, x, half, k, r)
+
+
+def by_erf(m: Match, x: Value, half: Array | None, k: Array | None, r: Array | None) -> Value:
+    guard(m, x, 20, "Gelu")
+    for constant, wanted in ((half, 0.5), (k, math.sqrt(2)), (r, math.sqrt(0.5))):
+        if constant is not None:
+            near(m, x, constant, wanted)
     result: Value = m.op.Gelu(x)
     return result
 
 
-@rewrite(
-    half_of_product(
-        op.Add(
-            op.Tanh(op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))),
-            1,
-            name="gate",
-            shared=True,
-        )
-    )
-)
-def gelu_by_tanh(m: Match, x: Value, half: Array, cubic: Array, root: Array) -> Value:
+_SERIES: Final = op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))
+
+
+@rewrite(half_of_product(op.Add(op.Tanh(_SERIES), 1, name="gate", shared=True)))
+def gelu_by_tanh(m: Match, x: Value, cubic: Array, root: Array, half: Array | None = None) -> Value:
     """x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = Gelu(x, approximate = tanh)."""
-    guard(m, x, 20, "Gelu")
     of_products(m)
-    near(m, x, half, 0.5)
+    return by_tanh(m, x, half, cubic, root)
+
+
+@rewrite(half_and_half(op.Tanh(_SERIES)))
+def gelu_by_tanh_of_halves(m: Match, x: Value, cubic: Array, root: Array, half: Array) -> Value:
+    """x (1/2 + tanh(√(2/π) (x + 0.044715 x³)) / 2) = Gelu(x, approximate = tanh)."""
+    return by_tanh(m, x, half, cubic, root)
+
+
+def by_tanh(m: Match, x: Value, half: Array | None, cubic: Array, root: Array) -> Value:
+    guard(m, x, 20, "Gelu")
+    if half is not None:
+        near(m, x, half, 0.5)
     near(m, x, cubic, 0.044715)
     near(m, x, root, math.sqrt(2 / math.pi))
     result: Value = m.op.Gelu(x, approximate="tanh")
+    return result
+
+
+_TURNED: Final = either(op.Neg(var("x")), op.Mul(var("x"), -1))
+_ONE_AND_EXP: Final = op.Add(op.Exp(_TURNED), 1)
+
+
+@rewrite(either(op.Div(1, _ONE_AND_EXP), op.Reciprocal(_ONE_AND_EXP)))
+def sigmoid(m: Match, x: Value) -> Value:
+    """1 / (1 + exp(-x)) = Sigmoid(x)."""
+    m.require(m.dtype(x) in FLOATS, "not floating point")
+    readers = {u.op for u in m.anchor.output.users}
+    m.require(not readers & _ENLARGE, "runtimes round small ones to 0, whose logarithm is infinite")
+    result: Value = m.op.Sigmoid(x)
+    return result
+
+
+@rewrite(op.Div(var("x"), _ONE_AND_EXP))
+def product_with_sigmoid(m: Match, x: Value) -> Value:
+    """x / (1 + exp(-x)) = x Sigmoid(x)."""
+    m.require(m.dtype(x) in FLOATS, "not floating point")
+    result: Value = m.op.Mul(x, m.op.Sigmoid(x))
+    return result
+
+
+@rewrite(op.Div(var("x"), op.Add(op.Abs(var("x")), 1)))
+def softsign(m: Match, x: Value) -> Value:
+    """x / (1 + |x|) = Softsign(x)."""
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    result: Value = m.op.Softsign(x)
+    return result
+
+
+_SLOPED: Final = op.Mul(var("x"), const("slope"))
+
+
+@rewrite(
+    either(
+        op.Where(one_of("Greater", "GreaterOrEqual")(var("x"), 0, shared=True), var("x"), _SLOPED),
+        op.Where(one_of("Less", "LessOrEqual")(var("x"), 0, shared=True), _SLOPED, var("x")),
+    )
+)
+def leaky_relu(m: Match, x: Value, slope: Array) -> Value:
+    """Where(x > 0, x, a x) = LeakyRelu(x, alpha = a)."""
+    return leaky(m, x, slope)
+
+
+@rewrite(op.Max(var("x"), _SLOPED))
+def leaky_relu_of_max(m: Match, x: Value, slope: Array) -> Value:
+    """Max(x, a x) = LeakyRelu(x, alpha = a), where 0 < a < 1."""
+    m.require((slope > 0).all() and (slope < 1).all(), "the slope is not between 0 and 1")
+    return leaky(m, x, slope)
+
+
+def leaky(m: Match, x: Value, slope: Array) -> Value:
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    m.require(slope.size == 1 and slope.ndim <= (m.rank(x) or 0), "a slope for each element")
+    m.require(np.isfinite(slope).all(), "an infinite slope")
+    result: Value = m.op.LeakyRelu(x, alpha=float(slope.item()))
+    return result
+
+
+_BELOW_ZERO: Final = op.Mul(op.Relu(_TURNED), const("slope"))
+
+
+@rewrite(either(op.Sub(op.Relu(var("x")), _BELOW_ZERO), op.Add(op.Relu(var("x")), _BELOW_ZERO)))
+def prelu(m: Match, x: Value, slope: Array) -> Value:
+    """Relu(x) - a Relu(-x) = PRelu(x, a)."""
+    dims = m.shape(x)
+    m.require(m.opset >= 7 and m.dtype(x) == TensorProto.FLOAT, "not float32, or before opset 7")
+    m.require(np.isfinite(slope).all(), "an infinite slope")
+    m.require(dims is not None and not widens(m, x, m.value("slope")), "a slope may be for more than x")
+    result: Value = m.op.PRelu(x, m.const(slope if m.anchor.op == "Sub" else -slope, like=slope))
+    return result
+
+
+_CLIPPED: Final = op.Clip(op.Add(var("x"), const("b")), 0, const("top"))
+
+
+@rewrite(either(op.Div(_CLIPPED, const("top")), op.Mul(_CLIPPED, const("part"))))
+def hard_sigmoid(m: Match, x: Value, b: Array, top: Array, part: Array | None = None) -> Value:
+    """Clip(x + b, 0, h) / h = HardSigmoid(x, alpha = 1/h, beta = b/h)."""
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    one = top.size == b.size == 1 and max(top.ndim, b.ndim) <= (m.rank(x) or 0) and top.item() > 0
+    m.require(one and math.isfinite(top.item()), "bounds for each element")
+    if part is not None:
+        near(m, x, part, 1 / top.item())
+    result: Value = m.op.HardSigmoid(x, alpha=1 / top.item(), beta=b.item() / top.item())
+    return result
+
+
+@rewrite(op.Clip(op.Add(either(op.Mul(var("x"), const("a")), op.Div(var("x"), const("h"))), const("b")), 0, 1))
+def hard_sigmoid_of_line(m: Match, x: Value, b: Array, a: Array | None = None, h: Array | None = None) -> Value:
+    """Clip(a x + b, 0, 1) = HardSigmoid(x, alpha = a, beta = b)."""
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    given = [c for c in (a, h, b) if c is not None]
+    one = all(c.size == 1 and c.ndim <= (m.rank(x) or 0) and np.isfinite(c).all() and c.all() for c in given)
+    m.require(one, "no finite number each")
+    alpha = a.item() if a is not None else 1 / h.item() if h is not None else 1.0
+    result: Value = m.op.HardSigmoid(x, alpha=alpha, beta=b.item())
+    return result
+
+
+@rewrite(
+    either(
+        op.Div(op.Mul(var("x"), op.Clip(op.Add(var("x"), 3), 0, 6)), 6),
+        op.Mul(op.Mul(var("x"), op.Clip(op.Add(var("x"), 3), 0, 6)), const("part")),
+    )
+)
+def hard_swish_of_clip(m: Match, x: Value, part: Array | None = None) -> Value:
+    """x Clip(x + 3, 0, 6) / 6 = HardSwish(x)."""
+    guard(m, x, 14, "HardSwish")
+    if part is not None:
+        near(m, x, part, 1 / 6)
+    result: Value = m.op.HardSwish(x)
     return result
 
 
@@ -111,6 +253,46 @@ def global_average_pool(m: Match, x: Value) -> Value:
     return result
 
 
+_LARGEST: Final = op.ReduceMax(var("x"), ..., name="largest")
+_BELOW: Final = op.Sub(var("x"), _LARGEST, name="below")
+_POWERS: Final = op.Exp(either(_BELOW, var("x")), name="powers")
+
+
+@rewrite(op.Div(_POWERS, op.ReduceSum(_POWERS, ..., name="sum")))
+def softmax(m: Match, x: Value) -> Value:
+    """exp(x - max) / sum(exp(x - max)) = Softmax(x), which also is finite where exp(x) is not."""
+    result: Value = m.op.Softmax(x, axis=one_axis(m, x))
+    return result
+
+
+_LOG_OF_SUM: Final = op.Log(op.ReduceSum(op.Exp(_BELOW), ..., name="sum"))
+
+
+@rewrite(either(op.Sub(_BELOW, _LOG_OF_SUM), op.Sub(var("x"), op.Add(_LOG_OF_SUM, _LARGEST))))
+def log_softmax_of_sum(m: Match, x: Value) -> Value:
+    """(x - max) - log(sum(exp(x - max))) = x - (log(sum(exp(x - max))) + max) = LogSoftmax(x)."""
+    result: Value = m.op.LogSoftmax(x, axis=one_axis(m, x))
+    return result
+
+
+def one_axis(m: Match, x: Value) -> int:
+    """The axis that is reduced, and kept; before opset 13 Softmax takes those behind it as well."""
+    rank = m.rank(x)
+    m.require(rank and m.dtype(x) in FLOATS, "the rank is unknown, or not floating point")
+    found = set()
+    for node in (m.sum, *([m.largest] if "largest" in m.bindings.nodes else [])):
+        given = operands(node)[1:2]
+        known = given[0] if given else None
+        m.require(known is not None and known.constant and known.array.size == 1, "not over one axis")
+        assert known is not None
+        m.require(node.attr("keepdims", 1), "the dims are not kept")
+        found.add(int(known.array.item()) % (rank or 1))
+    m.require(len(found) == 1, "not over one axis")
+    axis = found.pop()
+    m.require(m.opset >= 13 or axis == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on")
+    return axis if m.opset < 13 or axis < (rank or 0) - 1 else -1
+
+
 @rewrite(op.Log(op.Softmax(var("x"), name="softmax")))
 def log_softmax(m: Match, x: Value) -> Value:
     """log(Softmax(x)) = LogSoftmax(x), which also is finite where the probability is too small for a number."""
@@ -148,4 +330,24 @@ class FuseActivation(RewritePass):
     )
     swish: bool = option(False, "Swish too")
     pooling: bool = option(False, "GlobalAveragePool too")
-    rules = (gelu, gelu_by_tanh, hard_swish, log_softmax, swish_of_sigmoid, global_average_pool)
+    rules = (
+        gelu,
+        gelu_of_halves,
+        gelu_by_tanh,
+        gelu_by_tanh_of_halves,
+        sigmoid,
+        product_with_sigmoid,
+        softsign,
+        leaky_relu,
+        leaky_relu_of_max,
+        prelu,
+        hard_sigmoid,
+        hard_sigmoid_of_line,
+        hard_swish_of_clip,
+        hard_swish,
+        softmax,
+        log_softmax_of_sum,
+        log_softmax,
+        swish_of_sigmoid,
+        global_average_pool,
+    )

@@ -37,8 +37,17 @@ def moment(x: Callable[[], Pattern]) -> Call:
     return op.ReduceMean(either(op.Pow(x(), 2), op.Mul(x(), x())), ..., name="moment")
 
 
-def root(variance: Pattern) -> Call:
-    return op.Sqrt(op.Add(variance, const("eps")))
+def over_root(x: Pattern, variance: Pattern) -> tuple[Call, ...]:
+    """x / sqrt(variance + eps), maybe with a scale in it."""
+    root, scale = op.Sqrt(op.Add(variance, const("eps"))), const("scale")
+    return op.Div(x, root), op.Div(op.Mul(x, scale), root), op.Mul(x, op.Div(scale, root))
+
+
+def to_power(x: Pattern, variance: Pattern) -> tuple[Call, ...]:
+    """The same with powers."""
+    shifted = op.Add(variance, const("eps"))
+    inverse = op.Pow(shifted, -0.5)
+    return op.Div(x, op.Pow(shifted, 0.5)), op.Mul(x, inverse), op.Mul(x, op.Mul(inverse, const("scale")))
 
 
 def width(m: Match, x: Value, eps: Array) -> int:
@@ -54,41 +63,50 @@ def width(m: Match, x: Value, eps: Array) -> int:
     return size
 
 
-@rewrite(op.Div(centered(), root(moment(centered))))
-def layer_normalization(m: Match, x: Value, eps: Array) -> Value:
-    """(x - mean) / sqrt(mean((x - mean)²) + eps) = LayerNormalization(x, 1)."""
-    return normalized(m, x, eps)
+@rewrite(either(*over_root(centered(), moment(centered)), *to_power(centered(), moment(centered))))
+def layer_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
+    """(x - mean) / sqrt(mean((x - mean)²) + eps) = LayerNormalization(x, 1), or that of x and a scale."""
+    return normalized(m, x, eps, scale)
 
 
 @rewrite(
-    op.Div(
-        centered(),
-        root(op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0)),
+    either(
+        *over_root(
+            centered(),
+            op.Max(op.Sub(moment(lambda: var("x")), either(op.Pow(mean(), 2), op.Mul(mean(), mean()))), 0),
+        )
     )
 )
-def difference_of_moments(m: Match, x: Value, eps: Array) -> Value:
-    """(x - mean) / sqrt(max(mean(x²) - mean², 0) + eps) = LayerNormalization(x, 1)."""
-    return normalized(m, x, eps)
+def difference_of_moments(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
+    """(x - mean) / sqrt(max(mean(x²) - mean², 0) + eps) = LayerNormalization(x, 1), or that of x and a scale."""
+    return normalized(m, x, eps, scale)
 
 
-def normalized(m: Match, x: Value, eps: Array) -> Value:
+def normalized(m: Match, x: Value, eps: Array, scale: Array | None) -> Value:
     m.require(m.opset >= 17, "LayerNormalization is there from opset 17 on")
     size = width(m, x, eps)
     over_last(m, m.mean, m.rank(x) or 0)
     over_last(m, m.moment, m.rank(x) or 0)
-    ones = m.const(np.ones(size, np.float32), hint=f"{x.name}_scale")
-    result: Value = m.op.LayerNormalization(x, ones, axis=-1, epsilon=eps.item())
+    result: Value = m.op.LayerNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
     return result
 
 
-@rewrite(op.Div(var("x"), root(moment(lambda: var("x")))))
-def rms_normalization(m: Match, x: Value, eps: Array) -> Value:
-    """x / sqrt(mean(x²) + eps) = RMSNormalization(x, 1)."""
+def factors(m: Match, x: Value, size: int, scale: Array | None) -> Value:
+    """A scale for each element of the last axis: ones where there is none."""
+    if scale is None:
+        return m.const(np.ones(size, np.float32), hint=f"{x.name}_scale")
+    row = all(d == 1 for d in scale.shape[:-1]) and scale.ndim <= (m.rank(x) or 0)
+    m.require(row and scale.size in (1, size), "the factor is not one per element of the last axis")
+    return m.value("scale") if scale.shape == (size,) else m.const(np.broadcast_to(scale.reshape(-1), (size,)).copy())
+
+
+@rewrite(either(*over_root(var("x"), moment(lambda: var("x"))), *to_power(var("x"), moment(lambda: var("x")))))
+def rms_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
+    """x / sqrt(mean(x²) + eps) = RMSNormalization(x, 1), or that of x and a scale."""
     m.require(m.opset >= 23, "RMSNormalization is there from opset 23 on")
     size = width(m, x, eps)
     over_last(m, m.moment, m.rank(x) or 0)
-    ones = m.const(np.ones(size, np.float32), hint=f"{x.name}_scale")
-    result: Value = m.op.RMSNormalization(x, ones, axis=-1, epsilon=eps.item())
+    result: Value = m.op.RMSNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
     return result
 
 

@@ -10,9 +10,10 @@ from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pip
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
-    "split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,common-subexpressions,clip-chains,slices-to-split"
+    "split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,common-subexpressions,clip-chains,fold-signs,"
+    "simplify-logic,slices-to-split"
 )
-_ARITHMETIC: Final = "simplify-arithmetic,simplify-einsum,implicit-broadcast"
+_ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,implicit-broadcast"
 _OPERATORS: Final = "fuse-normalization,fuse-activation"
 _FOLDS: Final = "conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation"
 _ALGEBRA: Final = "linear-composition,parallel-conv-merging"

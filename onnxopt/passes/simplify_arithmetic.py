@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph import Value
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var, widens, without_ones
@@ -23,17 +25,28 @@ def goes(m: Match, reader: str) -> None:
     m.require(m.inner.output.feeds_only(lambda u: u.op == reader), f"{m.inner.op} output used elsewhere")
 
 
-@rewrite(
-    op.Mul(
-        var("x"),
-        either(op.Div(1, var("y"), name="inner", shared=True), op.Reciprocal(var("y"), name="inner", shared=True)),
-    )
+_RECIPROCAL: Final = either(
+    op.Div(1, var("y"), name="inner", shared=True),
+    op.Reciprocal(var("y"), name="inner", shared=True),
+    op.Pow(var("y"), -1, name="inner", shared=True),
 )
+
+
+@rewrite(op.Mul(var("x"), _RECIPROCAL))
 def multiply_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
     """x * (1 / y) = x / y."""
     goes(m, "Mul")
     m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
     result: Value = m.op.Div(x, y, like=m.anchor)
+    return result
+
+
+@rewrite(op.Div(var("x"), _RECIPROCAL))
+def divide_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
+    """x / (1 / y) = x y."""
+    goes(m, "Div")
+    m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
+    result: Value = m.op.Mul(x, y, like=m.anchor)
     return result
 
 
@@ -43,10 +56,35 @@ def product_of_factors(m: Match, x: Value, a: Array, b: Array) -> Value:
     return _combined(m, x, a, b, "Mul", np.multiply)
 
 
-@rewrite(op.Add(op.Add(var("x"), const("a"), name="inner", shared=True), const("b")))
+_SHIFTED: Final = either(
+    op.Add(var("x"), const("a"), name="inner", shared=True),
+    op.Sub(var("x"), const("a"), name="inner", shared=True),
+    op.Sub(const("a"), var("x"), name="inner", shared=True),
+)
+
+
+@rewrite(either(op.Add(_SHIFTED, const("b")), op.Sub(_SHIFTED, const("b")), op.Sub(const("b"), _SHIFTED)))
 def sum_of_terms(m: Match, x: Value, a: Array, b: Array) -> Value:
-    """(x + a) + b = x + (a + b)."""
-    return _combined(m, x, a, b, "Add", np.add)
+    """(x + a) + b = x + (a + b), (x - a) + b = x + (b - a), b - (x + a) = (b - a) - x, and so on."""
+    outer, inner = (-1 if n.op == "Sub" and n.inputs[0] is c else 1 for n, c in _with(m, "b", "a"))
+    taken, subtracted = (-1 if n.op == "Sub" and n.inputs[1] is c else 1 for n, c in _with(m, "b", "a"))
+    turns = outer * inner < 0
+
+    def total(first: Array, second: Array) -> Array:
+        return np.asarray(outer * subtracted * first + taken * second)
+
+    return _combined(m, x, a, b, "Sub" if turns else "Add", total)
+
+
+def _with(m: Match, *names: str) -> list[tuple[Node, Value]]:
+    return [(node, m.value(name)) for node, name in zip((m.anchor, m.inner), names)]
+
+
+@rewrite(op.Neg(op.Sub(var("x"), var("y"))))
+def difference_turned(m: Match, x: Value, y: Value) -> Value:
+    """-(x - y) = y - x, but for the sign of a zero."""
+    result: Value = m.op.Sub(y, x)
+    return result
 
 
 @rewrite(op.Div(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
@@ -55,15 +93,18 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
     return _combined(m, x, a, b, "Div", np.multiply)
 
 
-def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: np.ufunc) -> Value:
+def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Callable[..., Array]) -> Value:
+    """x and the combined constant; of a difference, the constant comes first."""
     m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
-    only_read_by(m, m.inner, *(("Add",) if kind == "Add" else ("Mul", "Div")))
+    terms = kind in ("Add", "Sub")
+    only_read_by(m, m.inner, *(("Add", "Sub") if terms else ("Mul", "Div")))
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
     wide = function(a.astype(np.float64), b.astype(np.float64))
     narrow = wide.astype(a.dtype)
-    m.require(np.isfinite(wide).all() and (kind == "Add" or wide.all()), "the constant is zero or not finite")
-    m.require(kind == "Add" or not underflows(wide, narrow, each=True), "the folded constant underflows its type")
-    result: Value = getattr(m.op, kind)(x, m.const(wide, like=a), like=m.anchor if m.anchor.op == kind else None)
+    m.require(np.isfinite(wide).all() and (terms or wide.all()), "the constant is zero or not finite")
+    m.require(terms or not underflows(wide, narrow, each=True), "the folded constant underflows its type")
+    given = (m.const(wide, like=a), x) if kind == "Sub" else (x, m.const(wide, like=a))
+    result: Value = getattr(m.op, kind)(*given, like=m.anchor if m.anchor.op == kind else None)
     return result
 
 
@@ -102,6 +143,14 @@ def cubic(m: Match, x: Value, k: Array, c: Array) -> Value:
     """(k x) (c x x + 1) = k (x + c x³), as in a Gelu by tanh."""
     m.require((c > 0).all(), "where x is infinite, x + c x³ would be no number")
     result: Value = m.op.Mul(m.op.Add(x, _scaled_cube(m, x, c)), m.const(_near_one(m, k)))
+    return result
+
+
+@rewrite(op.Mul(var("x"), op.Add(_SCALED_SQUARE, 1)))
+def cubic_of_one(m: Match, x: Value, c: Array) -> Value:
+    """x (c x x + 1) = x + c x³."""
+    m.require((c > 0).all(), "where x is infinite, x + c x³ would be no number")
+    result: Value = m.op.Add(x, _scaled_cube(m, x, c))
     return result
 
 
@@ -192,8 +241,10 @@ class SimplifyArithmetic(RewritePass):
     info = PassInfo("simplify-arithmetic", opt_level=2)
     rules = (
         multiply_by_reciprocal,
+        divide_by_reciprocal,
         product_of_factors,
         sum_of_terms,
+        difference_turned,
         product_of_divisors,
         factor_of_divided,
         divided_product,
@@ -201,6 +252,7 @@ class SimplifyArithmetic(RewritePass):
         cube_of_scaled,
         cube_of_halves,
         cubic,
+        cubic_of_one,
         sum_with_zeros,
         sum_of_one,
         choice_of_not,

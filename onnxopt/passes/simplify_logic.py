@@ -1,0 +1,130 @@
+"""Truth values in fewer steps: exact, as there are two of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onnx import TensorProto
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import FLOATS, INTEGERS, Array
+from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
+
+_OPPOSITE: Final = {
+    "Greater": "LessOrEqual",
+    "Less": "GreaterOrEqual",
+    "GreaterOrEqual": "Less",
+    "LessOrEqual": "Greater",
+}
+_COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
+_NUMBERS: Final = FLOATS | INTEGERS
+
+
+@rewrite(op.Not(one_of(*_OPPOSITE)(var("a"), var("b"), name="inner")))
+def not_of_comparison(m: Match, a: Value, b: Value) -> Value:
+    """not (a > b) = a <= b, of integers: of floats one may be NaN."""
+    m.require(m.dtype(a) in _COMPARED, "not integers, of which each is less, equal or greater")
+    m.require(m.opset >= 12, "before opset 12 there is no LessOrEqual")
+    result: Value = getattr(m.op, _OPPOSITE[m.inner.op])(a, b)
+    return result
+
+
+@rewrite(either(op.Equal(var("p"), True), op.Xor(var("p"), False)))
+def same_truth(m: Match, p: Value) -> Value:
+    """(p = true) = p, p xor false = p."""
+    return p
+
+
+@rewrite(either(op.Equal(var("p"), False), op.Xor(var("p"), True)))
+def other_truth(m: Match, p: Value) -> Value:
+    """(p = false) = not p, p xor true = not p."""
+    result: Value = m.op.Not(p)
+    return result
+
+
+@rewrite(one_of("And", "Or")(var("p"), var("p")))
+def twice_the_same(m: Match, p: Value) -> Value:
+    """p and p = p or p = p."""
+    return p
+
+
+@rewrite(one_of("And", "Or")(op.Not(var("p")), op.Not(var("q")), name="node"))
+def both_not(m: Match, p: Value, q: Value) -> Value:
+    """not p and not q = not (p or q), not p or not q = not (p and q)."""
+    inner = getattr(m.op, "Or" if m.node.op == "And" else "And")(p, q)
+    result: Value = m.op.Not(inner)
+    return result
+
+
+_ONE_OR_ZERO: Final = op.Cast(var("p"), name="cast", shared=True)
+
+
+def of_truth(m: Match, p: Value) -> None:
+    """Decline unless the Cast makes one and zero of truth values."""
+    m.require(m.dtype(p) == TensorProto.BOOL and m.cast.attr("to") in _NUMBERS, "not ones and zeros")
+
+
+@rewrite(either(op.Equal(_ONE_OR_ZERO, 1), op.Cast(_ONE_OR_ZERO, to=TensorProto.BOOL)))
+def is_one(m: Match, p: Value) -> Value:
+    """(Cast(p) = 1) = p."""
+    of_truth(m, p)
+    return p
+
+
+@rewrite(either(op.Equal(_ONE_OR_ZERO, 0), op.Cast(op.Sub(1, _ONE_OR_ZERO, shared=True), to=TensorProto.BOOL)))
+def is_zero(m: Match, p: Value) -> Value:
+    """(Cast(p) = 0) = not p."""
+    of_truth(m, p)
+    result: Value = m.op.Not(p)
+    return result
+
+
+@rewrite(op.Greater(_ONE_OR_ZERO, const("c")))
+def above(m: Match, p: Value, c: Array) -> Value:
+    """(Cast(p) > c) = p, where 0 <= c < 1."""
+    of_truth(m, p)
+    m.require(c.size == 1 and c.ndim <= (m.rank(p) or 0) and 0 <= c.item() < 1, "not between zero and one")
+    return p
+
+
+@rewrite(op.Less(_ONE_OR_ZERO, const("c")))
+def below(m: Match, p: Value, c: Array) -> Value:
+    """(Cast(p) < c) = not p, where 0 < c <= 1."""
+    of_truth(m, p)
+    m.require(c.size == 1 and c.ndim <= (m.rank(p) or 0) and 0 < c.item() <= 1, "not between zero and one")
+    result: Value = m.op.Not(p)
+    return result
+
+
+@rewrite(op.Mul(op.Cast(var("p"), name="cast"), op.Cast(var("q"), name="other")))
+def product_of_truths(m: Match, p: Value, q: Value) -> Value:
+    """Cast(p) Cast(q) = Cast(p and q)."""
+    of_truth(m, p)
+    m.require(m.dtype(q) == TensorProto.BOOL, "not ones and zeros")
+    result: Value = m.op.Cast(m.op.And(p, q), like=m.cast)
+    return result
+
+
+@register
+class SimplifyLogic(RewritePass):
+    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); p and p = p; not p and
+    not q = not (p or q).
+
+    Applies when: the operands are truth values, or ones and zeros that a Cast made of them.
+    Not done: not (a > b) of floats, where NaN is neither.
+    """
+
+    info = PassInfo("simplify-logic", opt_level=1)
+    rules = (
+        not_of_comparison,
+        same_truth,
+        other_truth,
+        twice_the_same,
+        both_not,
+        is_one,
+        is_zero,
+        above,
+        below,
+        product_of_truths,
+    )
