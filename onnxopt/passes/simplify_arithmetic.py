@@ -217,6 +217,34 @@ def clip_of_relu_below(m: Match, x: Value, b: Array) -> Value:
     return _clip(m, x, np.zeros((), b.dtype), b)
 
 
+@rewrite(
+    either(
+        op.Max(op.Max(var("x"), const("a")), const("b"), name="bound"),
+        op.Min(op.Min(var("x"), const("a")), const("b"), name="bound"),
+    )
+)
+def bound_of_bound(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Max(Max(x, a), b) = Max(x, max(a, b)); so does Min."""
+    m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
+    function = np.maximum if m.bound.op == "Max" else np.minimum
+    result: Value = getattr(m.op, m.bound.op)(x, m.const(function(a, b), like=a), like=m.bound)
+    return result
+
+
+@rewrite(
+    either(
+        op.Max(op.Max(var("x"), var("y")), var("z"), name="bound"),
+        op.Min(op.Min(var("x"), var("y")), var("z"), name="bound"),
+    )
+)
+def bound_of_several(m: Match, x: Value, y: Value, z: Value) -> Value:
+    """Max(Max(x, y), z) = Max(x, y, z); so does Min."""
+    m.require(m.opset >= 8, "before opset 8 bounds do not broadcast")
+    m.require(sum(v.constant for v in (x, y, z)) < 2, "constants, which are one")
+    result: Value = getattr(m.op, m.bound.op)(x, y, z, like=m.bound)
+    return result
+
+
 def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
     rank = m.rank(x)
     m.require(a.size == b.size == 1, "bounds for each element")
@@ -259,4 +287,6 @@ class SimplifyArithmetic(RewritePass):
         clip_of_max,
         clip_of_min,
         clip_of_relu_below,
+        bound_of_bound,
+        bound_of_several,
     )
