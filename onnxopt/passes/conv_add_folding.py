@@ -82,10 +82,17 @@ def fold_divide(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Valu
 @rewrite(op.Conv(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("w"), const("b").opt(), name="conv"))
 def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -> Value:
     """Conv(x * z; W, b) = Conv(x; Wz, b), whatever the padding: zero stays zero."""
+    m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
+    bias = m.value("b") if b is not None else None
+    result: Value = m.op.Conv(x, scaled(m, x, z, w), bias, like=m.conv)
+    return result
+
+
+def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
+    """Weights that take x where they took x * z, or x / z."""
     dims, group = m.shape(x), m.conv.attr("group")
     m.require(dims is not None and len(dims) == w.ndim, "the rank of the input is unknown or differs")
     m.require(not quantized(m, x), "the convolution is quantized")
-    m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
     channels = w.shape[1] * group
     m.require(z.size == 1 or (dims or ())[1] == channels, "the constant may widen the input")
     a = linear.per_channel(z, w.ndim, channels)
@@ -95,8 +102,46 @@ def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -
     m.require(np.isfinite(a).all() and a.all(), "the constant is zero or not finite")
     factor = 1.0 / a if m.scaling.op == "Div" else a
     weight = w.astype(np.float64) * factor[0] if z.size == 1 else linear.scale_inputs(m.conv, w, factor)
+    return m.const(weight, like=w)
+
+
+@rewrite(
+    op.Conv(
+        one_of("Add", "Sub")(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("t"), name="shift"),
+        const("w"),
+        const("b").opt(),
+        name="conv",
+    )
+)
+def fold_standardized_input(m: Match, x: Value, z: Array, t: Array, w: Array, b: Array | None) -> Value:
+    """Conv(x * z + t; W, b) = Conv(x + t / z; Wz, b), whatever the padding, which is zero behind the sum."""
+    m.require(
+        t.ndim <= w.ndim and linear.per_channel(t, w.ndim, w.shape[1] * m.conv.attr("group")) is not None,
+        "the term is not one per channel",
+    )
+    weight = scaled(m, x, z, w)
+    wide = t.astype(np.float64)
+    term = m.const(wide * z if m.scaling.op == "Div" else wide / z, like=t)
     bias = m.value("b") if b is not None else None
-    result: Value = m.op.Conv(x, m.const(weight, like=w), bias, like=m.conv)
+    result: Value = m.op.Conv(getattr(m.op, m.shift.op)(x, term, like=m.shift), weight, bias, like=m.conv)
+    return result
+
+
+@rewrite(op.Conv(one_of("Add", "Sub")(var("x"), const("t"), name="shift"), const("w"), const("b").opt(), name="conv"))
+def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None) -> Value:
+    """Conv(x + t; W, b) = Conv(x; W, b + sum Wt), without padding, which is zero behind the sum."""
+    m.require(linear.unpadded(m.conv), "the padding is not shifted")
+    m.require(m.conv.attr("group") == 1, "grouped convolution")
+    m.require(not quantized(m, x), "the convolution is quantized")
+    dims, channels = m.shape(x), linear.output_channels(m.conv, w)
+    m.require(dims is not None and len(dims) == w.ndim and dims[1] == w.shape[1], "the term may widen the input")
+    c, bias = linear.per_channel(t, w.ndim, w.shape[1]), linear.bias_of(m.conv, b, channels)
+    m.require(c is not None and bias is not None, "the term is not one per channel")
+    assert c is not None and bias is not None
+    m.require(np.isfinite(c).all(), "the term is not finite")
+    more = linear.sum_over_inputs(m.conv, w, c)
+    total = m.const(bias + more if m.shift.op == "Add" else bias - more, like=w, hint=m.value("t").name)
+    result: Value = m.op.Conv(x, m.value("w"), total, like=m.conv)
     return result
 
 
@@ -105,7 +150,8 @@ class ConvAddFolding(RewritePass):
     """Conv(x; W, b) + z = Conv(x; W, b + z), and - / * likewise; ConvTranspose and Gemm too.
 
     Applies when: the constant is one number, or one per output channel ([C,1,1] or [1,C,1,1] for images, [N] for
-    Gemm), and nobody else reads the value in between. Also a constant factor on the input of a Conv.
+    Gemm), and nobody else reads the value in between. Also a constant factor on the input of a Conv, and
+    without padding a constant term: pictures that are standardized.
     Keeps: the rank and shape of the result: [C] after a Conv of images is along the width, not the channels.
     Not done: constants along other axes, integers, quantized operators, division by zero, weights that overflow or
     underflow their type; the last factor of a Gelu that is written out, which runtimes run as one operator: 4 % of
@@ -114,4 +160,13 @@ class ConvAddFolding(RewritePass):
 
     # After: what is computed twice is computed once, which weights of their own would hide.
     info = PassInfo("conv-add-folding", opt_level=2, after=("common-subexpressions",))
-    rules = (fold_add, fold_subtract, fold_subtract_from, fold_multiply, fold_divide, fold_scaled_input)
+    rules = (
+        fold_add,
+        fold_subtract,
+        fold_subtract_from,
+        fold_multiply,
+        fold_divide,
+        fold_scaled_input,
+        fold_standardized_input,
+        fold_shifted_input,
+    )
