@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis import types
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
@@ -217,6 +218,15 @@ def clip_of_relu_below(m: Match, x: Value, b: Array) -> Value:
     return _clip(m, x, np.zeros((), b.dtype), b)
 
 
+@rewrite(op.Where(const("c"), var("a"), var("b")))
+def choice_that_is_made(m: Match, c: Array, a: Value, b: Value) -> Value:
+    """Where(true, a, b) = a, Where(false, a, b) = b."""
+    m.require(c.size and (c.all() or not c.any()), "not all true, and not all false")
+    chosen = a if c.all() else b
+    m.require(types.same_shape(chosen, m.anchor.output), "not provably the same shape")
+    return chosen
+
+
 @rewrite(
     either(
         op.Max(op.Max(var("x"), const("a")), const("b"), name="bound"),
@@ -284,6 +294,7 @@ class SimplifyArithmetic(RewritePass):
         sum_with_zeros,
         sum_of_one,
         choice_of_not,
+        choice_that_is_made,
         clip_of_max,
         clip_of_min,
         clip_of_relu_below,
