@@ -197,9 +197,10 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
     return result
 
 
-_REDUCE = one_of("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL1", "ReduceL2")(
-    var("x"), ..., name="reduce"
-)
+_REDUCE = one_of(
+    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL1", "ReduceL2"),
+    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+)(var("x"), ..., name="reduce")
 
 
 @rewrite(op.Unsqueeze(_REDUCE, const("back")))

@@ -49,6 +49,16 @@ def reduce_of_reduce(m: Match, x: Value) -> Value:
 @rewrite(one_of("Div", "Mul")(op.ReduceSum(var("x"), ..., name="sum"), const("n"), name="scaled"))
 def mean_of_sum(m: Match, x: Value, n: Array) -> Value:
     """ReduceSum(x) / n = ReduceMean(x), where n is the number of the elements."""
+    return _mean(m, x, n)
+
+
+@rewrite(one_of("Div", "Mul")(op.ReduceSumSquare(var("x"), ..., name="sum"), const("n"), name="scaled"))
+def mean_of_squares(m: Match, x: Value, n: Array) -> Value:
+    """ReduceSumSquare(x) / n = ReduceMean(x x), as it stands in a normalization."""
+    return _mean(m, x, n)
+
+
+def _mean(m: Match, x: Value, n: Array) -> Value:
     dims = m.shape(x)
     m.require(m.dtype(x) in FLOATS and n.size == 1 and n.item(), "no number of elements")
     m.require(dims, "the rank is unknown")
@@ -61,8 +71,8 @@ def mean_of_sum(m: Match, x: Value, n: Array) -> Value:
     divisor = float(n.item()) if m.scaled.op == "Div" else 1 / float(n.item())
     m.require(math.isclose(divisor, count, rel_tol=_ROUNDING), "not the number of the elements")
     axes = m.const(np.array(axes_of(m, m.sum, len(dims)), np.int64))
-    result: Value = m.op.ReduceMean(x, axes, keepdims=int(kept))
-    return result
+    mean: Value = m.op.ReduceMean(x if m.sum.op == "ReduceSum" else m.op.Mul(x, x), axes, keepdims=int(kept))
+    return mean
 
 
 @register
@@ -75,4 +85,4 @@ class SimplifyReductions(RewritePass):
     """
 
     info = PassInfo("simplify-reductions", opt_level=2)
-    rules = (reduce_of_reduce, mean_of_sum)
+    rules = (reduce_of_reduce, mean_of_sum, mean_of_squares)
