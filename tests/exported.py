@@ -58,6 +58,79 @@ class Exported(Grammar):
             front = self.add("Mul", [x, self.floats(0.79788)], shape)
             self.add("Mul", [front, plus], shape)
 
+    def signs(self) -> None:
+        """Negations, of floats and integers, beside what takes a sign for itself."""
+        kind = self.draw(st.sampled_from([self.float, self.float, np.int32, np.int64]))
+        x = self.pick(of=kind)
+        if x is None:
+            return
+        shape = self.shapes[x]
+        turned = self.add("Neg", [x], shape, kind)
+        other = self.draw(st.sampled_from(["k", "y", "turned", "zero"]))
+        if other == "y":
+            y = self.pick(lambda s: s == shape, of=kind) or x
+            y = self.add("Neg", [y], shape, kind) if self.draw(st.booleans()) else y
+        else:
+            value = {"k": 3, "turned": -2, "zero": 0}[other]
+            y = self.constant(np.array(value, kind))
+        divides = kind is self.float and other in ("k", "turned")  # by what is no zero, whose sign -O2 may change
+        op = self.draw(st.sampled_from(["Add", "Sub", "Mul", "Neg", "Abs", *(["Div"] if divides else [])]))
+        if op in ("Neg", "Abs"):
+            self.add(op, [turned], shape, kind)
+            return
+        pair = [turned, y] if op == "Div" or self.draw(st.booleans()) else [y, turned]
+        made = self.add(op, pair, shape, kind)
+        if self.draw(st.booleans()):
+            self.add("Neg", [made], shape, kind)
+
+    def terms(self) -> None:
+        """Constants added, subtracted, and subtracted from; together never zero, or nothing but rounding is left."""
+        x = self.pick()
+        assert x
+        for term in self.draw(st.permutations([1.0, 3.0, -7.0]))[: self.draw(st.integers(2, 3))]:
+            pair = [x, self.floats(term)][:: self.draw(st.sampled_from([1, -1]))]
+            x = self.add(self.draw(st.sampled_from(["Add", "Sub"])), pair, self.shapes[x])
+
+    def truths(self) -> None:
+        """Truth values, and numbers made of them."""
+        x = self.pick(of=np.int64) if self.draw(st.booleans()) else self.pick()
+        if x is None:
+            return
+        shape, kind = self.shapes[x], self.types[x]
+        op = self.draw(st.sampled_from(["Greater", "Less", "Equal"]))
+        p = self.add(op, [x, self.constant(np.array(0, kind))], shape, np.bool_)
+        for _ in range(self.draw(st.integers(1, 3))):
+            q = self.pick(lambda s: s == shape, of=np.bool_) or p
+            q = q if self.draw(st.booleans()) else self.constant(np.array(self.draw(st.booleans())))
+            op = self.draw(st.sampled_from(["Not", "And", "Or", "Xor", "Equal"]))
+            p = self.add(op, [p] if op == "Not" else [p, q], shape, np.bool_)
+        if self.draw(st.booleans()):
+            one = self.add("Cast", [p], shape, to=self.element(self.float))
+            limit = self.floats(self.draw(st.sampled_from([0.0, 0.5, 1.0])))
+            other = self.pick(lambda s: s == shape, of=np.bool_) or p
+            two = self.add("Cast", [other], shape, to=self.element(self.float))
+            self.add("Mul", [one, two], shape)
+            self.add(self.draw(st.sampled_from(["Greater", "Less", "Equal"])), [one, limit], shape, np.bool_)
+
+    def reductions(self) -> None:
+        """Of what was reduced before; sums by the number of their elements; bounds of bounds."""
+        x = self.pick(lambda s: len(s) >= 2)
+        if x is None:
+            return
+        shape = self.shapes[x]
+        if self.draw(st.booleans()):
+            op, keep = self.draw(st.sampled_from(["ReduceMean", "ReduceMax"])), self.draw(st.integers(0, 1))
+            last = (*shape[:-1], 1) if keep else shape[:-1]
+            inner = self.add(op, [x], last, axes=[-1], keepdims=keep)
+            self.add(op, [inner], (1, *last[1:]) if keep else last[1:], axes=[0], keepdims=keep)
+            return
+        total = self.add("ReduceSum", [x, self.ints(-1)], (*shape[:-1], 1))
+        count = self.draw(st.sampled_from([float(shape[-1]), 2.0]))
+        self.add("Div", [total, self.floats(count)], (*shape[:-1], 1))
+        op, y = self.draw(st.sampled_from(["Max", "Min"])), self.pick(lambda s: s == shape) or x
+        inner = self.add(op, [x, self.floats(0.5)], shape)
+        self.add(op, [inner, self.draw(st.sampled_from([y, self.floats(-1)]))], shape)
+
     def contrib(self) -> None:
         """Operators that only onnxruntime knows."""
         x = self.pick(lambda s: len(s) >= 2)
@@ -89,6 +162,6 @@ STEPS = [
     *["unary", "cast", "neutral", "binary", "reshape", "transpose", "slice", "concat", "expand", "branch"],
     *["conv", "conv", "batch_norm", "batch_norm", "per_channel", "per_channel"],
     *["linear", "linear", "rows", "rows", "computed", "computed", "halves", "axes"],
-    *["decoder", "decoder", "contrib", "power"],
+    *["decoder", "decoder", "contrib", "power", "signs", "terms", "truths", "reductions"],
     *["integers", "integers", "choices", "window", "channels_last", "channels_last", "loop"],
 ]
