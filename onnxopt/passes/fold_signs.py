@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxopt.graph import Value
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, one_of, only_read_by, op, rewrite, var
@@ -33,8 +34,8 @@ def sub_of_neg(m: Match, x: Value, y: Value) -> Value:
 def goes(m: Match) -> None:
     """Decline unless all that reads the Neg are sums and differences, of which each takes the sign for itself."""
 
-    def takes(user: object) -> bool:
-        return user.op == "Add" or (user.op == "Sub" and user.inputs[0] is not m.inner.output)  # type: ignore[attr-defined]
+    def takes(user: Node) -> bool:
+        return user.op == "Add" or (user.op == "Sub" and user.inputs[0] is not m.inner.output)
 
     m.require(m.inner.output.feeds_only(takes), "Neg output used elsewhere")
 

@@ -67,18 +67,17 @@ _SHIFTED: Final = either(
 @rewrite(either(op.Add(_SHIFTED, const("b")), op.Sub(_SHIFTED, const("b")), op.Sub(const("b"), _SHIFTED)))
 def sum_of_terms(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x + a) + b = x + (a + b), (x - a) + b = x + (b - a), b - (x + a) = (b - a) - x, and so on."""
-    outer, inner = (-1 if n.op == "Sub" and n.inputs[0] is c else 1 for n, c in _with(m, "b", "a"))
-    taken, subtracted = (-1 if n.op == "Sub" and n.inputs[1] is c else 1 for n, c in _with(m, "b", "a"))
-    turns = outer * inner < 0
-
-    def total(first: Array, second: Array) -> Array:
-        return np.asarray(outer * subtracted * first + taken * second)
-
-    return _combined(m, x, a, b, "Sub" if turns else "Add", total)
+    of_inner, of_b = _signs(m.anchor, m.value("b"))
+    of_x, of_a = _signs(m.inner, m.value("a"))
+    kind = "Add" if of_inner == of_x else "Sub"
+    return _combined(m, x, a, b, kind, lambda a, b: np.asarray(of_inner * of_a * a + of_b * b))
 
 
-def _with(m: Match, *names: str) -> list[tuple[Node, Value]]:
-    return [(node, m.value(name)) for node, name in zip((m.anchor, m.inner), names)]
+def _signs(node: Node, c: Value) -> tuple[int, int]:
+    """Of the other operand and of the constant, in a sum or difference of both."""
+    if node.op == "Add":
+        return 1, 1
+    return (-1, 1) if node.inputs[0] is c else (1, -1)
 
 
 @rewrite(op.Neg(op.Sub(var("x"), var("y"))))
