@@ -9,7 +9,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Call, Match, const, ends_formula, one_of, op, quantized, rewrite, var
+from onnxopt.rewriting import Call, Match, const, ends_formula, one_of, op, quantized, rewrite, shifts_formula, var
 
 
 def linear_call() -> Call:
@@ -82,7 +82,6 @@ def fold_divide(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Valu
 @rewrite(op.Conv(one_of("Mul", "Div")(var("x"), const("z"), name="scaling"), const("w"), const("b").opt(), name="conv"))
 def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -> Value:
     """Conv(x * z; W, b) = Conv(x; Wz, b), whatever the padding: zero stays zero."""
-    m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
     bias = m.value("b") if b is not None else None
     result: Value = m.op.Conv(x, scaled(m, x, z, w), bias, like=m.conv)
     return result
@@ -90,6 +89,7 @@ def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -
 
 def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
     """Weights that take x where they took x * z, or x / z."""
+    m.require(not ends_formula(x, z), "it ends a normalization or Gelu, which runtimes run as one operator")
     dims, group = m.shape(x), m.conv.attr("group")
     m.require(dims is not None and len(dims) == w.ndim, "the rank of the input is unknown or differs")
     m.require(not quantized(m, x), "the convolution is quantized")
@@ -133,6 +133,7 @@ def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None) 
     m.require(linear.unpadded(m.conv), "the padding is not shifted")
     m.require(m.conv.attr("group") == 1, "grouped convolution")
     m.require(not quantized(m, x), "the convolution is quantized")
+    m.require(not shifts_formula(x), "it is the bias of a normalization, which runtimes run as one operator")
     dims, channels = m.shape(x), linear.output_channels(m.conv, w)
     m.require(dims is not None and len(dims) == w.ndim and dims[1] == w.shape[1], "the term may widen the input")
     c, bias = linear.per_channel(t, w.ndim, w.shape[1]), linear.bias_of(m.conv, b, channels)

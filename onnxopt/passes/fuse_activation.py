@@ -183,6 +183,7 @@ def hard_sigmoid(m: Match, x: Value, b: Array, top: Array, part: Array | None = 
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     one = top.size == b.size == 1 and max(top.ndim, b.ndim) <= (m.rank(x) or 0) and top.item() > 0
     m.require(one and math.isfinite(top.item()), "bounds for each element")
+    m.require(math.isfinite(b.item()), "the term is not finite")
     if part is not None:
         near(m, x, part, 1 / top.item())
     result: Value = m.op.HardSigmoid(x, alpha=1 / top.item(), beta=b.item() / top.item())

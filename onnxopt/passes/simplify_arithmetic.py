@@ -13,7 +13,19 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var, widens, without_ones
+from onnxopt.rewriting import (
+    Match,
+    Pattern,
+    const,
+    either,
+    one_of,
+    only_read_by,
+    op,
+    rewrite,
+    var,
+    widens,
+    without_ones,
+)
 
 _LEAST: Final = 2.0**-10  # of a factor: without it a cube overflows about where it did
 _MOST: Final = 2.0**10
@@ -226,12 +238,12 @@ def choice_that_is_made(m: Match, c: Array, a: Value, b: Value) -> Value:
     return chosen
 
 
-@rewrite(
-    either(
-        op.Max(op.Max(var("x"), const("a")), const("b"), name="bound"),
-        op.Min(op.Min(var("x"), const("a")), const("b"), name="bound"),
-    )
-)
+def bounds(x: Pattern, y: Pattern, z: Pattern) -> Pattern:
+    """Max(Max(x, y), z), or the same of Min."""
+    return either(*(kind(kind(x, y), z, name="bound") for kind in (op.Max, op.Min)))
+
+
+@rewrite(bounds(var("x"), const("a"), const("b")))
 def bound_of_bound(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Max(Max(x, a), b) = Max(x, max(a, b)); so does Min."""
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
@@ -240,12 +252,7 @@ def bound_of_bound(m: Match, x: Value, a: Array, b: Array) -> Value:
     return result
 
 
-@rewrite(
-    either(
-        op.Max(op.Max(var("x"), var("y")), var("z"), name="bound"),
-        op.Min(op.Min(var("x"), var("y")), var("z"), name="bound"),
-    )
-)
+@rewrite(bounds(var("x"), var("y"), var("z")))
 def bound_of_several(m: Match, x: Value, y: Value, z: Value) -> Value:
     """Max(Max(x, y), z) = Max(x, y, z); so does Min."""
     m.require(m.opset >= 8, "before opset 8 bounds do not broadcast")

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from onnxopt.lazy import lazy, listing
 from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
-from onnxopt.rewriting.guards import ends_formula, keeps_shape, only_read_by, quantized, widens, without_ones
+from onnxopt.rewriting.guards import (
+    ends_formula,
+    keeps_shape,
+    only_read_by,
+    quantized,
+    shifts_formula,
+    widens,
+    without_ones,
+)
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, falsy, one_of, op, text, var
 from onnxopt.rewriting.replace import remove_dead
@@ -41,6 +49,7 @@ __all__ = [
     "remove_dead",
     "replace_pattern",
     "rewrite",
+    "shifts_formula",
     "text",
     "var",
     "widens",

@@ -92,6 +92,13 @@ def ends_formula(x: Value, factor: Array) -> bool:
     return _normalized(x) or (factor.size == 1 and factor.item() == 0.5 and _gated(x))
 
 
+def shifts_formula(x: Value) -> bool:
+    """Is `x` a normalization that is written out, maybe with its scale, of which a term would be the bias?"""
+    node = _maker(x)
+    scaled = node is not None and node.op == "Mul" and any(v is not None and _normalized(v) for v in node.inputs)
+    return scaled or _normalized(x)
+
+
 def _normalized(x: Value) -> bool:
     """Is it y / sqrt(…) or y (1 / sqrt(…)), the end of a LayerNormalization or RMSNormalization but for its scale?"""
     node = _maker(x)
