@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-Array = NDArray[Any]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 DEFAULT_DOMAINS: Final = ("", "ai.onnx")
 

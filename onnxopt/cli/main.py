@@ -21,7 +21,8 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.say import say, say_all, say_error
 from onnxopt.errors import OnnxOptError, UsageError, nearest
-from onnxopt.lazy_onnx import import_onnx_in_parts, is_importing
+from onnxopt.lazy_modules import is_importing
+from onnxopt.lazy_onnx import import_onnx_in_parts
 from onnxopt.threads import let_threads_sleep
 
 # Imported when called: each command pays only for what it uses.

@@ -6,7 +6,6 @@ anything, `a*b` or `{a*b}` too: a name is no arithmetic, and the same name is al
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Final
@@ -20,12 +19,20 @@ _PLAIN: Final = re.compile(r"[^\W\d][\w.]*")
 
 def as_symbol(name: str) -> str:
     """A name of a file as a symbol: in quotes if it is no plain word, so that nothing made here is called alike."""
-    return name if _PLAIN.fullmatch(name) else json.dumps(name).replace("@", "\\u0040")
+    if _PLAIN.fullmatch(name):
+        return name
+    import json
+
+    return json.dumps(name).replace("@", "\\u0040")
 
 
 def as_written(dim: Dim) -> Dim:
     """A dim with its symbol as the file calls it."""
-    return str(json.loads(dim)) if isinstance(dim, str) and dim.startswith('"') and dim.endswith('"') else dim
+    if not (isinstance(dim, str) and dim.startswith('"') and dim.endswith('"')):
+        return dim
+    import json
+
+    return str(json.loads(dim))
 
 
 def rename_dims(kind: TypeProto, name: Callable[[str], str]) -> None:

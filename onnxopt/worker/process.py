@@ -36,8 +36,9 @@ def child(start: str) -> list[str]:
     """
     home = f"import sys; sys.path.append({str(_HOME)!r})"
     threads = "from onnxopt.threads import let_threads_sleep; let_threads_sleep()"
+    others = "from onnxopt.lazy_modules import postpone_modules; postpone_modules()"
     onnx = "from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()"
-    return [sys.executable, "-P", "-c", f"{home}; {threads}; {onnx}; {start}"]
+    return [sys.executable, "-P", "-c", f"{home}; {threads}; {others}; {onnx}; {start}"]
 
 
 class Worker:

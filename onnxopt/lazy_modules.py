@@ -1,0 +1,145 @@
+"""Modules of others that a run imports and does not ask for: they run when somebody does.
+
+Of what a small model takes, a tenth was these. What is postponed is a module like any other to whoever uses it: the
+first name that is asked of it runs it. The command and its workers begin like this; who uses onnxopt as a library has
+the modules that they imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from threading import RLock, get_ident
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+_POSTPONED: Final = frozenset(
+    {
+        "bz2",  # what shutil does with archives
+        "calendar",
+        "google.protobuf.internal.python_message",  # messages where there is no C, and with them their text format
+        "ipaddress",  # addresses in URLs, for pathlib
+        "linecache",  # lines of source, for inspect and traceback
+        "lzma",
+        "numpy._core._add_newdocs",  # docstrings of what is written in C
+        "numpy._core._add_newdocs_scalars",
+        "numpy._core._internal",  # records, and ctypes
+    }
+)
+_LOOK: Final = 0.005  # seconds: who waits looks that often whether it is waited for
+_IMPORTLIB: Final = "<frozen importlib"
+
+
+class Later(ModuleType):
+    """A module that runs when somebody asks for what is not there yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        with turns.one():
+            found = vars(self).get(name)  # another thread may have asked for it meanwhile
+            if found is None and not name.startswith("__"):
+                found = self.part(name)
+            if found is None:
+                self.complete()
+                return ModuleType.__getattribute__(self, name)
+            setattr(self, name, found)
+            return found
+
+    def part(self, name: str) -> Any:
+        """What can be had without running the module; None if it has to be run."""
+        return None
+
+    def complete(self) -> None:
+        """Run it, unless it runs or ran already: it is a module like any other then."""
+        run = vars(self).pop("_run", None)
+        if run is None:
+            return
+        try:
+            run(self)
+        except BaseException:
+            vars(self)["_run"] = run  # whoever asks next is told the same
+            raise
+        self.__class__ = ModuleType  # type: ignore[assignment]
+
+
+class _Turns:
+    """Modules that import each other, numpy's among them, do not survive being imported by many threads at once.
+
+    A thread that imports a part by its name has that module's lock already, for which the one whose turn it is may
+    wait: it goes on out of turn, or both would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._holder = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        while not (held := self._lock.acquire(timeout=_LOOK)):
+            if is_importing(sys._getframe()) and _waits_for_module(sys._current_frames().get(self._holder)):
+                break
+        if held:
+            self._holder = get_ident()
+        try:
+            yield
+        finally:
+            if held:
+                self._lock.release()
+
+
+turns: Final = _Turns()
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Is this the frame of an import, or below one?"""
+    while frame is not None and not frame.f_code.co_filename.startswith(_IMPORTLIB):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _waits_for_module(frame: FrameType | None) -> bool:
+    """Does the thread whose frame this is wait for the lock of a module?"""
+    return frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB) and frame.f_code.co_name == "acquire"
+
+
+class _Postponing:
+    """The loader of a module that is postponed."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Later(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        vars(module)["_run"] = self._loader.exec_module
+
+
+class _Finder:
+    """Finds what is postponed where it would be found anyway."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name in _POSTPONED else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Postponing(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+def postpone_modules() -> None:
+    """Called before anything imports them; without effect on those that are there already."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def complete_modules() -> None:
+    """Run what was postponed: for who lists what a module has, or shows the docstrings that another gets from it."""
+    for name in _POSTPONED:
+        module = sys.modules.get(name)
+        if isinstance(module, Later):
+            with turns.one():
+                module.complete()
