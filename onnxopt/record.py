@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields, is_dataclass
+from operator import attrgetter
 from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
@@ -123,8 +124,13 @@ def _brief(value: Any) -> str:
     return text if len(text) <= _BRIEF or not isinstance(value, (list, tuple, dict)) else f"<{len(value)} of them>"
 
 
-def _compared(self: Any) -> tuple[Any, ...]:
-    return tuple(getattr(self, f.name) for f in fields(self) if f.compare)
+def _compared(self: Any) -> Any:
+    """What two of its class are told apart by."""
+    kind: Any = type(self)
+    if "_told_apart" not in vars(kind):
+        names = [f.name for f in fields(self) if f.compare]
+        kind._told_apart = staticmethod(attrgetter(*names) if names else lambda self: ())
+    return kind._told_apart(self)
 
 
 def _eq(self: Any, other: object) -> Any:

@@ -17,6 +17,7 @@ T = TypeVar("T")
 MAX_BYTES: Final = 1 << 26
 _SAMPLED: Final = 16
 _FEW: Final = 256  # bytes
+_SOME: Final = 1 << 14  # bytes, no more than OpenSSL takes to load
 
 
 class Contents:
@@ -86,4 +87,5 @@ def _sample(value: Value) -> bytes:
 
 
 def _digest(value: Value) -> bytes:
-    return value.digest() if tensor_bytes(*value.constant_type()) > _FEW else b""
+    size = tensor_bytes(*value.constant_type())
+    return b"" if size <= _FEW else value.glance().tobytes() if size <= _SOME else value.digest()

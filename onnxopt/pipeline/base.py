@@ -111,6 +111,9 @@ class Pass:
 
         return text(self)
 
+    def __hash__(self) -> int:
+        return hash(type(self))  # most have no options, and would all be the same key
+
 
 class ModelPass(Pass):
     """Sees the whole model."""

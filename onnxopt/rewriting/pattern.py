@@ -222,11 +222,17 @@ def _expand(pattern: Pattern) -> Iterator[Pattern]:
             yield from _expand(choice)
     elif isinstance(pattern, Call):
         for inputs in product(*(list(_expand(p)) for p in pattern.inputs)):
-            yield pattern if all(map(is_, inputs, pattern.inputs)) else replace(pattern, inputs=inputs)
+            yield pattern if all(map(is_, inputs, pattern.inputs)) else _on(pattern, inputs)
             if _commutes(pattern):
-                yield replace(pattern, inputs=inputs[::-1])
+                yield _on(pattern, inputs[::-1])
     else:
         yield pattern
+
+
+def _on(call: Call, inputs: tuple[Pattern, ...]) -> Call:
+    """The same call of others; `replace` takes three times as long."""
+    kept = call.name, call.attributes, call.shared, call.variadic, call.output, call.exact, call.key
+    return Call(call.ops, inputs, *kept)
 
 
 def names(pattern: Pattern) -> Iterator[str]:
