@@ -1,12 +1,24 @@
-"""`python -m onnxopt`."""
+"""`python -m onnxopt`; and where the `onnxopt` command begins, before it imports what it needs."""
 
+import gc
 import sys
+from typing import NoReturn
+
+from onnxopt.lazy_modules import postpone_modules
+
+
+def run() -> NoReturn:
+    """Entry point of the console script."""
+    gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
+    postpone_modules()
+    from onnxopt.cli.main import main
+
+    main()
+
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:
         # `-m` puts the current folder first, and what lies there would be run instead of what we import. We are found
         # already. What Python itself imports on its way here is not: the installed command never looks there.
         del sys.path[0]
-    from onnxopt.cli.main import main
-
-    main()
+    run()

@@ -28,7 +28,7 @@ def test_the_command_runs_none_of_them(tmp_path: Path) -> None:
     code = (
         "import os, sys\nleave = os._exit\n"
         f"os._exit = lambda code: ({WAITING}, sys.stdout.flush(), leave(code))\n"
-        "from onnxopt.cli.main import main\nmain()"
+        "from onnxopt.__main__ import run\nrun()"
     )
     command = [sys.executable, "-c", code, "optimize", "--no-verify", "-q", "in.onnx", "out.onnx"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

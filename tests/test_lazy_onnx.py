@@ -28,7 +28,7 @@ def test_the_command_imports_messages_schemas_and_inference_alone(tmp_path: Path
     code = (
         "import os, sys\nleave = os._exit\n"
         "os._exit = lambda code: (sys.stderr.write(' '.join(sys.modules)), sys.stderr.flush(), leave(code))\n"
-        "from onnxopt.cli.main import main\nmain()"
+        "from onnxopt.__main__ import run\nrun()"
     )
     command = [sys.executable, "-c", code, "optimize", "--no-verify", "-q", "in.onnx", "out.onnx"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import io
 import os
 import signal
@@ -122,7 +121,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> NoReturn:
-    """Entry point of the console script."""
+    """Run the command that the arguments say, and end."""
     try:
         _run()
     except SystemExit as e:
@@ -142,7 +141,6 @@ def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what it cannot write, it escapes
             stream.reconfigure(errors="backslashreplace")
-    gc.disable()  # a graph is one big cycle, alive until the process ends: collecting only costs
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()
