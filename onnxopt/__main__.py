@@ -4,12 +4,12 @@ import gc
 import sys
 from typing import NoReturn
 
-from onnxopt.lazy_modules import postpone_modules
-
 
 def run() -> NoReturn:
     """Entry point of the console script."""
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
+    from onnxopt.lazy_modules import postpone_modules
+
     postpone_modules()
     from onnxopt.cli.main import main
 
