@@ -92,6 +92,14 @@ class Program:
             stack += [self.maker[r] for r in self.reads[i] if r not in fed and r in self.maker]
         return sorted(found)
 
+    def behind(self, new: Collection[str], fed: Collection[str], end: int) -> set[str]:
+        """What nodes up to `end` make of these values, as far as it is not fed."""
+        found: set[str] = set()
+        for i in range(min((self.maker.get(name, -1) for name in new), default=end) + 1, end + 1):
+            if any(r in new or (r in found and r not in fed) for r in self.reads[i]):
+                found.update(self.nodes[i].output)
+        return found
+
     def entries(self, nodes: Sequence[int], fed: Collection[str]) -> list[str]:
         """What these nodes read that others make or callers give."""
         made = {o for i in nodes for o in self.nodes[i].output if o not in fed}

@@ -118,6 +118,8 @@ class Walk:
         self.fed: set[str] = set(given)  # those that pieces start from
         self.first: dict[str, First] = {}
         self.latest: dict[str, list[Difference]] = {}  # by value, from cuts alone: of each case
+        self._agreed: dict[str, tuple[bool, View | None]] = {}  # and whether it did, and how B held it
+        self._new: set[str] = set()  # cuts from which nothing was run yet
         self.pending: list[str] = []
         self.outcome = Outcome()
 
@@ -183,12 +185,16 @@ class Walk:
     def _cut(self, value: str, found: Difference) -> None:
         self.cuts.add(value)
         if self._is_entry(value):
-            self.fed.add(value)
+            self._feed(value)
         self.outcome.cuts += 1
         run = value in self.latest or (value in self.first and not self.first[value].moves)
         self.outcome.blank += run and all(map(_is_blank, self.replay.mine(value)))
         if found.relative > self.outcome.worst.relative:
             self.outcome.worst, self.outcome.worst_value = found, value
+
+    def _feed(self, value: str) -> None:
+        self.fed.add(value)
+        self._new.add(value)
 
     def _is_entry(self, value: str) -> bool:
         """Can pieces start from it?"""
@@ -239,11 +245,15 @@ class Walk:
         """Run what is pending from cuts alone, as long as that makes new ones."""
         progress = 1
         while self.pending and progress:
-            found = self.replay.run_each(self.pending, self.fed)
-            found_paths = self._paths(self.pending, self.fed)
+            begun = self._begun_anew()
+            found = self.replay.run_each(begun, self.fed) if begun else {}
+            found_paths = self._paths(begun, self.fed)
+            for value in begun:
+                ok, self.latest[value], view = self.replay.hold(value, found[value], found_paths[value].share)
+                self._agreed[value] = ok, view
             agreed = []
             for value in self.pending:
-                ok, self.latest[value], view = self.replay.hold(value, found[value], found_paths[value].share)
+                ok, view = self._agreed[value]
                 if ok and not self._hides(value):
                     self._see(value, view)
                     agreed.append(value)
@@ -255,6 +265,15 @@ class Walk:
                 self._cut(value, worst(self.latest[value]))
             self.pending = [v for v in self.pending if v not in self.cuts]
             progress = len(agreed) + self._resolve()
+
+    def _begun_anew(self) -> list[str]:
+        """What is pending and was not run yet, or begins elsewhere now: it is behind a new cut."""
+        of, new = self.pairs.of, self._new
+        theirs = self.b.behind(new, self.fed, max(self.b.maker[v] for v in self.pending))
+        mine = {of.get(v, v) for v in new}
+        mine = self.a.behind(mine, self._cuts_of_a(), max(self.a.maker[of[v]] for v in self.pending)) if mine else mine
+        self._new = set()
+        return [v for v in self.pending if v not in self._agreed or v in theirs or of[v] in mine]
 
     def _hides(self, value: str) -> bool:
         """Is what it hands on, of the same range or far smaller, no cut yet?"""
@@ -363,7 +382,7 @@ class Walk:
         )
         self.outcome.faults.append(fault)
         self.cuts.add(value)
-        self.fed.add(value)
+        self._feed(value)
         self.pending.remove(value)
         return True
 
