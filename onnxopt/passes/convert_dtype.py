@@ -62,7 +62,7 @@ class ConvertDtype(ModelPass):
         types.update(model)
         plan = _Plan(model, ctx, self.dtype, self.keep_io)
         narrow = plan.narrow()
-        chosen = {node for node in narrow if ctx.spend("narrow", at=node)}
+        chosen = dict.fromkeys(node for node in narrow if ctx.spend("narrow", at=node))
         if chosen or plan.interface:
             _Conversion(plan, chosen).apply()
 
@@ -77,7 +77,7 @@ class _Plan:
         self.code = NARROW[dtype]
         self.weights: dict[Value, Narrowed] = {}
         self.free: dict[Node, Slots] = {}  # nodes that may be narrow
-        self.wanted: set[Node] = set()  # those that should be
+        self.wanted: dict[Node, None] = {}  # those that should be
         self.indices: set[Value] = set()  # floats that are made of integers, and nothing else
         graph = model.graph
         given = () if keep_io else (*graph.inputs, *graph.outputs)
@@ -104,7 +104,7 @@ class _Plan:
             return
         self.free[node] = found
         if self._is_worth_it(node, reads):
-            self.wanted.add(node)
+            self.wanted[node] = None
 
     def _slots(self, node: Node) -> Slots:
         graph = node.graph
@@ -243,7 +243,7 @@ def _connect(network: Network, maker: int, readers: set[int]) -> None:
 class _Conversion:
     """Makes nodes narrow, and puts Casts between what is and what is not."""
 
-    def __init__(self, plan: _Plan, narrow: set[Node]) -> None:
+    def __init__(self, plan: _Plan, narrow: dict[Node, None]) -> None:
         self.plan = plan
         self.model = plan.model
         self.narrow = narrow
