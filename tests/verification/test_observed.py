@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import parser
 
+from onnxopt.verification.pieces import stream
 from onnxopt.verification.pieces.look import open_runner
+from onnxopt.verification.pieces.replay import Found, Replay
 from onnxopt.verification.pieces.walk import Walk
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[2, 3] x) => (float[2, 3] y)'
@@ -61,3 +65,24 @@ def test_of_a_model_that_onnx_cannot_read_all_is_observed(tmp_path: Path) -> Non
     found = walk(tmp_path, text, text.replace("n =", "i =").replace("(n)", "(i)"))
     assert {"x", "a", "n", "m", "y"} == set(found.original.values[0])
     assert not found.outcome.unsettled
+
+
+def test_what_does_not_agree_is_not_run_again_in_each_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = 40
+    text = "".join(f"s{i} = Mul (x{i or ''}, two)  x{i + 1} = Mul (s{i}, half)  " for i in range(layers))
+    head = HEAD.replace("y)", f"x{layers})")
+    parts = f"{head} <float two = {{2}}, float half = {{0.5}}> {{ {text} }}"
+    run: list[int] = []
+    run_each = Replay.run_each
+
+    def counting(self: Replay, wanted: Sequence[str], fed: Collection[str]) -> Found:
+        run.append(len(wanted))
+        return run_each(self, wanted, fed)
+
+    monkeypatch.setattr(Replay, "run_each", counting)
+    monkeypatch.setattr(stream, "NODES", 8)
+    found = walk(tmp_path, parts, parts.replace("{2}", "{4}").replace("{0.5}", "{0.25}"))
+    assert (found.outcome.candidates, found.outcome.cuts) == (2 * layers, layers)
+    assert not found.outcome.faults
+    assert len(run) >= layers // 4
+    assert sum(run) <= 3 * layers
