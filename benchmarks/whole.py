@@ -4,8 +4,9 @@
 
 The commands run in turn, so that all see the same machine; a figure is the median of a command's runs over that of
 `load + save`, peak memory that of the largest process. Prints a Markdown table: the geometric mean over the models, the
-lowest and highest, and with `--peers` for how many models each other optimizer takes longer than onnxopt. A model that
-a tool fails on, or takes more than `--limit` seconds for, is left out of that tool's row.
+lowest and highest, and with `--peers` for how many models each other optimizer takes longer than onnxopt; below it, on
+which it takes less. A model that a tool fails on, or takes more than `--limit` seconds for, is left out of that tool's
+row.
 """
 
 from __future__ import annotations
@@ -58,8 +59,19 @@ def main() -> int:
             print(f"\r{i + 1}/{len(models)} {model.stem[:40]:40}", end="", file=sys.stderr, flush=True)
             results.append(measure(model, tools, options.runs, options.limit, folder))
         print(file=sys.stderr)
-    print_table(tools, [r for r in results if NAME in r])
+    measured = {str(m): r for m, r in zip(models, results) if NAME in r}
+    print_table(tools, list(measured.values()))
+    print_faster(tools, measured)
     return 0
+
+
+def print_faster(tools: dict[str, list[str]], results: dict[str, dict[str, Cost]]) -> None:
+    for name in [n for n in list(tools)[1:] if n not in OURS]:
+        for ours in list(OURS)[1:]:
+            both = {m: r[name].seconds / r[ours].seconds for m, r in results.items() if name in r and ours in r}
+            found = [f"{Path(m).parent.name}/{Path(m).stem} {x:.2f}" for m, x in both.items() if x < 1]
+            if found:
+                print(f"{name} takes less than {ours} on {len(found)}: {', '.join(found)}", file=sys.stderr)
 
 
 def print_table(tools: dict[str, list[str]], results: list[dict[str, Cost]]) -> None:
