@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,15 +18,13 @@ from onnxopt.verification.narrow import narrow_feeds
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.rounding import difference, is_float, last_bit
-from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, reason
 from onnxopt.worker.builtin_hashes import use_builtin_hashes
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs import Case
     from onnxopt.verification.pieces.look import Look
-
-_HEAVY: Final = 1 << 26  # bytes of weights, of which two sessions hold two copies, and three would three
 
 
 class Judge(Original):
@@ -37,7 +34,6 @@ class Judge(Original):
         super().__init__(tell, whole=whole)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output
         self._look: Look | None = None
-        self._optimized: _Loading | None = None
 
     # -- the result --------------------------------------------------------------------------------------
 
@@ -49,7 +45,6 @@ class Judge(Original):
         self._look = None
         a, b = self.labels
         self.tell(f"loading {b}")
-        self._load_optimized(path)
         try:
             self.b: Any = self._open_result(path)
         except Exception as e:
@@ -85,14 +80,6 @@ class Judge(Original):
     def _is_loadable(self) -> bool:
         """Could the runtime load the result? It has no kernels for bfloat16."""
         return self.options.dtype != "bfloat16"
-
-    def _load_optimized(self, path: str) -> None:
-        """As it will be deployed: at once, or where weights count, when the result's own session has ended."""
-        self._optimized = None
-        if isinstance(self.engine, OnnxRuntime) and not self.streamed and self._is_loadable:
-            self._optimized = _Loading(path, self.provider)
-            if self.planned.bytes < _HEAVY:
-                self._optimized.start()
 
     def compare(self, name: str, expected: dict[str, Any]) -> JudgedCase:
         """Run the result on a case that the original took, and compare. `expected`: outputs that are given, by name."""
@@ -146,16 +133,18 @@ class Judge(Original):
 
     def optimized(self) -> str:
         """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty."""
-        if self._optimized is None:
+        if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
             return ""
         a, b = self.labels
-        self.b = self._look = None  # all is compared
+        self.b = self._look = None  # all is compared, and whatever memory there is is free
+        self.engine.rest()
         self.tell(f"loading {b} with optimizations")
-        error = self._optimized.result()
-        self._optimized = None
-        if error is None:
+        try:
+            OnnxRuntime(self.paths[1], optimize=True, provider=self.provider)
             return ""
-        blame_system(error)
+        except Exception as e:
+            blame_system(e)
+            error = e
         self.tell(f"loading {a} with optimizations")
         with contextlib.suppress(Exception):  # the optimizer cannot take the original either
             OnnxRuntime(self.paths[0], optimize=True, provider=self.provider)
@@ -197,7 +186,7 @@ class Judge(Original):
 
     def release(self) -> None:
         """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
-        self.b = self._look = self._optimized = None
+        self.b = self._look = None
 
     def _looked(self) -> Look:
         """What can look inside both files."""
@@ -215,31 +204,6 @@ class Judge(Original):
                 self._foreign,
             )
         return self._look
-
-
-class _Loading(Thread):
-    """Loads a model with optimizations while other things are done: the runtime lets go of the lock."""
-
-    def __init__(self, path: str, provider: str) -> None:
-        super().__init__(daemon=True)
-        self.path = path
-        self.provider = provider
-        self.error: Exception | None = None
-
-    def result(self) -> Exception | None:
-        """What it fails with."""
-        if self.ident is not None:
-            self.join()
-        if self.ident is None or (self.error is not None and is_starved(self.error)):  # beside other things
-            self.run()
-        return self.error
-
-    def run(self) -> None:
-        self.error = None
-        try:
-            OnnxRuntime(self.path, optimize=True, provider=self.provider)
-        except Exception as e:
-            self.error = e
 
 
 def main() -> None:

@@ -72,12 +72,24 @@ def test_threads_that_a_run_is_refused(opened: judge.Judge, path: str, monkeypat
         opened.compare(OWN[0].name, {})
 
 
-def test_memory_that_was_short_while_other_things_were_loaded(
+def test_nothing_else_is_loaded_when_the_optimizer_is(
     opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusing(monkeypatch, "std::bad_alloc", 1, optimize=True)
+    loaded, load = [], OnnxRuntime.__init__
+
+    def loading(self: OnnxRuntime, path: str, **given: Any) -> None:
+        loaded.append((given.get("optimize", False), opened.engine._session is not None, opened.b is not None))
+        load(self, path, **given)
+
     assert opened.result(path, VerifyOptions()) == ""
+    monkeypatch.setattr(OnnxRuntime, "__init__", loading)
     assert opened.optimized() == ""
-    refusing(monkeypatch, "std::bad_alloc", 2, optimize=True)
+    assert loaded == [(True, False, False)]
+    assert opened.result(path, VerifyOptions()) == ""  # another one
+    assert all(o.ok for o in opened.compare(OWN[0].name, {}).outputs)
+
+
+def test_memory_that_the_optimizer_is_refused(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, "std::bad_alloc", 1, optimize=True)
     assert opened.result(path, VerifyOptions()) == ""
     assert "loads the original but not the result" in opened.optimized()
