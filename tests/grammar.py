@@ -100,7 +100,7 @@ class Grammar:
             self.add("Unsqueeze", [x, self.ints(0)], (1, *shape))
 
     def transpose(self) -> None:
-        x = self.pick()
+        x = self.pick(lambda s: len(s) > 0)
         assert x
         perm = self.draw(st.permutations(range(len(self.shapes[x]))))
         self.add("Transpose", [x], tuple(self.shapes[x][i] for i in perm), perm=list(perm))
