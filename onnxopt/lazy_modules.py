@@ -1,6 +1,6 @@
 """Modules of others that a run imports and does not ask for: they run when somebody does.
 
-Of what a small model takes, a tenth was these. What is postponed is a module like any other to whoever uses it: the
+Of a small model's time some 8 % was these. What is postponed is a module like any other to whoever uses it: the
 first name that is asked of it runs it. The command and its workers begin like this; who uses onnxopt as a library has
 the modules that they imported.
 """
@@ -18,11 +18,11 @@ from typing import Any, Final
 _POSTPONED: Final = frozenset(
     {
         "bz2",  # what shutil does with archives
-        "calendar",
+        "calendar",  # dates, for messages of protobuf's own
         "google.protobuf.internal.python_message",  # messages where there is no C, and with them their text format
         "ipaddress",  # addresses in URLs, for pathlib
         "linecache",  # lines of source, for inspect and traceback
-        "lzma",
+        "lzma",  # as bz2
         "numpy._core._add_newdocs",  # docstrings of what is written in C
         "numpy._core._add_newdocs_scalars",
         "numpy._core._internal",  # records, and ctypes

@@ -17,7 +17,7 @@ T = TypeVar("T")
 MAX_BYTES: Final = 1 << 26
 _SAMPLED: Final = 16
 _FEW: Final = 256  # bytes
-_SOME: Final = 1 << 14  # bytes, no more than OpenSSL takes to load
+_SOME: Final = 1 << 14  # bytes, which are no sooner hashed than compared
 
 
 class Contents:
@@ -88,4 +88,6 @@ def _sample(value: Value) -> bytes:
 
 def _digest(value: Value) -> bytes:
     size = tensor_bytes(*value.constant_type())
-    return b"" if size <= _FEW else value.glance().tobytes() if size <= _SOME else value.digest()
+    if size <= _FEW:
+        return b""  # the sample is all of it
+    return value.glance().tobytes() if size <= _SOME else value.digest()

@@ -12,10 +12,11 @@ from onnxopt.verification.inputs import Case
 from onnxopt.verification.narrow import CODES, as_held
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import walk_bodies
+from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
-from onnxopt.verification.pieces.walk import Fault, Outcome, Walk
+from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
 from onnxopt.verification.rounding import Difference, difference, last_bit, worst

@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.verification.narrow import as_held
 from onnxopt.verification.pieces.noise import noise_of
+from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, paths
 from onnxopt.verification.pieces.program import bodies, tensor_types
@@ -35,48 +35,6 @@ _FAULTS: Final = 8  # looked for
 _PIECE: Final = 2000  # nodes of a piece that are counted
 _MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,
 _MERE: Final = 1.0  # and at most so many times the noise
-
-
-@dataclass
-class First:
-    """What came of a candidate when every other was taken for a cut: `entries`, what its piece read, and how B was fed
-    it (None: as A has it). `moves`: the piece computes nothing, or its only node is the same in both, and so it would
-    agree whatever it reads."""
-
-    ok: bool
-    entries: dict[str, View | None]
-    found: Difference = Difference()
-    moves: bool = False
-
-
-@dataclass
-class Fault:
-    """A value of B that does not agree although all that its piece reads, `entries`, does. `a` and `b`: nodes."""
-
-    value: str
-    found: Difference
-    case: int
-    entries: list[str]
-    a: list[int]
-    b: list[int]
-
-
-@dataclass
-class Outcome:
-    """`cuts` of `candidates` agree: `same`, because their nodes are the same; `noisy`, no better than what the last
-    bits do in their piece; `blank`, zero or NaN everywhere. `worst`, of the cuts that were compared. `unsettled`:
-    outputs that are no cuts."""
-
-    candidates: int = 0
-    cuts: int = 0
-    same: int = 0
-    noisy: int = 0
-    blank: int = 0
-    largest_piece: int = 1
-    worst: Difference = Difference()
-    worst_value: str = ""
-    faults: list[Fault] = field(default_factory=list)
-    unsettled: list[str] = field(default_factory=list)
 
 
 class Walk:
@@ -268,11 +226,10 @@ class Walk:
 
     def _begun_anew(self) -> list[str]:
         """What is pending and was not run yet, or begins elsewhere now: it is behind a new cut."""
-        of, new = self.pairs.of, self._new
+        of, new, self._new = self.pairs.of, self._new, set()
         theirs = self.b.behind(new, self.fed, max(self.b.maker[v] for v in self.pending))
-        mine = {of.get(v, v) for v in new}
-        mine = self.a.behind(mine, self._cuts_of_a(), max(self.a.maker[of[v]] for v in self.pending)) if mine else mine
-        self._new = set()
+        last = max(self.a.maker[of[v]] for v in self.pending)
+        mine = self.a.behind({of.get(v, v) for v in new}, self._cuts_of_a(), last)
         return [v for v in self.pending if v not in self._agreed or v in theirs or of[v] in mine]
 
     def _hides(self, value: str) -> bool:
