@@ -19,6 +19,8 @@ _POSTPONED: Final = frozenset(
     {
         "bz2",  # what shutil does with archives
         "calendar",  # dates, for messages of protobuf's own
+        "copy",  # for dataclasses and weak references
+        "fnmatch",  # patterns of file names, for pathlib and shutil
         "google.protobuf.internal.python_message",  # messages where there is no C, and with them their text format
         "ipaddress",  # addresses in URLs, for pathlib
         "linecache",  # lines of source, for inspect and traceback
@@ -26,6 +28,15 @@ _POSTPONED: Final = frozenset(
         "numpy._core._add_newdocs",  # docstrings of what is written in C
         "numpy._core._add_newdocs_scalars",
         "numpy._core._internal",  # records, and ctypes
+        "numpy.lib.format",  # files of arrays
+        "numpy.lib.introspect",
+        "numpy.lib.mixins",
+        "numpy.lib.npyio",
+        "numpy.lib.scimath",
+        "numpy.lib.stride_tricks",
+        "pickle",  # arrays that are pickled
+        "textwrap",  # descriptions of numpy
+        "tokenize",  # as linecache
     }
 )
 _LOOK: Final = 0.005  # seconds: who waits looks that often whether it is waited for
