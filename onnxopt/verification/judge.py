@@ -166,15 +166,15 @@ class Judge(Original):
         found.seconds = time.monotonic() - began
         return found, places
 
-    def noise(self, names: Sequence[str], enough: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    def noise(self, names: Sequence[str], enough: Mapping[str, float], told: str = "") -> dict[str, dict[str, float]]:
         """What a change of the last bits of inputs and weights does to the original's outputs, of their range, by
-        case; as far as that is `enough` by output."""
+        case; as far as that is `enough` by output, or as the one that is `told` of is in the first case."""
         from onnxopt.verification.pieces.runner import Failed
 
         if self.streamed or self.planned.random:
             return {}
         try:
-            return self._looked().noise([self.kept[n] for n in names], self.outputs, enough)
+            return self._looked().noise([self.kept[n] for n in names], self.outputs, enough, told)
         except Failed:  # it does not take what is a bit larger
             return {}
 

@@ -237,7 +237,7 @@ class Verifier:
         weak: bool,
     ) -> bool:
         """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
-        from onnxopt.verification.verdict import differences, largest, settle
+        from onnxopt.verification.verdict import largest, settle
 
         rough = verdict.status == DIFFERENT or failed is not None
         hidden = self._plan.decides and not verdict.exact
@@ -261,7 +261,7 @@ class Verifier:
             told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
             noise = {}
             if told or (rough and not pieces.complete):
-                noise = self._session.call("noise", names[:_AT_ONCE], differences(verdict.cases))
+                noise = self._noise(verdict, names, decides=not pieces.complete)
         except Died as e:
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
                 raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {e}") from None
@@ -271,6 +271,19 @@ class Verifier:
         else:
             settle(verdict, pieces, places, noise)
         return True
+
+    def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
+        """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does
+        to the one that differs most, where that does, is enough."""
+        from onnxopt.verification.verdict import differences
+
+        differ, told = differences(verdict.cases), verdict.worst
+        most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
+        names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
+        found: dict[str, dict[str, float]] = self._session.call(
+            "noise", names, differ, told if not decides and names[0] in most else ""
+        )
+        return found
 
     def close(self) -> None:
         self._session.close()

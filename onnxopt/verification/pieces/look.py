@@ -154,10 +154,15 @@ class Look:
         return found
 
     def noise(
-        self, cases: Sequence[tuple[Case, Sequence[Any]]], outputs: Sequence[str], enough: Mapping[str, float]
+        self,
+        cases: Sequence[tuple[Case, Sequence[Any]]],
+        outputs: Sequence[str],
+        enough: Mapping[str, float],
+        told: str = "",
     ) -> dict[str, dict[str, float]]:
         """In each case and for each output the largest change, of its range, that the last bits of inputs and weights
-        make; no more is looked for in a case where all outputs change by what is `enough`."""
+        make; no more is looked for in a case where all outputs change by what is `enough`, nor at all once the output
+        that is `told` of does in the first case."""
         feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
         program = self.a.program
         nodes = program.cone(outputs, ())
@@ -179,7 +184,15 @@ class Look:
                             largest[name] = worst([largest[name], difference(before, changed[name])])
                     if _is_enough(largest, made, enough):
                         break
-        return {case.name: {n: d.relative for n, d in largest.items()} for (case, _), largest in zip(cases, found)}
+                    if told and _is_enough(found[0], [told], enough):
+                        return _shares(cases, found)
+        return _shares(cases, found)
+
+
+def _shares(
+    cases: Sequence[tuple[Case, Sequence[Any]]], found: Sequence[Mapping[str, Difference]]
+) -> dict[str, dict[str, float]]:
+    return {case.name: {n: d.relative for n, d in largest.items()} for (case, _), largest in zip(cases, found)}
 
 
 def _is_enough(found: Mapping[str, Difference], outputs: Sequence[str], enough: Mapping[str, float]) -> bool:
