@@ -172,25 +172,51 @@ class Walk:
                 self.pending.remove(value)
 
     def _assume_all(self) -> None:
-        """Run all pieces as if every candidate were a cut: most are, and then each piece is as small as it can be."""
+        """Run all pieces as if every candidate were a cut: most are, and then each piece is as small as it can be.
+
+        What does not agree then, and reads what may not, is run again as if that were none: a scale that was moved into
+        weights is behind some candidates, and made up for by the next.
+        """
         new = [v for v in self.pending if v not in self.first]
-        if not new:
-            return
         fed = self.fed | {v for v in self.pending if self._is_entry(v)}
+        self.first |= self._assume(new, fed)
+        self._resolve()
+        doubted: set[str] = set()
+        for value in self.pending:
+            seen = self.first.get(value)
+            if seen and (not seen.ok or (seen.moves and not doubted.isdisjoint(seen.entries))):
+                doubted.add(value)
+        behind = [
+            v for v in new if v in doubted and not self.first[v].ok and not doubted.isdisjoint(self.first[v].entries)
+        ]
+        fed -= doubted
+        found = self._assume(behind, fed)
+        for value in (v for v, seen in found.items() if seen.ok):
+            self.first[value] = found[value]
+            self._measure(value, fed)
+        self._resolve()
+
+    def _assume(self, values: Sequence[str], fed: set[str]) -> dict[str, First]:
+        """What comes of these if all that is `fed` are cuts; nothing where that does not run."""
+        if not values:
+            return {}
         try:
-            found = self.replay.run(new, fed)
+            found = self.replay.run(values, fed)
         except Failed:  # something in B has another shape: from cuts alone, which says what
-            return
-        by_path, views = self._paths(new, fed), dict(self.replay.views)
-        for value in new:
+            return {}
+        by_path, views, firsts = self._paths(values, fed), dict(self.replay.views), {}
+        for value in values:
             entries = self.b.entries(self.b.cone([value], fed), fed)
             ok, differences, view = self.replay.hold(value, found[value], by_path[value].share)
-            self.first[value] = First(
-                ok, {e: views.get(e) for e in entries}, worst(differences), not by_path[value].depth
-            )
+            moves = not by_path[value].depth
+            firsts[value] = First(ok, {e: views.get(e) for e in entries}, worst(differences), moves)
             if ok:
                 self._see(value, view)
-        self._resolve()
+        return firsts
+
+    def _measure(self, value: str, fed: set[str]) -> None:
+        """The nodes of its piece."""
+        self.outcome.largest_piece = max(self.outcome.largest_piece, len(self.b.cone([value], fed, _PIECE)))
 
     def _see(self, value: str, view: View | None) -> None:
         """From now on B is fed A's value through this view."""
@@ -216,9 +242,7 @@ class Walk:
                     self._see(value, view)
                     agreed.append(value)
             for value in agreed:
-                self.outcome.largest_piece = max(
-                    self.outcome.largest_piece, len(self.b.cone([value], self.fed, _PIECE))
-                )
+                self._measure(value, self.fed)
             for value in agreed:
                 self._cut(value, worst(self.latest[value]))
             self.pending = [v for v in self.pending if v not in self.cuts]
