@@ -132,6 +132,26 @@ def test_a_scale_moved_into_weights_is_no_cut(write: Write, compare: Compare) ->
     assert places(compare()) == [("p", ["MatMul", "Relu", "MatMul"], ["MatMul", "Relu", "MatMul"])]
 
 
+def test_behind_a_moved_scale_pieces_are_small_again(write: Write, compare: Compare) -> None:
+    """Keys and scores are scaled, through a Transpose and a product that are the same in both: no cuts, all three."""
+    rng = np.random.default_rng(0)
+    layers = range(3)
+    v = {f"v{i}": rng.standard_normal((4, 4)).astype(np.float32) for i in layers}
+    attention = (
+        "k{i} = MatMul (h{i}, v{i}) t{i} = Transpose <perm = [1, 0]> (k{i}) s{i} = MatMul (h{i}, t{i}) %s"
+        " m{i} = MatMul (p{i}, h{i}) h{j} = Tanh (m{i}) "
+    )
+
+    def model(scores: str) -> str:
+        body = "".join((attention % scores).format(i=i, j=i + 1) for i in layers)
+        return f"<float c = {{0.5}}> {{ {body} }}".replace("h0", "x").replace("h3", "y")
+
+    write("a.onnx", BATCH, model("d{i} = Mul (s{i}, c) p{i} = Softmax (d{i})"), v)
+    write("b.onnx", BATCH, model("p{i} = Softmax (s{i})"), {name: array / 2 for name, array in v.items()})
+    found = compare("--pieces")["pieces"]
+    assert (found["cuts"], found["shared"], found["largest"]) == (3 * 3, 6 * 3, 4)
+
+
 def test_rows_and_turned_values_are_cuts(write: Write, compare: Compare) -> None:
     rng = np.random.default_rng(0)
     w = {f"w{i}": rng.standard_normal((4, 4)).astype(np.float32) for i in range(2)}

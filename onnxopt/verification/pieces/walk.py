@@ -33,6 +33,7 @@ from onnxopt.verification.rounding import EPSILON, Difference, allowed, differen
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
 _PIECE: Final = 2000  # nodes of a piece that are counted
+_DOUBTS: Final = 4  # candidates behind each other that a scale is moved through
 _MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,
 _MERE: Final = 1.0  # and at most so many times the noise
 
@@ -181,20 +182,37 @@ class Walk:
         fed = self.fed | {v for v in self.pending if self._is_entry(v)}
         self.first |= self._assume(new, fed)
         self._resolve()
-        doubted: set[str] = set()
+        for _ in range(_DOUBTS):
+            doubted, excused = self._doubted()
+            found = self._assume([v for v in new if v in excused], fed - doubted)
+            if not found:
+                break
+            self.first |= found
+            for value in (v for v, seen in found.items() if seen.ok):
+                self._measure(value, fed - doubted)
+            self._resolve()
+
+    def _doubted(self) -> tuple[set[str], set[str]]:
+        """Of what is pending: what will be no cut, for it does not agree, or only moves what does not; and what does
+        not agree, but reads such. Whether the latter is to be doubted too its own run says, and until then nothing is
+        said of what reads it."""
+        doubted, excused, open_ = set[str](), set[str](), set[str]()
         for value in self.pending:
             seen = self.first.get(value)
-            if seen and (not seen.ok or (seen.moves and not doubted.isdisjoint(seen.entries))):
+            if seen is None or (seen.ok and not seen.moves):
+                continue
+            if not open_.isdisjoint(seen.entries):
+                if seen.moves and seen.ok:
+                    open_.add(value)
+            elif not doubted.isdisjoint(seen.entries):
+                if seen.ok:
+                    doubted.add(value)
+                else:
+                    excused.add(value)
+                    open_.add(value)
+            elif not seen.ok:
                 doubted.add(value)
-        behind = [
-            v for v in new if v in doubted and not self.first[v].ok and not doubted.isdisjoint(self.first[v].entries)
-        ]
-        fed -= doubted
-        found = self._assume(behind, fed)
-        for value in (v for v, seen in found.items() if seen.ok):
-            self.first[value] = found[value]
-            self._measure(value, fed)
-        self._resolve()
+        return doubted, excused
 
     def _assume(self, values: Sequence[str], fed: set[str]) -> dict[str, First]:
         """What comes of these if all that is `fed` are cuts; nothing where that does not run."""
