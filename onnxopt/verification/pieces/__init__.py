@@ -1,6 +1,7 @@
 """Two models compared between the values that they share.
 
 `look` is the way in: it opens both files and says what `walk` finds. `walk` decides which values agree, with `pairs`
-(which stands for which), `replay` (B on A's values), `views`, `paths` (what is rounded), `noise` and `inside` (bodies).
+(which stands for which), `replay` (B on A's values), `views`, `doubts` (what will not), `paths` (what is rounded),
+`noise` and `inside` (bodies).
 `program`, `runner` and `stream` run parts of a model, whatever is compared.
 """

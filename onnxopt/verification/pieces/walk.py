@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.narrow import as_held
+from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
@@ -183,7 +184,7 @@ class Walk:
         self.first |= self._assume(new, fed)
         self._resolve()
         for _ in range(_DOUBTS):
-            doubted, excused = self._doubted()
+            doubted, excused = doubts(self.pending, self.first)
             found = self._assume([v for v in new if v in excused], fed - doubted)
             if not found:
                 break
@@ -191,28 +192,6 @@ class Walk:
             for value in (v for v, seen in found.items() if seen.ok):
                 self._measure(value, fed - doubted)
             self._resolve()
-
-    def _doubted(self) -> tuple[set[str], set[str]]:
-        """Of what is pending: what will be no cut, for it does not agree, or only moves what does not; and what does
-        not agree, but reads such. Whether the latter is to be doubted too its own run says, and until then nothing is
-        said of what reads it."""
-        doubted, excused, open_ = set[str](), set[str](), set[str]()
-        for value in self.pending:
-            seen = self.first.get(value)
-            if seen is None or (seen.ok and not seen.moves):
-                continue
-            if not open_.isdisjoint(seen.entries):
-                if seen.moves and seen.ok:
-                    open_.add(value)
-            elif not doubted.isdisjoint(seen.entries):
-                if seen.ok:
-                    doubted.add(value)
-                else:
-                    excused.add(value)
-                    open_.add(value)
-            elif not seen.ok:
-                doubted.add(value)
-        return doubted, excused
 
     def _assume(self, values: Sequence[str], fed: set[str]) -> dict[str, First]:
         """What comes of these if all that is `fed` are cuts; nothing where that does not run."""
