@@ -1,6 +1,6 @@
 """Modules of others that a run imports and does not ask for: they run when somebody does.
 
-Of a small model's time some 8 % was these. What is postponed is a module like any other to whoever uses it: the
+Of a small model's time some 10 % was these. What is postponed is a module like any other to whoever uses it: the
 first name that is asked of it runs it. The command and its workers begin like this; who uses onnxopt as a library has
 the modules that they imported.
 """

@@ -280,6 +280,7 @@ class Verifier:
         differ, told = differences(verdict.cases), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
         names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
+        self._session.hold(names)
         found: dict[str, dict[str, float]] = self._session.call(
             "noise", names, differ, told if not decides and names[0] in most else ""
         )

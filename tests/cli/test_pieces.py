@@ -35,7 +35,7 @@ def write(tmp_path: Path) -> Write:
 @pytest.fixture
 def compare(run: Run) -> Callable[..., dict[str, Any]]:
     def call(*options: str, cases: str = "random") -> dict[str, Any]:
-        r = run("verify", "a.onnx", "b.onnx", "--cases", cases, "--format", "json", *options)
+        r = run("verify", "a.onnx", "b.onnx", *(["--cases", cases] if cases else []), "--format", "json", *options)
         assert r.stdout, r.stderr
         found: dict[str, Any] = json.loads(r.stdout)
         found["code"] = r.returncode
@@ -95,6 +95,23 @@ def test_and_what_is_wrong_in_it_is_found(write: Write, compare: Compare) -> Non
     assert places(found) == [("a0", ["Sin"], ["Sin", "Mul", "Neg", "Neg"])]
 
 
+def test_rounding_is_measured_where_an_output_differs_most(
+    write: Write, compare: Compare, tmp_path: Path
+) -> None:
+    """Of more cases than are remembered, and all far off: each has to be looked into."""
+    amplifying(write, 1.0000001)
+    scales = [1e-7] * 20
+    scales[3] = 1
+    rng = np.random.default_rng(1)
+    for i, scale in enumerate(scales):
+        np.savez(tmp_path / f"{i}.npz", x=(scale * rng.standard_normal((3, 4))).astype(np.float32))
+    found = compare(*(word for i in range(len(scales)) for word in ("--inputs", f"{i}.npz")), cases="")
+    assert found["status"] == "verified in pieces"
+    differ = {c["name"]: c["outputs"][0]["max_rel"] for c in found["cases"]}
+    assert differ.pop("3.npz") > 1 > 10 * max(differ.values())
+    assert found["noise"]["y"] > 1
+
+
 def test_within_rounding_noise_where_no_value_is_shared(write: Write, compare: Compare, run: Run) -> None:
     amplifying(write, 1.0000001)
     text = AMPLIFIES.replace("a0 = Sin (x)", "s = Sin (x) a0 = Mul (s, h)") % "y = Identity (a12)"
@@ -150,6 +167,26 @@ def test_behind_a_moved_scale_pieces_are_small_again(write: Write, compare: Comp
     write("b.onnx", BATCH, model("p{i} = Softmax (s{i})"), {name: array / 2 for name, array in v.items()})
     found = compare("--pieces")["pieces"]
     assert (found["cuts"], found["shared"], found["largest"]) == (3 * 3, 6 * 3, 4)
+
+
+def test_what_a_scale_is_moved_through_is_doubted_step_by_step(write: Write, compare: Compare) -> None:
+    """The bias of the keys is scaled as they are: it does not agree either, whatever is known of them."""
+    rng = np.random.default_rng(0)
+    layers = range(3)
+    v = {f"{w}{i}": rng.standard_normal((4, 4)).astype(np.float32) for i in layers for w in "vb"}
+    attention = (
+        "k{i} = MatMul (h{i}, v{i}) c{i} = Add (k{i}, b{i}) t{i} = Transpose <perm = [1, 0]> (c{i})"
+        " s{i} = MatMul (h{i}, t{i}) %s m{i} = MatMul (p{i}, h{i}) h{j} = Tanh (m{i}) "
+    )
+
+    def model(scores: str) -> str:
+        body = "".join((attention % scores).format(i=i, j=i + 1) for i in layers)
+        return f"<float half = {{0.5}}> {{ {body} }}".replace("h0", "x").replace("h3", "y")
+
+    write("a.onnx", BATCH, model("d{i} = Mul (s{i}, half) p{i} = Softmax (d{i})"), v)
+    write("b.onnx", BATCH, model("p{i} = Softmax (s{i})"), {name: array / 2 for name, array in v.items()})
+    found = compare("--pieces")["pieces"]
+    assert (found["cuts"], found["shared"], found["largest"]) == (3 * 3, 7 * 3, 5)
 
 
 def test_rows_and_turned_values_are_cuts(write: Write, compare: Compare) -> None:

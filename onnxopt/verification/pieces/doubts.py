@@ -9,8 +9,9 @@ from onnxopt.verification.pieces.outcome import First
 
 def doubts(pending: Sequence[str], first: Mapping[str, First]) -> tuple[set[str], set[str]]:
     """Of what is pending, in B's order: what will be no cut, for it does not agree, or only moves what does not; and
-    what does not agree, but reads such. Whether the latter is to be doubted too its own run says, and until then
-    nothing is said of what reads it."""
+    what does not agree, but reads such: it is excused. Whether the latter is to be doubted too its next run says, and
+    until then nothing is said of what moves it on, nor of what does not agree behind that: there it may be made up
+    for, and what follows (the next layer) is asked as if it were."""
     doubted, excused, open_ = set[str](), set[str](), set[str]()
     for value in pending:
         seen = first.get(value)

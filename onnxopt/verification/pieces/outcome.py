@@ -10,9 +10,9 @@ from onnxopt.verification.rounding import Difference
 
 @dataclass
 class First:
-    """What came of a candidate when every other was taken for a cut: `entries`, what its piece read, and how B was fed
-    it (None: as A has it). `moves`: the piece computes nothing, or its only node is the same in both, and so it would
-    agree whatever it reads."""
+    """What came of a candidate when others were taken for cuts, all of them or but those in doubt: `entries`, what its
+    piece read, and how B was fed it (None: as A has it). `moves`: the piece computes nothing, or its only node is the
+    same in both, and so it would agree whatever it reads."""
 
     ok: bool
     entries: dict[str, View | None]
