@@ -22,6 +22,7 @@ NODE: Final = 1
 INITIALIZER: Final = 5
 RAW_DATA: Final = 9
 _GLANCE: Final = 1 << 20  # bytes
+_READ: Final = 1 << 18  # bytes: a system maps pages around those that are asked for, 64 KiB of them and more
 _MANY: Final = 256  # fields of a tensor: numbers one by one, not packed, which have no raw_data
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -39,8 +40,19 @@ class Stored:
         return self.length
 
     def bytes(self) -> memoryview:
-        """A view of them. Raises OSError, and ValueError for what is not in the file."""
-        found = map_file(self.file)[max(self.start, 0) :][: self.length or None]
+        """A view of them: of the file, if that takes less than a copy. Raises OSError, and ValueError for what is not
+        in it."""
+        if 0 < self.length <= _READ:
+            return self.read()
+        return self._whole(map_file(self.file)[max(self.start, 0) :][: self.length or None])
+
+    def read(self) -> memoryview:
+        """A copy of them, aligned as arrays are. Raises as `bytes`."""
+        with open(self.file, "rb") as f:
+            left = os.fstat(f.fileno()).st_size - f.seek(max(self.start, 0))
+            return self._whole(memoryview(f.read(max(min(self.length or left, left), 0))))
+
+    def _whole(self, found: memoryview) -> memoryview:
         if min(self.start, self.length) < 0 or len(found) < self.length:
             raise ValueError(f"{self.file} has no {self.length} bytes at {self.start}")
         return found

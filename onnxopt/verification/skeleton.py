@@ -59,8 +59,8 @@ class Skeleton:
             return None
         if not math.prod(tensor.dims):
             return np.zeros(tuple(tensor.dims), dtype)
-        found = np.frombuffer(where.bytes(), dtype).reshape(tuple(tensor.dims))
-        return np.require(found, requirements="A")  # kernels expect numbers at multiples of their size
+        is_aligned = not where.start % np.dtype(dtype).itemsize  # as kernels expect numbers to be
+        return np.frombuffer(where.bytes() if is_aligned else where.read(), dtype).reshape(tuple(tensor.dims))
 
     def values(self, tensor: TensorProto) -> Any:
         """The array of any initializer."""

@@ -4,21 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.program import Program, domain_of
 from onnxopt.verification.pieces.rounded import rounds
 from onnxopt.verification.rounding import EPSILON, allowed, roundings
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 _DTYPE: Final = {
     "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
     "tensor(bfloat16)": "bfloat16",
 }  # fmt: skip
+# Codes of TensorProto.DataType: floats and complex numbers but float32.
+_OTHERS: Final = frozenset((10, 11, 14, 15, 16, 17, 18, 19, 20, 23, 24, 27, 28))
 
 
 def is_coarse(kind: str) -> bool:
     """Are floats of this type steps, which rounding does not explain but by jumps?"""
     return kind.startswith("tensor(float8")
+
+
+def is_single(program: Program) -> bool:
+    """Is float32 what a main graph computes with, as far as it does with floats? Then none of its types says more."""
+    kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
+    if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
+        return False
+    others = {name for name, t in program.constants.items() if t.data_type in _OTHERS}
+    others |= {name for name, t in program.sparse.items() if t.values.data_type in _OTHERS}
+    for node, reads in zip(program.nodes, program.reads):
+        if _makes_others(node) or (node.op_type != "Cast" and not others.isdisjoint(reads)):
+            others.update(node.output)
+            if not program.fixed.issuperset(o for o in node.output if o):
+                return False
+    return True
+
+
+def _makes_others(node: NodeProto) -> bool:
+    """May it make floats of another type than it reads? An attribute would say so, unless it is no operator of the
+    standard."""
+    if domain_of(node.domain):
+        return True
+    for a in node.attribute[:]:
+        kind = a.type
+        if kind == a.INT:
+            if a.i in _OTHERS and a.name != "group":
+                return True
+        elif kind == a.TENSOR:
+            if a.t.data_type in _OTHERS:
+                return True
+        elif kind == a.GRAPH:
+            body = a.g
+            if any(t.data_type in _OTHERS for t in body.initializer[:]) or any(map(_makes_others, body.node[:])):
+                return True
+        elif kind in (a.SPARSE_TENSOR, a.TYPE_PROTO):
+            return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.paths import Path, paths
+from onnxopt.verification.pieces.paths import Path, is_single, paths
 from onnxopt.verification.pieces.program import bodies, tensor_types
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
@@ -63,9 +63,13 @@ class Walk:
         self.original = Stream(a, cases, given)
         # Of a body, which has few nodes, all is observed.
         self._types: dict[str, str] = {}
-        if not self.a.is_body:
+        self._untyped = set(self.a.maker)
+        if not self.a.is_body and is_single(self.a):
+            self._untyped.clear()
+        elif not self.a.is_body:
             with contextlib.suppress(Exception):  # it cannot read every model that a runtime does: all is observed then
                 self._types = dict(tensor_types(self.a.skeleton.proto))
+                self._untyped -= self._types.keys()
         self._last = self.a.last_readers()
         for node, reads in zip(self.a.nodes, self.a.reads):
             if bodies(node):
@@ -98,8 +102,8 @@ class Walk:
     def _observed(self, made: Sequence[str], end: int) -> list[str]:
         """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies, or since nothing else
         tells its type."""
-        of_b, last, types = self.pairs.by_original, self._last, self._types
-        return [o for o in made if o in of_b or last.get(o, -1) > end or o not in types]
+        of_b, last, untyped = self.pairs.by_original, self._last, self._untyped
+        return [o for o in made if o in of_b or last.get(o, -1) > end or o in untyped]
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than their share of memory."""

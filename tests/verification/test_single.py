@@ -1,0 +1,86 @@
+"""Where all floats are float32 nobody asks onnx for the types of values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, parser
+
+from onnxopt.verification.pieces import walk
+from onnxopt.verification.pieces.look import open_runner
+from onnxopt.verification.pieces.paths import is_single
+from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.skeleton import Skeleton
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g '
+X = "(float[2, 3] x) => (float[2, 3] y) "
+
+
+def single(tmp_path: Path, model: onnx.ModelProto) -> bool:
+    onnx.save(model, tmp_path / "m.onnx")
+    return is_single(Program(Skeleton(tmp_path / "m.onnx")))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (X + "{ y = Exp (x) }", True),
+        ("(float[2, 3] x, int64[N] i, bool c) => (float[2, 3] y) { y = Exp (x) }", True),
+        ("(double[2, 3] x) => (double[2, 3] y) { y = Exp (x) }", False),
+        ("(seq(float[2]) x) => (float[N] y) <int64 i = {0}> { y = SequenceAt (x, i) }", False),
+        (X + "{ h = Cast <to = 10> (x) k = Exp (h) y = Cast <to = 1> (k) }", False),
+        (X + "{ i = Cast <to = 7> (x) y = Cast <to = 1> (i) }", True),
+        (X + "<double d = {2}> { f = Cast <to = 1> (d) y = Mul (x, f) }", True),  # constants are not run
+        (X + "<double d = {2}> { e = Cast <to = 11> (x) m = Mul (e, d) y = Cast <to = 1> (m) }", False),
+        (X + "<float16 d = {2}> { i = Cast <to = 7> (x) e = CastLike (i, d) y = Cast <to = 1> (e) }", False),
+        (X + "{ d = Constant <value = double {2.0}> () f = Cast <to = 1> (d) y = Mul (x, f) }", True),
+        (X + "{ n = com.microsoft.QuickGelu (x) y = Abs (n) }", False),  # what others define may make anything
+        ("(float[1, 10, 4] x) => (float[1, 10, 4] y) <float[10, 1, 1] w> { y = Conv <group = 10> (x, w) }", True),
+        (X + "{ k, i = TopK <axis = 1> (x, n) y = RandomNormalLike <dtype = 11> (x) }", False),
+        (X + "<bool c = {1}> { y = If (c) <then_branch = t () => (float[2, 3] a) { a = Exp (x) },"
+         " else_branch = e () => (float[2, 3] b) { b = Abs (x) }> }", True),
+        (X + "<bool c = {1}> { y = If (c) <then_branch = t () => (float[2, 3] a) { a = Exp (x) },"
+         " else_branch = e () => (float[2, 3] b) { d = Cast <to = 11> (x) b = Cast <to = 1> (d) }> }", False),
+        (X + "<bool c = {1}> { y = If (c) <then_branch = t () => (float[2, 3] a) <double d = {2}> { a = Exp (x) },"
+         " else_branch = e () => (float[2, 3] b) { b = Abs (x) }> }", False),
+    ],
+)  # fmt: skip
+def test_are_all_floats_single(text: str, expected: bool, tmp_path: Path) -> None:
+    assert single(tmp_path, parser.parse_model(HEAD + text)) is expected
+
+
+def test_sparse_doubles(tmp_path: Path) -> None:
+    model = parser.parse_model(HEAD + X + "{ y = Exp (x) }")
+    values = helper.make_tensor("d", TensorProto.DOUBLE, [1], [2.0])
+    indices = helper.make_tensor("i", TensorProto.INT64, [1], [0])
+    sparse = helper.make_sparse_tensor(values, indices, [3])
+    constant = model.graph.node.add(op_type="Constant", output=["c"])
+    constant.attribute.append(helper.make_attribute("sparse_value", sparse))
+    model.graph.node.add(op_type="Cast", input=["c"], output=["f"]).attribute.append(helper.make_attribute("to", 1))
+    assert single(tmp_path, model)
+    model.graph.node.add(op_type="Add", input=["c", "c"], output=["g"])
+    model.graph.node.add(op_type="Where", input=["m", "g", "g"], output=["h"])
+    model.graph.input.add(name="m").type.tensor_type.elem_type = TensorProto.BOOL
+    assert not single(tmp_path, model)
+    model = parser.parse_model(HEAD + X + "{ y = Exp (x) }")
+    model.graph.sparse_initializer.append(sparse)
+    model.graph.node.add(op_type="Where", input=["m", "d", "d"], output=["h"])
+    model.graph.input.add(name="m").type.tensor_type.elem_type = TensorProto.BOOL
+    assert not single(tmp_path, model)
+
+
+@pytest.mark.parametrize(
+    ("between", "asked"), [("a = Exp (x)", 0), ("d = Cast <to = 11> (x) a = Cast <to = 1> (d)", 1)]
+)
+def test_types_are_asked_for_where_they_say_something(
+    between: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(parser.parse_model(f"{HEAD} {X} {{ {between} y = Abs (a) }}"), tmp_path / "m.onnx")
+    calls: list[onnx.ModelProto] = []
+    monkeypatch.setattr(walk, "tensor_types", lambda model: calls.append(model) or [])
+    a, b = (open_runner(str(tmp_path / "m.onnx"), label) for label in "ab")
+    found = walk.Walk(a, b, [{"x": np.ones((2, 3), np.float32)}], {"x": "tensor(float)"}).run()
+    assert (len(calls), found.cuts) == (asked, found.candidates)
