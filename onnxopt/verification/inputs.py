@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxopt.record import record
 from onnxopt.verification.cases import Recipe
+from onnxopt.verification.draws import Draws
 from onnxopt.verification.plan import InputSpec, Plan
 from onnxopt.verification.rounding import is_float
 from onnxopt.verification.wide import MODES as WIDE
@@ -42,7 +43,7 @@ class InputMaker:
 
     def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded") -> Case:
         """A named case. `mode` other than bounded: what integers are, whatever the case is called."""
-        rng = np.random.default_rng([self.seed, _STREAMS.get(recipe.values, 0)])
+        rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
         case = Case(recipe.name, dims)
         for i in self.plan.inputs:
             if i.name in self.given:
@@ -67,11 +68,11 @@ class InputMaker:
 
     def override(self, case: Case, name: str = "other values for overridable initializers") -> Case:
         """The same case with other values for the initializers that a caller may override."""
-        rng = np.random.default_rng([self.seed, 99])
+        rng = Draws(self.seed, 99)
         feeds = dict(case.feeds)
         for initializer, value in self.plan.overridable.items():
             if value.dtype.kind == "f":
-                other = rng.uniform(0.9, 1.1, value.shape)
+                other = 0.9 + 0.2 * rng.uniform(value.shape)
                 feeds[initializer] = np.where(value == 0, other - 1, value * other).astype(value.dtype)
         return Case(name, case.dims, feeds)
 
@@ -82,11 +83,11 @@ _NO_BOUND: Final = 1 << 31
 _BYTES: Final = {"uint8": (0, 256), "int8": (-128, 128)}  # a picture, or what is quantized: hardly a size or an index
 
 
-def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: int, mode: str) -> Any:
+def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str) -> Any:
     if i.kind == "string":
         return covering([*i.use.words, "a", "b", "text"], shape, rng)
     if i.kind == "bool":
-        return rng.integers(0, 2, shape).astype(bool) if shape else np.array(variant % 2 == 0)
+        return rng.flags(shape) if shape else np.array(variant % 2 == 0)
     dtype = _dtype(i.kind)
     if i.use.mask and mode == "bounded":
         return _mask(shape, "right" if variant else "ones").astype(dtype)
@@ -94,11 +95,11 @@ def _tensor(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: i
         return _integers(i, shape, rng, variant, mode).astype(dtype)
     if i.kind in ("int4", "uint4"):
         return rng.integers(*((-8, 8) if i.kind == "int4" else (0, 16)), shape).astype(dtype)
-    data = rng.standard_normal(shape, np.float32) if variant == 0 else 2 * spread(shape, rng) - 1
+    data = rng.normal(shape) if variant == 0 else 2 * spread(shape, rng) - 1
     return np.asarray(data).astype(dtype)
 
 
-def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant: int, mode: str) -> Any:
+def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str) -> Any:
     if mode == "zeros":
         return np.zeros(shape)
     if mode == "ones":
@@ -113,13 +114,13 @@ def _integers(i: InputSpec, shape: list[int], rng: np.random.Generator, variant:
     if decisive and math.prod(shape) == 1:
         return np.full(shape, decisive[variant % len(decisive)])
     if decisive:  # a token that means padding, among others
-        return np.where(rng.random(shape) < _SHARE, rng.choice(decisive, shape), rng.integers(0, high, shape))
+        return np.where(rng.uniform(shape) < _SHARE, rng.choice(decisive, shape), rng.integers(0, high, shape))
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
     return rng.integers(*(_BYTES.get(i.kind, (0, high)) if mode == "bounded" and not i.bound else (0, high)), shape)
 
 
-def _filled(i: InputSpec, shape: list[int], rng: np.random.Generator, recipe: Recipe, mode: str) -> Any:
+def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
     """The tensor of a named case."""
     if recipe.wide:
         if i.is_mask or i.kind == "string" or not (i.asks or i.kind.startswith("float")):

@@ -10,16 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from onnxopt.verification.compare import compare
+from onnxopt.verification.draws import Draws
 from onnxopt.verification.metrics import measure
 from onnxopt.verification.narrow import narrow_feeds
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.rounding import difference, is_float, last_bit
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, reason
-from onnxopt.worker.builtin_hashes import use_builtin_hashes
 from onnxopt.worker.service import Refused, Tell, serve
 
 if TYPE_CHECKING:
@@ -115,7 +113,7 @@ class Judge(Original):
 
     def _shake(self, case: Case, values: list[Any]) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
-        rng = np.random.default_rng(self.options.seed)
+        rng = Draws(self.options.seed)
         if not any(is_float(v) for v in case.feeds.values()):
             return dict.fromkeys(self.outputs, 0.0)
         try:
@@ -207,5 +205,4 @@ class Judge(Original):
 
 
 def main() -> None:
-    use_builtin_hashes()
     serve(Judge)

@@ -20,6 +20,8 @@ from onnxopt.record import record
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
+    from onnxopt.verification.draws import Draws
+
 EPSILON: Final = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
     "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
@@ -164,14 +166,14 @@ def _unmasked(a: Any, b: Any, span: float) -> float:
     return rest if is_mask else span
 
 
-def last_bit(value: Any, rng: np.random.Generator, dtype: str = "") -> Any:
+def last_bit(value: Any, rng: Draws, dtype: str = "") -> Any:
     """Each number replaced by its neighbour, up or down; zero, which is often exact, infinity, a mask and what is no
     float as they are. `dtype`: of a narrower type, where the value is float32."""
     if isinstance(value, list):
         return [last_bit(v, rng, dtype) for v in value]
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
         return value
-    up = np.where(rng.integers(0, 2, value.shape, np.uint8), np.inf, -np.inf).astype(value.dtype)
+    up = np.where(rng.flags(value.shape), np.inf, -np.inf).astype(value.dtype)
     with np.errstate(all="ignore"):
         step = np.float32(EPSILON[dtype]) if dtype and value.dtype == np.float32 else None
         found = np.nextafter(value, up) if step is None else value + np.abs(value) * np.copysign(step, up)

@@ -11,6 +11,7 @@ import numpy as np
 from onnxopt.verification.uses import INDEX, SIZE
 
 if TYPE_CHECKING:
+    from onnxopt.verification.draws import Draws
     from onnxopt.verification.plan import InputSpec
 
 # How the case `wide` is tried: beyond all edges, then within what is indexed and small where sizes are made of it.
@@ -27,7 +28,7 @@ _HALF: Final = {"float16": 4.0}
 _BESIDE: Final = np.array([0.75, 1.25, 2.0])  # times an edge
 
 
-def wide(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str, dtype: Any) -> Any:
+def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, dtype: Any) -> Any:
     """Values of this shape for one input. `turn`: of a single number, once above all edges, then below."""
     if dtype.kind == "f":
         return _floats(i, shape, rng, turn, mode).astype(dtype)
@@ -35,30 +36,30 @@ def wide(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int
     return np.asarray(np.clip(_integers(i, shape, rng, turn, mode, limits), limits.min, limits.max)).astype(dtype)
 
 
-def covering(values: Sequence[Any], shape: Sequence[int], rng: np.random.Generator) -> Any:
+def covering(values: Sequence[Any], shape: Sequence[int], rng: Draws) -> Any:
     """Each of these values before one comes again, in an order that is random."""
     found = np.array(values, object if isinstance(values[0], str) else None)
     count = math.prod(shape)
-    order = np.tile(np.arange(len(found)), (-(-count // len(found)) or 1, 1))
-    return found[rng.permuted(order, axis=1).reshape(-1)[:count]].reshape(shape)
+    order = rng.orders(-(-count // len(found)) or 1, len(found))
+    return found[order.reshape(-1)[:count]].reshape(shape)
 
 
-def spread(shape: Sequence[int], rng: np.random.Generator) -> Any:
+def spread(shape: Sequence[int], rng: Draws) -> Any:
     """Uniform between 0 and 1, as evenly as there are numbers: few of them, too, are small and large ones."""
     count = math.prod(shape)
     if count > _FEW:
-        return rng.random(shape)
-    return ((rng.permutation(count) + rng.random(count)) / max(count, 1)).reshape(shape)
+        return rng.uniform(shape)
+    return ((rng.orders(1, count)[0] + rng.uniform([count])) / max(count, 1)).reshape(shape)
 
 
-def amplified(values: Any, rng: np.random.Generator, mode: str) -> Any:
+def amplified(values: Any, rng: Draws, mode: str) -> Any:
     """Half of these floats larger, so that what is cut off inside is reached."""
     factor = _HALF.get(values.dtype.name, _FACTORS[mode])
     return (values * np.where(spread(values.shape, rng) < 0.5, factor, 1.0)).astype(values.dtype)
 
 
-def _floats(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str) -> Any:
-    base = amplified(rng.standard_normal(shape).astype(i.kind), rng, mode)
+def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
+    base = amplified(rng.normal(shape).astype(i.kind), rng, mode)
     met = [e for e in i.use.edges if not math.isfinite(e) or abs(e) < _largest(i.kind)]
     if not met:
         return base
@@ -74,7 +75,7 @@ def _largest(kind: str) -> float:
     return 1e3 if kind == "float16" else 1e30
 
 
-def _integers(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str, limits: Any) -> Any:
+def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, limits: Any) -> Any:
     met = [round(e) for e in i.use.edges if abs(e) < _LARGEST]
     around = sorted({n for e in met for n in (e - 1, e, e + 1) if limits.min <= n <= limits.max})
     single = math.prod(shape) == 1
@@ -94,15 +95,13 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn
     return _among(around, np.where(spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
 
 
-def _among(around: Sequence[int], numbers: Any, rng: np.random.Generator) -> Any:
+def _among(around: Sequence[int], numbers: Any, rng: Draws) -> Any:
     """Half of them replaced by what is near an edge."""
     chosen = spread(numbers.shape, rng) < 0.5
     return np.where(chosen, covering(around, numbers.shape, rng), numbers) if around else numbers
 
 
-def _indices(
-    i: InputSpec, shape: Sequence[int], rng: np.random.Generator, turn: int, mode: str, around: Sequence[int]
-) -> Any:
+def _indices(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, around: Sequence[int]) -> Any:
     """Beyond both ends, where an edge says that the model takes care of them; within them in the mode `near`."""
     rows = i.bound or 2
     if mode == "near":

@@ -202,7 +202,7 @@ def test_near_ties_are_ranked_on_the_same_numbers(write: Write, compare: Compare
     rng = np.random.default_rng(0)
     half = rng.standard_normal((4, 32)).astype(np.float32)
     w = np.concatenate([half, half], 1)
-    signature = "(float[N, 4] x) => (float[N, 8] best, int64[N, 8] which)"
+    signature = "(float[16, 4] x) => (float[16, 8] best, int64[16, 8] which)"
     body = "<float j = {0.3}, int64[1] n = {8}> { m = MatMul (x, w) s = Mul (m, j) best, which = TopK (s, n) }"
     write("a.onnx", signature, body, {"w": w})
     body = "<int64[1] n = {8}> { s = MatMul (x, w) best, which = TopK (s, n) }"

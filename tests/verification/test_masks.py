@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import Verification, verify
+from onnxopt.verification.draws import Draws
 from onnxopt.verification.rounding import difference, last_bit
 
 
@@ -84,4 +85,4 @@ def test_the_noise_beside_infinities_is_known(tmp_path: Path) -> None:
 )
 def test_which_numbers_are_exact(numbers: list[float], kept: list[bool]) -> None:
     value = np.array(numbers, np.float32)
-    assert (last_bit(value, np.random.default_rng(0)) == value).tolist() == kept
+    assert (last_bit(value, Draws(0)) == value).tolist() == kept

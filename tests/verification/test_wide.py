@@ -43,7 +43,7 @@ WRONG = [
      "s = Sub (x, a) t = Div (s, b) y = Clip (t, c, d)", ("{2}", "{2.5}")),
     ("threshold that is met", "float[n] x", "bool[n] y", "float a = {40}", "y = Greater (x, a)",
      ("Greater ", "GreaterOrEqual ")),
-    ("bound behind a convolution", "float[1, 1, 8, 8] x", "float[1, 1, 7, 7] y",
+    ("bound behind a convolution", "float[1, 1, 16, 16] x", "float[1, 1, 15, 15] y",
      "float[1, 1, 2, 2] w = {0.4, -0.5, 0.3, 0.6}, float a = {0}, float b = {6}",
      "t = Conv (x, w) y = Clip (t, a, b)", ("{6}", "{7}")),
     ("no number", "float[n] x", "float[n] y", "float a = {3}", "b = IsNaN (x) y = Where (b, a, x)", ("{3}", "{4}")),

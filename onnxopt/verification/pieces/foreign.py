@@ -7,7 +7,6 @@ the same numbers in its place. A node that is the same in both, and reads the sa
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
+from onnxopt.verification.draws import Draws
 from onnxopt.verification.pieces.program import domain_of, reads_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.stream import Streamed
@@ -201,8 +201,8 @@ class Around:
             if np.dtype(dtype).kind not in "fiub":  # other words are as good
                 made[output] = np.resize(like, shape)
                 continue
-            rng = np.random.default_rng(zlib.crc32(output.encode()))
-            numbers = rng.standard_normal(shape) if np.dtype(dtype).kind == "f" else rng.integers(0, 2, shape)
+            rng = Draws(output)
+            numbers = rng.normal(shape) if np.dtype(dtype).kind == "f" else rng.flags(shape)
             made[output] = np.asarray(numbers).astype(dtype)
         feeds.update(made)
         return True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.draws import Draws
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.narrow import CODES, as_held
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
@@ -170,7 +171,7 @@ class Look:
         made = [o for o in outputs if o in program.maker]
         found = [{name: Difference() for name in outputs} for _ in cases]
         for k in range(_SEEDS):
-            rng = np.random.default_rng([self.options.seed, k])
+            rng = Draws(self.options.seed, k)
             open_ = [i for i, largest in enumerate(found) if not _is_enough(largest, made, enough)]
             if not open_:
                 break

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Collection, Sequence
 from typing import Final
 
-import numpy as np
-
+from onnxopt.verification.draws import Draws
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
@@ -33,7 +32,7 @@ def noise_of(
     fed = {r: original.types[r] for i in nodes for r in program.reads[i] if r in here}
     largest = {v: [Difference() for _ in original.values] for v in wanted}
     for k in range(_SEEDS):
-        rng = np.random.default_rng([seed, k])
+        rng = Draws(seed, k)
         try:
             if not k % 2:
                 opened = runner.open(nodes, fed, wanted, functools.partial(last_bit, rng=rng, dtype=dtype))

@@ -1,0 +1,55 @@
+"""Random numbers, the same on every machine.
+
+Bits are the standard library's (Mersenne Twister): importing numpy's generators takes a twentieth of a small model's
+time, and 2 MB. What is made of them is exact, so no processor rounds it otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final
+
+import numpy as np
+
+Shape = Sequence[int]
+_BITS: Final = 21  # of each of the three terms that fit into 64
+
+
+class Draws:
+    """A stream of numbers that depends on its seeds only."""
+
+    def __init__(self, *seeds: int | str) -> None:
+        self._random = Random(" ".join(map(str, seeds)))
+
+    def _words(self, count: int) -> Any:
+        return np.frombuffer(self._random.randbytes(8 * count), "<u8")
+
+    def uniform(self, shape: Shape) -> Any:
+        """float64, from 0 to just below 1."""
+        return ((self._words(math.prod(shape)) >> 11) * 2.0**-53).reshape(shape)
+
+    def normal(self, shape: Shape) -> Any:
+        """float32 of mean 0 and deviation 1, up to 3: a sum of three uniform numbers is distributed almost normally."""
+        words, mask = self._words(math.prod(shape)), (1 << _BITS) - 1
+        total = (words & mask) + (words >> _BITS & mask) + (words >> 2 * _BITS & mask)
+        return ((total - 1.5 * mask) * (2.0 / mask)).astype(np.float32).reshape(shape)
+
+    def integers(self, low: int, high: int, shape: Shape) -> Any:
+        """int64, from `low` to below `high`."""
+        return np.asarray(low + (self.uniform(shape) * (high - low)).astype(np.int64))
+
+    def flags(self, shape: Shape) -> Any:
+        """bool."""
+        count = math.prod(shape)
+        bits = np.unpackbits(np.frombuffer(self._random.randbytes(-(-count // 8)), np.uint8), count=count)
+        return bits.astype(bool).reshape(shape)
+
+    def choice(self, values: Any, shape: Shape) -> Any:
+        """Of these, any."""
+        return np.asarray(values)[self.integers(0, len(values), [math.prod(shape)])].reshape(shape)
+
+    def orders(self, rows: int, count: int) -> Any:
+        """In each row the numbers below `count` in another order."""
+        return self._words(rows * count).reshape(rows, count).argsort(axis=1)

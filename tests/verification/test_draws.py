@@ -1,0 +1,109 @@
+"""Random numbers of inputs: by their seed, in their range, and spread as they should be."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification.draws import Draws
+from onnxopt.verification.plan import make_plan
+from onnxopt.worker.process import child
+from tests.samples import ROOT
+
+MANY = 100_000
+EXPECTED = {
+    "normal": [-0.4285142123699188, 0.5418355464935303, -1.4330971240997314],
+    "uniform": [0.9713054320946026, 0.4039108979737267],
+    "integers": [22, 86, 48, 19],
+    "flags": [True, False, False, True, True, False],
+    "choice": ["a", "b", "a", "a", "a"],
+    "orders": [[0, 3, 2, 1], [3, 1, 2, 0]],
+}
+SHAPES = ([], [0], [1], [2, 3], [0, 4], [7])
+
+
+def test_they_are_the_same_everywhere() -> None:
+    found = Draws(7, "x")
+    assert found.normal([3]).tolist() == EXPECTED["normal"]
+    assert found.uniform([2]).tolist() == EXPECTED["uniform"]
+    assert found.integers(-5, 100, [4]).tolist() == EXPECTED["integers"]
+    assert found.flags([6]).tolist() == EXPECTED["flags"]
+    assert found.choice(["a", "b", "c"], [5]).tolist() == EXPECTED["choice"]
+    assert found.orders(2, 4).tolist() == EXPECTED["orders"]
+
+
+def test_each_seed_has_numbers_of_its_own() -> None:
+    streams = [Draws(0), Draws(1), Draws(0, 0), Draws(0, 1), Draws("y")]
+    assert len({s.normal([2]).tobytes() for s in streams}) == len(streams)
+    stream = Draws(0)
+    assert stream.normal([2]).tolist() != stream.normal([2]).tolist()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_and_types(shape: list[int]) -> None:
+    draws = Draws(0)
+    found = {
+        np.float32: draws.normal(shape),
+        np.float64: draws.uniform(shape),
+        np.int64: draws.integers(0, 9, shape),
+        np.bool_: draws.flags(shape),
+        object: draws.choice(np.array(["a", "bc"], object), shape),
+    }
+    for kind, values in found.items():
+        assert isinstance(values, np.ndarray)
+        assert (values.dtype, list(values.shape)) == (kind, shape)
+
+
+def test_normal() -> None:
+    found = Draws(3).normal([MANY])
+    assert abs(found.mean()) < 0.01
+    assert abs(found.std() - 1) < 0.01
+    assert np.abs(found).max() <= 3
+    assert abs((np.abs(found) < 1).mean() - 0.68) < 0.02
+    assert len(np.unique(found)) > 0.98 * MANY  # ties would be decided otherwise by another order of sums
+
+
+def test_uniform_and_integers() -> None:
+    found = Draws(3).uniform([MANY])
+    assert (0 <= found.min() < 1e-3, 1 - 1e-3 < found.max() < 1) == (True, True)
+    assert abs(found.mean() - 0.5) < 0.01
+    numbers = Draws(3).integers(-2, 3, [MANY])
+    assert np.abs(np.bincount(numbers + 2) / MANY - 0.2).max() < 0.01
+
+
+def test_flags_and_orders() -> None:
+    assert abs(Draws(3).flags([MANY]).mean() - 0.5) < 0.01
+    found = Draws(3).orders(50, 20)
+    assert (np.sort(found, axis=1) == np.arange(20)).all()
+    assert len({row.tobytes() for row in found}) == 50
+
+
+def test_a_judge_imports_neither_generators_of_numpy_nor_inference_nor_openssl(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { a = Exp (x) y = Sin (a) }'
+    model = parser.parse_model(text)
+    onnx.save(model, tmp_path / "m.onnx")
+    code = f"""
+import pickle, sys
+from onnxopt.verification.judge import Judge
+from onnxopt.verification.cases import OWN
+from onnxopt.verification.datasets import Data
+from onnxopt.verification.protocol import Request
+from onnxopt.verification.records import VerifyOptions
+path, judge = {str(tmp_path / "m.onnx")!r}, Judge()
+judge.open(path, VerifyOptions(), ("a", "b"))
+judge.plan(pickle.loads({pickle.dumps(make_plan(model))!r}))
+judge.original(Request(OWN[0], Data({{}})))
+judge.result(path, VerifyOptions())
+assert judge.compare(OWN[0].name, {{}}).outputs[0].ok
+pieces, places = judge.pieces([OWN[0].name], [])
+assert (pieces.cuts, places) == (2, [])
+print(*sys.modules)"""
+    done = subprocess.run(child(code), capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert {"numpy.random", "_hashlib", "onnx.onnx_cpp2py_export"}.isdisjoint(done.stdout.split())
