@@ -132,7 +132,7 @@ class Session:
             self._post_plan()
         if self._answers is not None:
             self.limit()
-        if not self.stepwise:
+        if self.alive and not self.stepwise:  # one that died is replaced first
             self._post_result()
 
     def _open(self) -> None:

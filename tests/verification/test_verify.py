@@ -360,6 +360,25 @@ def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
             assert "cannot load the original" in verifier.finish().message
 
 
+@pytest.mark.parametrize("when", ["original", "result", "compare", "pieces", "release"])
+def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> None:
+    """The worker of `a` and `b` dies once; another stands in its place."""
+    for name, text in {"a": RELU, "b": model("{ y = Abs (x) }")}.items():
+        (tmp_path / name).write_bytes(parser.parse_model(text).SerializeToString())
+    start = WORKER + (
+        f"from pathlib import Path\ndied, method = Path({str(tmp_path / 'died')!r}), judge.Judge.{when}\n"
+        f"def die(*a):\n    if died.exists(): return method(*a)\n    died.touch(); {CRASH}\n"
+        f"judge.Judge.{when} = die\njudge.main()"
+    )
+    with Verifier(tmp_path / "a", start=start) as verifier:
+        verifier.submit(tmp_path / "b")
+        assert not verifier.finish().agrees
+        assert (tmp_path / "died").exists()
+        for name, status in (("b", "different"), ("a", "equal")):
+            verifier.submit(tmp_path / name)
+            assert verifier.finish().status == status
+
+
 FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[N, 4] x) => (float[N, 4] y)
     { p = Neg (x) q = f.twice (p) y = Sin (q) }
     <domain: "f", opset_import: ["" : 17]> twice (u) => (w) { w = %s (u, u) }"""
