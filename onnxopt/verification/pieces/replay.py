@@ -66,6 +66,10 @@ class Replay:
             self._against.update(self._rounded(wanted, fed) if narrow else {v: self.mine(v) for v in wanted})
         return found
 
+    def forget(self, pending: Collection[str]) -> None:
+        """Only what is pending is held against A's again."""
+        self._against = {v: self._against[v] for v in pending if v in self._against}
+
     def _rounded(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """What A makes of the very numbers that B is fed: what decides upon them decides alike."""
         of, original = self.pairs.of, self.original

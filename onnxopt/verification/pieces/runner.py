@@ -91,15 +91,22 @@ class Runner:
                 )
         except Exception as e:  # whatever a runtime raises
             raise Failed(reason(e)) from e
-        return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed))
+        return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed), len(nodes))
 
 
 class Opened:
-    """A part that may be run. `types` of what it gives, as onnxruntime writes them."""
+    """A part that may be run, of so many `nodes`. `types` of what it gives, as onnxruntime writes them."""
 
     def __init__(
-        self, runner: Runner, engine: Any, inputs: dict[str, str], names: dict[str, str], declared: dict[str, str]
+        self,
+        runner: Runner,
+        engine: Any,
+        inputs: dict[str, str],
+        names: dict[str, str],
+        declared: dict[str, str],
+        nodes: int,
     ) -> None:
+        self.nodes = nodes
         self._runner = runner
         self._engine = engine
         self._inputs = inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,17 +11,22 @@ from onnxopt.verification.pieces.program import Program, narrowed, type_of
 from onnxopt.verification.pieces.runner import Opened, Runner, Values
 
 NODES: Final = 600  # in a segment: runtimes take more than linear time for models with more inputs and outputs
+_FEW: Final = 50  # whatever they make: each segment takes its time
+VALUES: Final = 16 << 20  # bytes that a segment makes, if more nodes than a few do
 
 
-def segments(program: Program, weights: int) -> Iterator[list[int]]:
-    """The nodes in runs of a bounded number, and of at most so many bytes of weights where one node allows it."""
+def segments(program: Program, weights: int, most: Callable[[], int] = lambda: NODES) -> Iterator[list[int]]:
+    """The nodes in runs of a bounded number, and of at most so many bytes of weights where one node allows it. `most`:
+    how many nodes the next may have, asked as it begins."""
     run: list[int] = []
     size = 0
     for i in range(len(program.nodes)):
         own = program.weight([i])
-        if run and (len(run) >= NODES or size + own > weights):
+        if not run:
+            nodes = most()
+        elif len(run) >= nodes or size + own > weights:
             yield run
-            run, size = [], 0
+            run, size, nodes = [], 0, most()
         run.append(i)
         size += own
     if run:
@@ -36,6 +41,8 @@ class Stream:
         self.values: list[Values] = [dict(case) for case in cases]
         self.types = dict(types)
         self.size = sum(size_of(v) for values in self.values for v in values.values())  # bytes
+        # Of what is large already more is made of fewer nodes.
+        self.most = NODES if self.size < VALUES >> 8 else _FEW  # nodes that the next segment should have
 
     def open(self, nodes: Sequence[int], wanted: Sequence[str]) -> Opened:
         """What makes the `wanted` values of these nodes, from those that are known."""
@@ -48,11 +55,14 @@ class Stream:
 
     def run(self, opened: Opened) -> None:
         """Learn its values. Raises Failed."""
+        before = self.size
         for values in self.values:
             found = opened.run(values)
             values.update(found)
             self.size += sum(map(size_of, found.values()))
         self.types.update(opened.types)
+        if opened.nodes:
+            self.most = min(max(VALUES * opened.nodes // max(self.size - before, 1), _FEW), NODES)
 
     def keep(self, names: Collection[str]) -> None:
         """Let go of all others."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +28,7 @@ from onnxopt.verification.pieces.paths import Path, is_single, paths
 from onnxopt.verification.pieces.program import bodies, tensor_types
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
-from onnxopt.verification.pieces.stream import Stream, segments
+from onnxopt.verification.pieces.stream import VALUES, Stream, segments
 from onnxopt.verification.pieces.views import View
 from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
 
@@ -85,11 +86,12 @@ class Walk:
         self._agreed: dict[str, tuple[bool, View | None]] = {}  # and whether it did, and how B held it
         self._new: set[str] = set()  # cuts from which nothing was run yet
         self.pending: list[str] = []
+        self._kept: set[str] = set()  # values of A that say more of a fault
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
         """Raises Failed where A fails."""
-        for nodes in segments(self.a, self.memory // 4):
+        for nodes in segments(self.a, self.memory // 4, lambda: self.original.most):
             made = [o for i in nodes for o in self.a.nodes[i].output if o]
             self.original.run(self.original.open(nodes, self._observed(made, nodes[-1])))
             last = nodes[-1] + 1 == len(self.a.nodes)
@@ -106,13 +108,31 @@ class Walk:
         return [o for o in made if o in of_b or last.get(o, -1) > end or o in untyped]
 
     def _forget(self, last: int) -> None:
-        """Let go of values that neither is going to read, should they take more than their share of memory."""
-        if self.original.size < self.memory // 2:
+        """Let go of values that neither is going to read, should they take more than one segment's."""
+        if self.original.size < VALUES:
             return
-        needed = {r for reads in self.a.reads[last + 1 :] for r in reads} | set(self.a.outputs)
-        later = self.b.entries(self.b.cone((v for v in self.b.maker if v not in self.cuts), self.fed), self.fed)
-        needed.update(self.pairs.of.get(v, v) for v in (*self.pending, *later))
+        of, cuts, known = self.pairs.of, self._cuts_of_a(), self.original.values[0]
+        ahead = {name for name in known if self._last.get(name, -1) > last}
+        # What is no cut, or is made of such, is measured from cuts again.
+        waiting = {of[v] for v in self.pending} | (ahead - cuts)
+        needed = self._kept | ahead | waiting | set(self.a.entries(self.a.cone(waiting, cuts), cuts))
+        needed.update(n for n in known if any(map(self._is_open, self._readers.get(n, ()))))
         self.original.keep(needed)
+        self.replay.forget(self.pending)
+
+    @cached_property
+    def _readers(self) -> dict[str, list[int]]:
+        """The nodes of B that read what A calls so."""
+        found: dict[str, list[int]] = {}
+        for i, reads in enumerate(self.b.reads):
+            for r in reads:
+                found.setdefault(self.pairs.of.get(r, r), []).append(i)
+        return found
+
+    def _is_open(self, i: int) -> bool:
+        """May this node of B be run again, since pieces do not start from all that it makes, or looked into?"""
+        node = self.b.nodes[i]
+        return bool(bodies(node)) or not self.fed.issuperset(filter(None, node.output))
 
     # -- cuts --------------------------------------------------------------------------------------------
 
@@ -363,6 +383,7 @@ class Walk:
             value, found, differences.index(found), entries, self.a.cone([original], self._cuts_of_a()), nodes
         )
         self.outcome.faults.append(fault)
+        self._kept.update((original, *self.a.entries(fault.a, self._cuts_of_a())))
         self.cuts.add(value)
         self._feed(value)
         self.pending.remove(value)

@@ -1,0 +1,144 @@
+"""What is large is run in segments of fewer nodes, and forgotten as soon as nobody is going to read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxopt.verification.inputs import Case
+from onnxopt.verification.pieces import stream, walk
+from onnxopt.verification.pieces.look import Look, open_runner
+from onnxopt.verification.pieces.stream import Stream, segments
+from onnxopt.verification.plan import make_plan
+from onnxopt.verification.records import VerifyOptions
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x, bool c) => (float[M, 8] y)'
+WIDE = 1 << 15
+
+
+def saved(path: Path, body: str, weights: dict[str, np.ndarray] | None = None) -> str:
+    model = parser.parse_model(f"{HEAD} {body}")
+    model.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in (weights or {}).items())
+    onnx.save(model, path)
+    return str(path)
+
+
+def feeds(rows: int = 3) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {"x": rng.standard_normal((rows, 8)).astype(np.float32), "c": np.array(True)}
+
+
+def look(tmp_path: Path, a: str, b: str) -> Look:
+    paths = (saved(tmp_path / "a", a), saved(tmp_path / "b", b))
+    return Look(paths, VerifyOptions(), ("A", "B"), make_plan(onnx.load(paths[0])), "CPUExecutionProvider", None, print)
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is a segment, and nothing is kept that nobody needs."""
+    monkeypatch.setattr(stream, "_FEW", 1)
+    for room in (stream, walk):
+        monkeypatch.setattr(room, "VALUES", 1)
+
+
+def chain(nodes: int) -> str:
+    return " ".join(f"v{i + 1} = Neg (v{i})" for i in range(nodes)).replace("(v0)", "(x)")
+
+
+def sizes(path: str, rows: int) -> list[int]:
+    """Of its segments, in nodes."""
+    runner = open_runner(path, "A")
+    values = Stream(runner, [feeds(rows)], {"x": "tensor(float)", "c": "tensor(bool)"})
+    found = []
+    for nodes in segments(runner.program, 1 << 20, lambda: values.most):
+        found.append(len(nodes))
+        made = [o for i in nodes for o in runner.program.nodes[i].output]
+        values.run(values.open(nodes, made))
+        values.keep(made[-1:])
+    return found
+
+
+def test_segments_have_as_many_nodes_as_there_is_room_for_what_they_make(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a", f"{{ {chain(400)} y = Neg (v400) }}")
+    assert sizes(path, 1) == [401]
+    assert sizes(path, WIDE) == [50] * 8 + [1]  # a MB each
+
+
+def test_what_is_small_at_first_and_large_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "NODES", 100)
+    text = f"{{ {chain(400)} y = Neg (v400) }}".replace("v100 = Neg (v99)", "v100 = Expand (v99, s)")
+    path = saved(tmp_path / "a", text, {"s": np.array([WIDE, 8], np.int64)})
+    assert sizes(path, 1) == [100, 100, 50, 50, 50, 50, 1]
+
+
+@pytest.mark.usefixtures("tight")
+def test_little_is_kept(tmp_path: Path) -> None:
+    body = f"{{ {chain(20)} y = Exp (v20) }}"
+    found = look(tmp_path, body, body)
+    known = walk.Walk(found.a, found.b, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})
+    most = [0]
+    keep = known.original.keep
+
+    def keeping(names: set[str]) -> None:
+        keep(names)
+        most.append(len(known.original.values[0]))
+
+    known.original.keep = keeping  # type: ignore[method-assign]
+    assert known.run().cuts == 21
+    assert 0 < max(most) <= 2
+
+
+@pytest.mark.usefixtures("tight")
+def test_of_what_is_rounded_to_the_narrower_type_only_what_waits_is_kept(tmp_path: Path) -> None:
+    body = f"{{ {chain(3)} y = Exp (v3) }}"
+    found = look(tmp_path, body, body)
+    known = walk.Walk(found.a, found.b, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})
+    known.replay._against, known.pending = {"v1": [1], "v2": [2]}, ["v2", "v3"]
+    known._forget(0)
+    assert known.replay._against == {"v2": [2]}
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize("most", [walk._OPEN, 0])
+def test_a_fault_is_measured_all_the_same(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the end, or as soon as it is found, and what it is made of is read no more."""
+    monkeypatch.setattr(walk, "_OPEN", most)
+    a = """<float k = {3.0}, float two = {2.0}> { a = Exp (x) z = Neg (a) b = Mul (a, k) d = Mul (b, two) e = Tanh (d)
+        f = Neg (e) g = Abs (f) u = Sqrt (g) y = Add (u, z) }"""
+    b = a.replace("3.0", "3.001").replace("Mul (b, two)", "Mul (two, b)")
+    places = look(tmp_path, a, b).pieces([Case("random", {}, feeds())])[1]
+    assert [(p.value, p.record.shape) for p in places] == [("b", [3, 8])]
+    assert places[0].noise is not None
+    assert 0 < places[0].noise < 1e-6 < places[0].record.max_rel
+
+
+@pytest.mark.usefixtures("tight")
+def test_what_waits_for_what_follows_keeps_what_it_is_made_of(tmp_path: Path) -> None:
+    """`q` is off by what rounding does, for which its piece of A is run again in the end: from `a`, which B has no use
+    for. What reads it, `d`, is wrong and read by nobody in B, and held against A's then."""
+    a = """<float k = {10000.0}, float two = {2.0}> { a = Exp (x) n = Neg (x) t = Exp (n) z = Neg (a) s = Neg (t)
+        p = Mul (a, k) q = Sin (p) d = Mul (q, two) w = Neg (d) f = Neg (z)
+        g = Sub (f, s) h = Add (g, q) y = Tanh (h) }"""
+    b = a.replace("p = Mul (a, k)", "m = Reciprocal (t) o = Mul (m, k)").replace("(p)", "(o)")
+    b = b.replace("w = Neg (d)", "").replace("two = {2.0}", "two = {3.0}")
+    pieces, places = look(tmp_path, a, b).pieces([Case("random", {}, feeds())])
+    assert (places, pieces.complete, pieces.noisy) == ([], True, 1)
+    assert pieces.shared - pieces.cuts == 1
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize(("branch", "at"), [("n = Identity (b)", []), ("n = Abs (b)", ["n"])])
+def test_branches_are_looked_into_afterwards(branch: str, at: list[str], tmp_path: Path) -> None:
+    """That of B reads what A's makes itself, and nobody else reads any more."""
+    text = """{ a = Exp (x) b = Neg (a) d = Tanh (b)
+        i = If (c) <then_branch = t () => (float[N, 8] m) { m = Neg (d) },
+                    else_branch = e () => (float[N, 8] n) { %s }>
+        j = Neg (i) k = Abs (j) l = Exp (k) y = Sqrt (l) }"""
+    case = Case("random", {}, feeds())
+    pieces, places = look(tmp_path, text % "n = Neg (a)", text % branch).pieces([case], ["c"])
+    assert pieces.branches == ["c"]
+    assert [p.value for p in places] == at
