@@ -62,7 +62,7 @@ def _ir_version(opset: int) -> int:
 def _converted(proto: ModelProto, target: int, path: Path, limits: Limits | None) -> ModelProto:
     from onnxopt.worker.limits import Limits
     from onnxopt.worker.room import Declined, Room
-    from onnxopt.worker.service import Refused
+    from onnxopt.worker.serving import Refused
 
     try:
         with Room(limits or Limits()) as room:

@@ -20,7 +20,8 @@ from onnxopt.verification.records import DIFFERENT, EQUAL, UNVERIFIED, CaseRecor
 from onnxopt.verification.run import OnnxRuntime, Reference, is_starved, reason
 from onnxopt.verification.verdict import conclude, word
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Died, Refused, Service, Tell, serve
+from onnxopt.worker.service import Died, Service
+from onnxopt.worker.serving import Refused, Tell, serve
 
 _START: Final = "from onnxopt.verification.composition import main; main()"
 _STEPS: Final = "running the parts"

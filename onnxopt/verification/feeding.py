@@ -12,7 +12,7 @@ from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.verification.wide import MODES as WIDE
-from onnxopt.worker.service import Refused
+from onnxopt.worker.serving import Refused
 
 _SECONDS: Final = 10.0
 _MOST: Final = 1 << 30

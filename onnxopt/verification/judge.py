@@ -18,7 +18,7 @@ from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.rounding import difference, is_float, last_bit
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, reason
-from onnxopt.worker.service import Refused, Tell, serve
+from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs import Case

@@ -19,7 +19,8 @@ from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.run import find_provider, reason
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Died, Refused, Service, Tell, serve
+from onnxopt.worker.service import Died, Service
+from onnxopt.worker.serving import Refused, Tell, serve
 
 LEVELS: Final = {
     "none": "ORT_DISABLE_ALL",

@@ -27,7 +27,7 @@ from onnxopt.verification.rounding import is_float
 from onnxopt.verification.run import OnnxRuntime, TooLarge, find_provider, is_starved, open_original, reason
 from onnxopt.wire import count_nodes, stands_alone
 from onnxopt.worker.limits import spare, unused
-from onnxopt.worker.service import Refused, Tell
+from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.foreign import Foreign, Operators

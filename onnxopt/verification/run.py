@@ -12,7 +12,7 @@ import numpy as np
 from onnxopt.errors import UsageError
 from onnxopt.ort import onnxruntime
 from onnxopt.wire import GRAPH, key, varint
-from onnxopt.worker.service import Refused
+from onnxopt.worker.serving import Refused
 
 CPU: Final = "CPUExecutionProvider"
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import DIFFERENT, UNVERIFIED, JudgedCase, VerifyOptions
-from onnxopt.worker.service import Died, Refused, Service, Spare
+from onnxopt.worker.service import Died, Service, Spare
+from onnxopt.worker.serving import Refused
 
 if TYPE_CHECKING:
     from onnxopt.verification.cases import Recipe

@@ -19,7 +19,8 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.session import START, Read, Session
 from onnxopt.worker.limits import Limits
-from onnxopt.worker.service import Died, Refused, Spare
+from onnxopt.worker.service import Died, Spare
+from onnxopt.worker.serving import Refused
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto

@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnxopt.ort import onnxruntime
 from onnxopt.protos import Array, array_to_tensor, numpy_dtype
 from onnxopt.worker.objections import first_line, objection
-from onnxopt.worker.service import Refused, Tell, serve
+from onnxopt.worker.serving import Refused, Tell, serve
 
 
 class Native:

@@ -1,35 +1,20 @@
-"""An object in a worker process, called from the parent; what it was doing when it died is known.
-
-The worker says what it begins (a state) before each step that may crash or hang; each state has the whole timeout.
-"""
+"""An object in a worker process (`serving.py`), called from the parent; what it was doing when it died is known."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
-from onnxopt.ort import onnxruntime
-from onnxopt.worker.frames import receive, send
-from onnxopt.worker.limits import peak_memory
 from onnxopt.worker.process import Gone, Worker
+from onnxopt.worker.serving import RENEW, STARTING
 
 LARGE: Final = 1 << 30  # bytes: a process that has had so much is not kept, a large model leaves a heap with holes
 _GRACE: Final = 2.0  # seconds for what nobody waits for any more
-_RENEW: Final = "renew"
-_STARTING: Final = "at its start"
 _TO_START: Final = 60.0  # seconds at least, on a machine that does other things; what is asked then has its own
-Tell = Callable[[str], None]
-
-
-class Refused(Exception):
-    """The original cannot be run here; says why."""
 
 
 class Died(Exception):
@@ -47,7 +32,7 @@ class Died(Exception):
 
 
 class Service:
-    """The parent's side. `start` is the worker's program, which calls `serve`. It starts at once, and after a death;
+    """`start` is the worker's program, which calls `serve`. It starts at once, and after a death;
     it takes at most `memory` bytes (0: whatever there is).
 
     Each state has `timeout` seconds, and the start of a process a minute at least; or all have until `deadline` on the
@@ -61,7 +46,7 @@ class Service:
         self.deadline: float | None = None
         self._posted: deque[str] = deque()
         self._worker: Worker | None = Worker(start, memory)
-        self._state = _STARTING
+        self._state = STARTING
         self._has_started = False
         self._is_new = True  # nothing was asked of it
 
@@ -119,8 +104,8 @@ class Service:
             self.drain()
             if self._worker is not None:
                 with contextlib.suppress(Died):
-                    if self.call(_RENEW) <= LARGE:
-                        self.deadline, self._state = None, _STARTING
+                    if self.call(RENEW) <= LARGE:
+                        self.deadline, self._state = None, STARTING
                         return True
         self.close()
         return False
@@ -164,34 +149,3 @@ class Spare:
         if self._kept is not None:
             self._kept.close()
             self._kept = None
-
-
-def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
-    """The worker's side: answer calls of the methods of one object until the parent is gone. `early`: load
-    onnxruntime at once."""
-    source = sys.stdin.buffer
-    with os.fdopen(os.dup(1), "wb") as target:
-        os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
-        if early:
-            with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
-                onnxruntime()
-
-        def tell(state: str) -> None:
-            send(target, ("state", state))
-
-        tell(_STARTING)  # which ends here
-        served = make(tell)
-        while True:
-            try:
-                method, args = receive(source)
-            except EOFError:
-                return
-            try:
-                if method == _RENEW:
-                    served = make(tell)
-                    answer: tuple[str, Any] = ("done", peak_memory())
-                else:
-                    answer = ("done", getattr(served, method)(*args))
-            except Exception as e:
-                answer = ("raised", e)
-            send(target, answer)

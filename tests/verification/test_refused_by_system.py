@@ -15,7 +15,7 @@ from onnxopt.verification.datasets import Data
 from onnxopt.verification.plan import make_plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.run import OnnxRuntime
-from onnxopt.worker.service import Refused
+from onnxopt.worker.serving import Refused
 
 NO_THREAD = (
     "env.cc:327 onnxruntime::PosixThread() pthread_create failed, error code: 12 error msg: Cannot allocate memory"

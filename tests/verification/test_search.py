@@ -16,7 +16,7 @@ from onnxopt.verification.cases import OWN, sizes
 from onnxopt.verification.datasets import Data
 from onnxopt.verification.feeding import Search, feed
 from onnxopt.verification.plan import make_plan
-from onnxopt.worker.service import Refused
+from onnxopt.worker.serving import Refused
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from onnxopt.worker.service import Tell, serve
+from onnxopt.worker.serving import Tell, serve
 
 
 class Toy:

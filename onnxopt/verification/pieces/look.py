@@ -23,7 +23,7 @@ from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, Veri
 from onnxopt.verification.rounding import Difference, difference, last_bit, worst
 from onnxopt.verification.run import CPU, Reference
 from onnxopt.verification.skeleton import Skeleton
-from onnxopt.worker.service import Tell
+from onnxopt.worker.serving import Tell
 
 if TYPE_CHECKING:
     from onnx import NodeProto

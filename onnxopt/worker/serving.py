@@ -1,0 +1,54 @@
+"""The worker's side of a service: it knows nothing of processes, and imports little.
+
+The worker says what it begins (a state) before each step that may crash or hang; each state has the whole timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from onnxopt.ort import onnxruntime
+from onnxopt.worker.frames import receive, send
+from onnxopt.worker.limits import peak_memory
+
+RENEW: Final = "renew"
+STARTING: Final = "at its start"
+Tell = Callable[[str], None]
+
+
+class Refused(Exception):
+    """The original cannot be run here; says why."""
+
+
+def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
+    """Answer calls of the methods of one object until the parent is gone. `early`: load onnxruntime at once."""
+    source = sys.stdin.buffer
+    with os.fdopen(os.dup(1), "wb") as target:
+        os.dup2(2, 1)  # whatever a runtime prints must not enter the messages
+        if early:
+            with contextlib.suppress(ImportError):  # said when it is used; now the parent still reads the models
+                onnxruntime()
+
+        def tell(state: str) -> None:
+            send(target, ("state", state))
+
+        tell(STARTING)  # which ends here
+        served = make(tell)
+        while True:
+            try:
+                method, args = receive(source)
+            except EOFError:
+                return
+            try:
+                if method == RENEW:
+                    served = make(tell)
+                    answer: tuple[str, Any] = ("done", peak_memory())
+                else:
+                    answer = ("done", getattr(served, method)(*args))
+            except Exception as e:
+                answer = ("raised", e)
+            send(target, answer)
