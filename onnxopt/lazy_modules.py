@@ -1,8 +1,8 @@
 """Modules of others that a run imports and does not ask for: they run when somebody does.
 
-Of a small model's time some 10 % was these. What is postponed is a module like any other to whoever uses it: the
-first name that is asked of it runs it. The command and its workers begin like this; who uses onnxopt as a library has
-the modules that they imported.
+A sixth of a small model's time was these. What is postponed is a module like any other to whoever uses it: the first
+name that is asked of it runs it, but for functions that others take and do not call. The command and its workers begin
+like this; who uses onnxopt as a library has the modules that they imported.
 """
 
 from __future__ import annotations
@@ -34,13 +34,24 @@ _POSTPONED: Final = frozenset(
         "numpy.lib.npyio",
         "numpy.lib.scimath",
         "numpy.lib.stride_tricks",
+        "numpy.linalg",  # with it numpy._typing, and half of LAPACK
         "pickle",  # arrays that are pickled
+        "platform",  # of what system a UUID is
+        "shutil",  # for tempfile
         "textwrap",  # descriptions of numpy
         "tokenize",  # as linecache
+        "urllib.parse",  # addresses of files, for pathlib
+        "uuid",  # as a type of options
     }
 )
 _LOOK: Final = 0.005  # seconds: who waits looks that often whether it is waited for
 _IMPORTLIB: Final = "<frozen importlib"
+# What others take from them as they are imported, to call it later, if at all.
+_TAKEN: Final[dict[str, tuple[str, ...]]] = {
+    "numpy.linalg": ("eigvals", "inv", "lstsq", "matrix_power"),
+    "urllib.parse": ("quote_from_bytes",),
+    "uuid": ("UUID",),
+}
 
 
 class Later(ModuleType):
@@ -49,6 +60,8 @@ class Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         with turns.one():
             found = vars(self).get(name)  # another thread may have asked for it meanwhile
+            if name == "__path__" and found is None:  # `from` asks for it, of what is no package, too
+                raise AttributeError(name)
             if found is None and not name.startswith("__"):
                 found = self.part(name)
             if found is None:
@@ -59,7 +72,7 @@ class Later(ModuleType):
 
     def part(self, name: str) -> Any:
         """What can be had without running the module; None if it has to be run."""
-        return None
+        return _Waiting(self, name) if name in _TAKEN.get(self.__name__, ()) else None
 
     def complete(self) -> None:
         """Run it, unless it runs or ran already: it is a module like any other then."""
@@ -72,6 +85,25 @@ class Later(ModuleType):
             vars(self)["_run"] = run  # whoever asks next is told the same
             raise
         self.__class__ = ModuleType  # type: ignore[assignment]
+
+
+class _Waiting:
+    """A function or class of a module that runs when this is called, or asked what its instances are."""
+
+    def __init__(self, module: Later, name: str) -> None:
+        self._module = module
+        self.__name__ = self.__qualname__ = name
+
+    def _found(self) -> Any:
+        with turns.one():
+            Later.complete(self._module)  # one that ran is no Later any more
+        return vars(self._module)[self.__name__]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._found()(*args, **kwargs)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, self._found())
 
 
 class _Turns:
@@ -148,7 +180,9 @@ def postpone_modules() -> None:
 
 
 def complete_modules() -> None:
-    """Run what was postponed: for who lists what a module has, or shows the docstrings that another gets from it."""
+    """Run what was postponed, and postpone no more: for who lists what a module has, or shows the docstrings that
+    another gets from it."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in _POSTPONED:
         module = sys.modules.get(name)
         if isinstance(module, Later):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ def put_in_place(model: Path, data: Sequence[Path], target: Path, intend: Callab
         old = sorted({*old} - _read_by(model)) if old else []  # the new one may refer to what the old one had
         intend(target.name, [*names, *old])
         for file in [*data, model] if target.exists() else []:
-            shutil.copymode(target, file)
+            file.chmod(stat.S_IMODE(target.stat().st_mode))
         try:
             for file in data:
                 os.replace(file, target.parent / file.name)
