@@ -8,7 +8,7 @@ like this; who uses onnxopt as a library has the modules that they imported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock, get_ident
@@ -36,22 +36,24 @@ _POSTPONED: Final = frozenset(
         "numpy.lib.stride_tricks",
         "numpy.linalg",  # with it numpy._typing, and half of LAPACK
         "pickle",  # arrays that are pickled
-        "platform",  # of what system a UUID is
         "shutil",  # for tempfile
         "textwrap",  # descriptions of numpy
         "tokenize",  # as linecache
         "urllib.parse",  # addresses of files, for pathlib
-        "uuid",  # as a type of options
     }
 )
 _LOOK: Final = 0.005  # seconds: who waits looks that often whether it is waited for
 _IMPORTLIB: Final = "<frozen importlib"
-# What others take from them as they are imported, to call it later, if at all.
-_TAKEN: Final[dict[str, tuple[str, ...]]] = {
-    "numpy.linalg": ("eigvals", "inv", "lstsq", "matrix_power"),
-    "urllib.parse": ("quote_from_bytes",),
-    "uuid": ("UUID",),
-}
+# Functions that some modules take from others as they are imported, to call them later, if at all.
+_TAKEN: Final = frozenset(
+    {
+        ("numpy.lib._polynomial_impl", "numpy.linalg", "eigvals"),
+        ("numpy.lib._polynomial_impl", "numpy.linalg", "inv"),
+        ("numpy.lib._polynomial_impl", "numpy.linalg", "lstsq"),
+        ("numpy.matrixlib.defmatrix", "numpy.linalg", "matrix_power"),
+        ("pathlib", "urllib.parse", "quote_from_bytes"),
+    }
+)
 
 
 class Later(ModuleType):
@@ -62,6 +64,8 @@ class Later(ModuleType):
             found = vars(self).get(name)  # another thread may have asked for it meanwhile
             if name == "__path__" and found is None:  # `from` asks for it, of what is no package, too
                 raise AttributeError(name)
+            if found is None and (_asker(sys._getframe(1)), self.__name__, name) in _TAKEN:
+                return _waiting(self, name)
             if found is None and not name.startswith("__"):
                 found = self.part(name)
             if found is None:
@@ -72,7 +76,7 @@ class Later(ModuleType):
 
     def part(self, name: str) -> Any:
         """What can be had without running the module; None if it has to be run."""
-        return _Waiting(self, name) if name in _TAKEN.get(self.__name__, ()) else None
+        return None
 
     def complete(self) -> None:
         """Run it, unless it runs or ran already: it is a module like any other then."""
@@ -87,23 +91,21 @@ class Later(ModuleType):
         self.__class__ = ModuleType  # type: ignore[assignment]
 
 
-class _Waiting:
-    """A function or class of a module that runs when this is called, or asked what its instances are."""
+def _asker(frame: FrameType | None) -> Any:
+    """The name of the module whose frame this is, or that imports there."""
+    while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") if frame is not None else None
 
-    def __init__(self, module: Later, name: str) -> None:
-        self._module = module
-        self.__name__ = self.__qualname__ = name
 
-    def _found(self) -> Any:
-        with turns.one():
-            Later.complete(self._module)  # one that ran is no Later any more
-        return vars(self._module)[self.__name__]
+def _waiting(module: Later, name: str) -> Callable[..., Any]:
+    """A function of the module, which runs that when it is called."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._found()(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(module, name)(*args, **kwargs)
 
-    def __instancecheck__(self, instance: Any) -> bool:
-        return isinstance(instance, self._found())
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
 class _Turns:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxopt.verification import draws
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.plan import make_plan
 from onnxopt.worker.process import child
@@ -75,6 +76,16 @@ def test_uniform_and_integers() -> None:
     assert abs(found.mean() - 0.5) < 0.01
     numbers = Draws(3).integers(-2, 3, [MANY])
     assert np.abs(np.bincount(numbers + 2) / MANY - 0.2).max() < 0.01
+
+
+def test_many_numbers_are_made_in_parts() -> None:
+    """Which are those that are made at once."""
+    count = 3 * draws._AT_ONCE // 2
+    for kind in ("normal", "uniform"):
+        found = getattr(Draws(5), kind)([count])
+        assert len(np.unique(found)) > 0.9 * count
+        parts = Draws(5)
+        assert (found == np.concatenate([getattr(parts, kind)([count // 3]) for _ in range(3)])).all()
 
 
 def test_flags_and_orders() -> None:

@@ -52,6 +52,17 @@ def test_are_all_floats_single(text: str, expected: bool, tmp_path: Path) -> Non
     assert single(tmp_path, parser.parse_model(HEAD + text)) is expected
 
 
+def test_functions_that_are_called_as_operators_are(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + X
+        + """{ y = Exp (x) }
+        <domain: "%s", opset_import: ["" : 17]> Exp (u) => (w) { d = Cast <to = 11> (u) w = Cast <to = 1> (d) }"""
+    )
+    assert single(tmp_path, parser.parse_model(text % "own"))
+    assert not single(tmp_path, parser.parse_model(text % "ai.onnx"))
+
+
 def test_sparse_doubles(tmp_path: Path) -> None:
     model = parser.parse_model(HEAD + X + "{ y = Exp (x) }")
     values = helper.make_tensor("d", TensorProto.DOUBLE, [1], [2.0])

@@ -28,6 +28,8 @@ def is_coarse(kind: str) -> bool:
 
 def is_single(program: Program) -> bool:
     """Is float32 what a main graph computes with, as far as it does with floats? Then none of its types says more."""
+    if any(not domain_of(f.domain) for f in program.skeleton.proto.functions):  # they may be called as operators are
+        return False
     kinds = [i.type for i in program.graph.input[:] if i.name in program.given]
     if any(k.WhichOneof("value") != "tensor_type" or k.tensor_type.elem_type in _OTHERS for k in kinds):
         return False

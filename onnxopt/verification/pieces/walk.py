@@ -80,7 +80,8 @@ class Walk:
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
-        self.fed: set[str] = set(given)  # those that pieces start from
+        self.fed: set[str] = set(given)  # those that pieces start from,
+        self._fed_of_a: set[str] = set(given)  # as A calls them
         self.first: dict[str, First] = {}
         self.latest: dict[str, list[Difference]] = {}  # by value, from cuts alone: of each case
         self._agreed: dict[str, tuple[bool, View | None]] = {}  # and whether it did, and how B held it
@@ -111,7 +112,7 @@ class Walk:
         """Let go of values that neither is going to read, should they take more than one segment's."""
         if self.original.size < VALUES:
             return
-        of, cuts, known = self.pairs.of, self._cuts_of_a(), self.original.values[0]
+        of, cuts, known = self.pairs.of, self._fed_of_a, self.original.values[0]
         ahead = {name for name in known if self._last.get(name, -1) > last}
         # What is no cut, or is made of such, is measured from cuts again.
         waiting = {of[v] for v in self.pending} | (ahead - cuts)
@@ -178,6 +179,7 @@ class Walk:
 
     def _feed(self, value: str) -> None:
         self.fed.add(value)
+        self._fed_of_a.add(self.pairs.of.get(value, value))
         self._new.add(value)
 
     def _is_entry(self, value: str) -> bool:
@@ -274,7 +276,7 @@ class Walk:
         of, new, self._new = self.pairs.of, self._new, set()
         theirs = self.b.behind(new, self.fed, max(self.b.maker[v] for v in self.pending))
         last = max(self.a.maker[of[v]] for v in self.pending)
-        mine = self.a.behind({of.get(v, v) for v in new}, self._cuts_of_a(), last)
+        mine = self.a.behind({of.get(v, v) for v in new}, self._fed_of_a, last)
         return [v for v in self.pending if v not in self._agreed or v in theirs or of[v] in mine]
 
     def _hides(self, value: str) -> bool:
@@ -364,11 +366,8 @@ class Walk:
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
         of = self.pairs.of
-        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self._cuts_of_a(), self.seed, self.dtype)
+        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self._fed_of_a, self.seed, self.dtype)
         return {v: found[of[v]] for v in wanted if of[v] in found}
-
-    def _cuts_of_a(self) -> set[str]:
-        return {self.pairs.of.get(v, v) for v in self.fed}
 
     def _blame(self, value: str) -> bool:
         """Put what is in the way down as a fault, and go on behind it with A's value."""
@@ -379,11 +378,9 @@ class Walk:
         nodes = self.b.cone([value], self.fed)
         original = self.pairs.of[value]
         entries = self.b.entries(nodes, self.fed)
-        fault = Fault(
-            value, found, differences.index(found), entries, self.a.cone([original], self._cuts_of_a()), nodes
-        )
+        fault = Fault(value, found, differences.index(found), entries, self.a.cone([original], self._fed_of_a), nodes)
         self.outcome.faults.append(fault)
-        self._kept.update((original, *self.a.entries(fault.a, self._cuts_of_a())))
+        self._kept.update((original, *self.a.entries(fault.a, self._fed_of_a)))
         self.cuts.add(value)
         self._feed(value)
         self.pending.remove(value)
