@@ -294,40 +294,6 @@ def test_an_opset_the_runtime_does_not_know_is_run_by_the_reference(tmp_path: Pa
     assert v.engine == "reference" or "cannot load" in v.message
 
 
-WORKER = "from onnxopt.verification import judge\n"
-CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-
-
-@pytest.mark.parametrize(
-    ("when", "status", "says"),
-    [
-        ("original", "not verified", "crashed (SIGSEGV) loading the original"),
-        ("compare", "different", "crashed (SIGSEGV) loading the result"),
-    ],
-)
-def test_a_crash_is_a_verdict(when: str, status: str, says: str, tmp_path: Path) -> None:
-    """A real child that really dies, at the moment where a runtime would."""
-    path = tmp_path / "a.onnx"
-    path.write_bytes(parser.parse_model(RELU).SerializeToString())
-    start = WORKER + f"def die(*a):\n    {CRASH}\njudge.Judge.{when} = die\njudge.main()"
-    with Verifier(path, start=start) as verifier:
-        verifier.submit(path)
-        v = verifier.finish()
-    assert v.status == status
-    assert says in v.message
-
-
-def test_a_hang_is_a_verdict(tmp_path: Path) -> None:
-    path = tmp_path / "a.onnx"
-    path.write_bytes(parser.parse_model(RELU).SerializeToString())
-    start = WORKER + "import time\njudge.Judge.original = lambda *a: time.sleep(60)\njudge.main()"
-    with Verifier(path, VerifyOptions(timeout=1.0), start=start) as verifier:
-        verifier.submit(path)
-        v = verifier.finish()
-    assert v.status == "not verified"
-    assert "did not finish within 1 s" in v.message
-
-
 def test_external_data_is_found(tmp_path: Path) -> None:
     proto = parser.parse_model(RELU)
     proto.graph.node.add(op_type="Add", input=["y", "w"], output=["z"])
@@ -358,25 +324,6 @@ def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
         for _ in range(2):
             verifier.submit(tmp_path / "a")
             assert "cannot load the original" in verifier.finish().message
-
-
-@pytest.mark.parametrize("when", ["original", "result", "compare", "pieces", "release"])
-def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> None:
-    """The worker of `a` and `b` dies once; another stands in its place."""
-    for name, text in {"a": RELU, "b": model("{ y = Abs (x) }")}.items():
-        (tmp_path / name).write_bytes(parser.parse_model(text).SerializeToString())
-    start = WORKER + (
-        f"from pathlib import Path\ndied, method = Path({str(tmp_path / 'died')!r}), judge.Judge.{when}\n"
-        f"def die(*a):\n    if died.exists(): return method(*a)\n    died.touch(); {CRASH}\n"
-        f"judge.Judge.{when} = die\njudge.main()"
-    )
-    with Verifier(tmp_path / "a", start=start) as verifier:
-        verifier.submit(tmp_path / "b")
-        assert not verifier.finish().agrees
-        assert (tmp_path / "died").exists()
-        for name, status in (("b", "different"), ("a", "equal")):
-            verifier.submit(tmp_path / name)
-            assert verifier.finish().status == status
 
 
 FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[N, 4] x) => (float[N, 4] y)

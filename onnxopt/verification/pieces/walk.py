@@ -14,18 +14,18 @@ from __future__ import annotations
 import contextlib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.verification.narrow import as_held
 from onnxopt.verification.pieces.doubts import doubts
+from onnxopt.verification.pieces.needs import Needs
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, is_single, paths
-from onnxopt.verification.pieces.program import bodies, tensor_types
+from onnxopt.verification.pieces.program import tensor_types
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import VALUES, Stream, segments
@@ -71,12 +71,9 @@ class Walk:
             with contextlib.suppress(Exception):  # it cannot read every model that a runtime does: all is observed then
                 self._types = dict(tensor_types(self.a.skeleton.proto))
                 self._untyped -= self._types.keys()
-        self._last = self.a.last_readers()
-        for node, reads in zip(self.a.nodes, self.a.reads):
-            if bodies(node):
-                self._last |= dict.fromkeys(reads, len(self.a.nodes))
         self.held, self.dtype = held or {}, dtype
         self.pairs = Pairs(self.a, self.b)
+        self.needs = Needs(self.pairs)
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
@@ -87,7 +84,6 @@ class Walk:
         self._agreed: dict[str, tuple[bool, View | None]] = {}  # and whether it did, and how B held it
         self._new: set[str] = set()  # cuts from which nothing was run yet
         self.pending: list[str] = []
-        self._kept: set[str] = set()  # values of A that say more of a fault
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -105,35 +101,15 @@ class Walk:
     def _observed(self, made: Sequence[str], end: int) -> list[str]:
         """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies, or since nothing else
         tells its type."""
-        of_b, last, untyped = self.pairs.by_original, self._last, self._untyped
+        of_b, last, untyped = self.pairs.by_original, self.needs.last, self._untyped
         return [o for o in made if o in of_b or last.get(o, -1) > end or o in untyped]
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than one segment's."""
-        if self.original.size < VALUES:
-            return
-        of, cuts, known = self.pairs.of, self._fed_of_a, self.original.values[0]
-        ahead = {name for name in known if self._last.get(name, -1) > last}
-        # What is no cut, or is made of such, is measured from cuts again.
-        waiting = {of[v] for v in self.pending} | (ahead - cuts)
-        needed = self._kept | ahead | waiting | set(self.a.entries(self.a.cone(waiting, cuts), cuts))
-        needed.update(n for n in known if any(map(self._is_open, self._readers.get(n, ()))))
-        self.original.keep(needed)
-        self.replay.forget(self.pending)
-
-    @cached_property
-    def _readers(self) -> dict[str, list[int]]:
-        """The nodes of B that read what A calls so."""
-        found: dict[str, list[int]] = {}
-        for i, reads in enumerate(self.b.reads):
-            for r in reads:
-                found.setdefault(self.pairs.of.get(r, r), []).append(i)
-        return found
-
-    def _is_open(self, i: int) -> bool:
-        """May this node of B be run again, since pieces do not start from all that it makes, or looked into?"""
-        node = self.b.nodes[i]
-        return bool(bodies(node)) or not self.fed.issuperset(filter(None, node.output))
+        if self.original.size >= VALUES:
+            known = self.original.values[0]
+            self.original.keep(self.needs.after(last, known, self.pending, self.fed, self._fed_of_a))
+            self.replay.forget(self.pending)
 
     # -- cuts --------------------------------------------------------------------------------------------
 
@@ -380,7 +356,7 @@ class Walk:
         entries = self.b.entries(nodes, self.fed)
         fault = Fault(value, found, differences.index(found), entries, self.a.cone([original], self._fed_of_a), nodes)
         self.outcome.faults.append(fault)
-        self._kept.update((original, *self.a.entries(fault.a, self._fed_of_a)))
+        self.needs.always.update((original, *self.a.entries(fault.a, self._fed_of_a)))
         self.cuts.add(value)
         self._feed(value)
         self.pending.remove(value)
