@@ -18,15 +18,13 @@ from onnxopt.verification.decisions import conditions, decides, operator_names
 from onnxopt.verification.dependence import is_fixed
 from onnxopt.verification.edges import CUTTING
 from onnxopt.verification.hints import baked, batches, compared, demanded, sums
+from onnxopt.verification.random_nodes import is_random_model
 from onnxopt.verification.uses import INDEX, Use, uses
 from onnxopt.verification.windows import WINDOWS, windowed
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto, TypeProto
 
-RANDOM: Final = frozenset((
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
-))  # fmt: skip
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
@@ -211,7 +209,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     if _COMPARING & ops and any("int" in i.kind for i in plan.inputs):
         numbers = compared(graph)
         plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
-    plan.random = bool(ops & RANDOM)
+    plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))

@@ -18,6 +18,8 @@ from onnxopt.wire import Stored, map_file, skim
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
+    from onnxopt.verification.pieces.drawn import Operand
+
 _FIELDS: Final = sys.maxsize
 _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
 
@@ -39,6 +41,7 @@ class Skeleton:
         self.proto: ModelProto = ModelProto()
         self.stored: dict[str, Stored] = {}
         self.foreign: list[NodeProto] = []  # nodes that were cut out
+        self.operands: dict[str, Operand] = {}  # of nodes that draw, by the names that they got
         inside = self._parse()
         for i, tensor in enumerate(self.proto.graph.initializer):
             if i in inside:

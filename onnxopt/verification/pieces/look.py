@@ -11,6 +11,7 @@ import numpy as np
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.narrow import CODES, as_held
+from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.outcome import Fault, Outcome
@@ -43,9 +44,13 @@ def open_runner(
 ) -> Runner:
     """What runs parts of the model at `path`, without what is `foreign`. Raises OSError, ValueError and protobuf's
     DecodeError."""
+    return Runner(Program(_skeleton(path, foreign)), provider=provider, label=label, tell=tell, **options)
+
+
+def _skeleton(path: str, foreign: Foreign) -> Skeleton:
     skeleton = Skeleton(path)
     skeleton.foreign = cut_out(skeleton.proto.graph, foreign)
-    return Runner(Program(skeleton), provider=provider, label=label, tell=tell, **options)
+    return skeleton
 
 
 class Look:
@@ -65,7 +70,12 @@ class Look:
         self.options = options
         self.plan = plan
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
-        self.a, self.b = (open_runner(p, label, provider, tell, foreign, **how) for p, label in zip(paths, labels))
+        a, b = (_skeleton(path, foreign) for path in paths)
+        if plan.random:
+            draw_alike(a, b)
+        self.a, self.b = (
+            Runner(Program(s), provider=provider, label=label, tell=tell, **how) for s, label in zip((a, b), labels)
+        )
         self.held: dict[str, str] = {}
         if options.dtype:
             skeleton = self.b.program.skeleton
@@ -229,8 +239,12 @@ def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
         if found.discrete
         else f"differs by {found.relative:.1e} of its range"
     )
+    value, nodes = fault.value, (fault.a, fault.b)
+    if operand := walk.b.skeleton.operands.get(value):  # no file has it: what is drawn of it is to blame
+        value = operand.result
+        nodes = [*fault.a, walk.a.maker[value]], [*fault.b, walk.b.maker[value]]
     record = OutputRecord(
-        fault.value,
+        value,
         walk.replay.kind(fault.value),
         list(np.shape(walk.replay.mine(fault.value)[case])),
         found.largest,
@@ -238,9 +252,11 @@ def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
         False,
         found.note or how,
     )
-    place = Place(cases[case], fault.value, record, fault.entries, scope=scope)
-    place.a = [_side(walk.a, i) for i in fault.a[-_SHOWN:]]
-    place.b = [_side(walk.b, i) for i in fault.b if not walk.held or not _is_added(walk.b.nodes[i])][-_SHOWN:]
+    place = Place(cases[case], value, record, fault.entries, scope=scope)
+    place.a, place.b = (
+        [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
+        for p, there in zip((walk.a, walk.b), nodes)
+    )
     place.noise = noise[case].relative if noise else None
     return place
 
@@ -252,12 +268,15 @@ def _left(found: Outcome) -> str:
 
 
 def _side(program: Program, i: int) -> Side:
-    node = program.nodes[i]
+    node, operands = program.nodes[i], program.skeleton.operands
     op = f"{node.domain}.{node.op_type}".removeprefix(".")
-    inputs, outputs = ([name_in_file(n) for n in names if n] for names in (node.input, node.output))
+    reads = [operands[name].read if name in operands else name for name in node.input]
+    inputs, outputs = ([name_in_file(n) for n in names if n] for names in (reads, node.output))
     return Side(node.name, op, inputs, outputs)
 
 
-def _is_added(node: NodeProto) -> bool:
+def _is_added(program: Program, node: NodeProto) -> bool:
     """Is it no node of the file?"""
-    return node.op_type == "Cast" and name_in_file(node.input[0]) == name_in_file(node.output[0])
+    if node.op_type == "Cast":
+        return name_in_file(node.input[0]) == name_in_file(node.output[0])
+    return node.op_type == "Identity" and node.output[0] in program.skeleton.operands

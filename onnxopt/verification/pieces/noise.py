@@ -10,7 +10,6 @@ from onnxopt.verification.draws import Draws
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
-from onnxopt.verification.plan import RANDOM
 from onnxopt.verification.rounding import Difference, difference, last_bit, worst
 
 _SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session
@@ -25,7 +24,7 @@ def noise_of(
     """
     program = runner.program
     here = {v for v in cuts if all(v in known for known in original.values)}
-    wanted = [v for v in wanted if not any(program.nodes[i].op_type in RANDOM for i in program.cone([v], here))]
+    wanted = [v for v in wanted if program.random.isdisjoint(program.cone([v], here))]
     nodes = program.cone(wanted, here)
     if not nodes or any(r not in here for r in program.entries(nodes, here)):
         return {}

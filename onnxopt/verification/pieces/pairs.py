@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxopt.verification.pieces.program import Program, domain_of
 from onnxopt.verification.pieces.rounded import name_in_file
+from onnxopt.verification.random_nodes import inside
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -75,7 +76,7 @@ class Pairs:
             self._functions = [
                 {(f.domain, f.name): f.SerializeToString(deterministic=True) for f in m.functions} for m in models
             ]
-        for n in _inside(node):
+        for n in inside([node]):
             if self._versions[0].get(domain_of(n.domain)) != self._versions[1].get(domain_of(n.domain)):
                 return False
             if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
@@ -107,15 +108,6 @@ class Pairs:
         if x.data_type == x.STRING:
             return list(x.string_data) == list(y.string_data)
         return bool(np.array_equal(_bytes(self.a, name), _bytes(self.b, name)))
-
-
-def _inside(node: NodeProto) -> Iterator[NodeProto]:
-    """The node, and those in its bodies."""
-    yield node
-    for a in node.attribute:
-        for body in (a.g,) if a.HasField("g") else a.graphs:
-            for inner in body.node:
-                yield from _inside(inner)
 
 
 def _attributes(node: Any) -> list[bytes]:

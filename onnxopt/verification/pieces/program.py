@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.plan import RANDOM
+from onnxopt.verification.random_nodes import is_random, is_random_model, random_functions
 from onnxopt.verification.skeleton import Skeleton
 
 if TYPE_CHECKING:
@@ -57,18 +57,27 @@ class Program:
         self.reads = [reads[i] for i in order]
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output if o}
         self.outputs = [o.name for o in self.graph.output]
+        self.random = self._random()
         self.fixed = self._fixed()
         # Constants that others are made of: shaken, what is decided upon them (a quantizer of weights) would jump.
         self.sources = {
             r for n, reads in zip(self.nodes, self.reads) for r in reads if self.fixed.intersection(n.output)
         }
 
+    def _random(self) -> set[int]:
+        """Nodes that make random numbers."""
+        model = self.skeleton.proto
+        if not is_random_model(model):
+            return set()
+        functions = random_functions(model)
+        return {i for i, node in enumerate(self.nodes) if is_random(node, functions)}
+
     def _fixed(self) -> set[str]:
         """Values that depend on constants only. They are made again in each piece that reads them: what they say of
         shapes and axes, a runtime wants to know when it loads."""
         found: set[str] = set()
-        for node, reads in zip(self.nodes, self.reads):
-            if node.op_type not in RANDOM and all(r in found or self.is_constant(r) for r in reads):
+        for i, (node, reads) in enumerate(zip(self.nodes, self.reads)):
+            if i not in self.random and all(r in found or self.is_constant(r) for r in reads):
                 found.update(o for o in node.output if o)
         return found
 

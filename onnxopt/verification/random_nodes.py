@@ -1,0 +1,64 @@
+"""Which nodes make random numbers: another run of the same model gives others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.verification.decisions import operator_names
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+Functions = Collection[tuple[str, str]]  # domain and name
+
+_RANDOM: Final = frozenset((
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
+))  # fmt: skip
+
+
+def draws(node: NodeProto) -> bool:
+    """Does it make some itself? Dropout does where it is told that it trains."""
+    return node.op_type in _RANDOM and (node.op_type != "Dropout" or len(node.input) > 2)
+
+
+def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, and those in their bodies, at every depth."""
+    for node in nodes:
+        yield node
+        for a in node.attribute:
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                yield from inside(body.node)
+
+
+def is_random(node: NodeProto, functions: Functions) -> bool:
+    """Does it make some, or what it holds, or calls of these `functions`?"""
+    return any(draws(n) or (n.domain, n.op_type) in functions for n in inside([node]))
+
+
+def random_functions(model: ModelProto) -> Functions:
+    """The model's functions that make some."""
+    callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    stack = []
+    for f in model.functions:
+        name = f.domain, f.name
+        for node in inside(f.node):
+            callers.setdefault((node.domain, node.op_type), []).append(name)
+            if draws(node):
+                stack.append(name)
+    found = set(stack)
+    while stack:
+        new = set(callers.get(stack.pop(), ())) - found
+        found |= new
+        stack += new
+    return found
+
+
+def is_random_model(model: ModelProto) -> bool:
+    """Does any of its nodes make some?"""
+    bodies = (f.node for f in model.functions)
+    if _RANDOM.isdisjoint(operator_names(itertools.chain(model.graph.node, *bodies))):
+        return False
+    functions = random_functions(model)
+    return any(is_random(node, functions) for node in model.graph.node)

@@ -1,0 +1,133 @@
+"""Models that draw random numbers: judged by what is drawn from, and by what becomes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import parser
+
+from onnxopt.verification import Verification, VerifyOptions, verify
+from onnxopt.verification.random_nodes import is_random_model
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[2, 7] x, bool b) => (float[2, 7] y) '
+FUNCTION = '<domain: "my", opset_import: ["" : 17]> f (a) => (r) '
+OUTER = '<domain: "my", opset_import: ["" : 17, "my" : 1]> g (a) => (r) '
+OUTEST = OUTER.replace("g (", "h (") + "{ r = my.g (a) }"
+ZEROS = "k = Constant <value = float[2, 7] {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}> () "
+NORMAL = "q = RandomNormal <shape = [2, 7]> () "
+LOOP = "n = Constant <value_int = 3> () y = Loop (n, , x) <body = l (int64 k, bool c, float[2, 7] s) => (c, t) {BODY}>"
+IF = "y = If (b) <then_branch = l () => (t) {BODY}, else_branch = e () => (w) { w = Relu (x) }>"
+
+
+def judge(tmp_path: Path, a: str, b: str) -> Verification:
+    for name, text in (("a", a), ("b", b)):
+        (tmp_path / f"{name}.onnx").write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions())
+
+
+PARTS = "p = Constant <value = float {0.5}> () t = Constant <value = bool {1}> () "
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("i = Identity (x) r = RandomNormalLike (i)", "r = RandomNormalLike (x)"),
+        ("i = Relu (x) j = Relu (i) r = RandomUniformLike (j)", "i = Relu (x) r = RandomUniformLike (i)"),
+        ("i = Sigmoid (x) j = Identity (i) r = Bernoulli (j)", "i = Sigmoid (x) r = Bernoulli (i)"),
+        ("i = Identity (x) m = Multinomial (i) r = Cast <to = 1> (m)", "m = Multinomial (x) r = Cast <to = 1> (m)"),
+        ("s = Shape (x) i = ConstantOfShape (s) r = RandomNormalLike (i)", ZEROS + "r = RandomNormalLike (k)"),
+        (PARTS + "i = Identity (x) r = Dropout (i, p, t)", PARTS + "r = Dropout (x, p, t)"),
+        ("q = RandomNormal <shape = [2, 7]> () r = Identity (q)", "r = RandomNormal <shape = [2, 7]> ()"),
+        (NORMAL + "i = Identity (q) r = Relu (i)", NORMAL + "r = Relu (q)"),
+    ],
+)
+def test_what_reads_the_same_by_another_name_draws_alike(a: str, b: str, tmp_path: Path) -> None:
+    x, y = (f"{{ e = Exp (x) {text} y = Add (r, e) }}" for text in (a, b))
+    for one, other in ((x, y), (y, x)):
+        verdict = judge(tmp_path, one, other)
+        assert verdict.status == "verified in pieces"
+        assert verdict.pieces is not None and verdict.pieces.worst_rel == 0.0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [
+        ("RandomNormalLike (x)", "RandomNormalLike (f)", "shape [2, 7] became [1, 14]"),
+        ("RandomNormalLike (x)", "RandomUniformLike (x)", "of its range"),
+        ("RandomNormalLike (x)", "RandomNormalLike <scale = 1.1> (x)", "of its range"),
+        ("Bernoulli (p)", "Bernoulli (q)", "of its range"),
+    ],
+)
+def test_what_is_drawn_of_something_else_is_the_place(a: str, b: str, says: str, tmp_path: Path) -> None:
+    before = "p = Sigmoid (x) q = Sigmoid (p) f = Flatten <axis = 0> (q) k = Shape (x)"
+    text = f"{{ {before} r = DRAW s = Reshape (r, k) y = Add (s, x) }}"
+    verdict = judge(tmp_path, text.replace("DRAW", a), text.replace("DRAW", b))
+    assert verdict.status == "different"
+    (place,) = verdict.places
+    assert place.value == "r"
+    assert says in place.record.note
+    assert "Identity" not in [side.op for side in (*place.a, *place.b)]
+    drawn = [sides[-1] for sides in (place.a, place.b)]
+    assert [f"{side.op} ({', '.join(side.inputs)})" for side in drawn] == [
+        a.replace("<scale = 1.1> ", ""),
+        b.replace("<scale = 1.1> ", ""),
+    ]
+
+
+def test_draws_are_told_apart(tmp_path: Path) -> None:
+    text = "{ i = Identity (x) r = RandomNormalLike (i) s = RandomNormalLike (i) y = Sub (r, s) }"
+    assert judge(tmp_path, text, text.replace("(i)", "(x)")).status == "verified in pieces"
+    assert judge(tmp_path, text, text.replace("Sub (r, s)", "Sub (s, r)")).status == "different"
+
+
+@pytest.mark.parametrize("draw", ["RandomNormalLike (READ)", "Dropout (READ, , b)"])
+@pytest.mark.parametrize(("around", "of"), [(LOOP, "s"), (IF, "x")])
+def test_what_draws_in_a_body_is_compared(around: str, of: str, draw: str, tmp_path: Path) -> None:
+    body = f"{{ d = Relu ({of}) MORE r = {draw} u = Add ({of}, r) t = Neg (u) }}"
+    text = f"{{ {around.replace('{BODY}', body)} }}"
+    a, b = (text.replace("MORE", more).replace("READ", read) for more, read in (("i = Identity (d)", "i"), ("", "d")))
+    verdict = judge(tmp_path, a, b)
+    assert verdict.status == "verified in pieces"
+    assert verdict.pieces is not None and verdict.pieces.worst_rel == 0.0
+    assert judge(tmp_path, a, b.replace("Neg", "Abs")).status == "different", "other draws are no excuse"
+
+
+@pytest.mark.parametrize("call", ["my.f (x)", "my.g (x)"])
+def test_a_function_that_draws_may_be_inlined(call: str, tmp_path: Path) -> None:
+    functions = FUNCTION + "{ q = RandomNormalLike (a) r = Relu (q) }" + OUTER + "{ r = my.f (a) }"
+    a = f"{{ r = {call} y = Add (x, r) }}" + functions
+    assert judge(tmp_path, a, "{ q = RandomNormalLike (x) r = Relu (q) y = Add (x, r) }").status == "verified in pieces"
+    assert judge(tmp_path, a, "{ q = RandomNormalLike (x) r = Abs (q) y = Add (x, r) }").status == "different"
+
+
+def test_a_seed_of_the_file_is_its_own(tmp_path: Path) -> None:
+    a = "{ r = my.f (x) y = Add (x, r) }" + FUNCTION + "{ r = RandomNormalLike <seed = 3.0> (a) }"
+    for seed, status in ((3, "verified in pieces"), (4, "different")):
+        b = f"{{ r = RandomNormalLike <seed = {seed}.0> (x) y = Add (x, r) }}"
+        assert judge(tmp_path, a, b).status == status
+
+
+def test_a_name_that_is_taken_is_left_to_its_value(tmp_path: Path) -> None:
+    taken = "r\N{RIGHTWARDS ARROW}read0"
+    for name, op in (("a", "Exp"), ("b", "Exp"), ("c", "Cos")):
+        model = parser.parse_model(f"{HEAD}{{ t = {op} (x) r = RandomNormalLike (x) y = Add (r, t) }}")
+        model.graph.node[0].output[0] = model.graph.node[2].input[1] = taken
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "verified in pieces"
+    assert verify(tmp_path / "a.onnx", tmp_path / "c.onnx").status == "different"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{ y = Dropout (x) }", False),
+        ("{ t = Constant <value = bool {1}> () y = Dropout (x, , t) }", True),
+        ("{ y = my.f (x) }" + FUNCTION + "{ r = RandomNormalLike (a) }", True),
+        ("{ y = my.h (x) }" + FUNCTION + "{ r = Bernoulli (a) }" + OUTER + "{ r = my.f (a) }" + OUTEST, True),
+        ("{ y = Relu (x) }" + FUNCTION + "{ r = RandomNormalLike (a) }", False),
+        ("{ " + IF.replace("{BODY}", "{ t = Bernoulli (x) }") + " }", True),
+    ],
+)
+def test_which_models_are_random(text: str, expected: bool) -> None:
+    assert is_random_model(parser.parse_model(HEAD + text)) is expected
