@@ -120,17 +120,6 @@ def stands_alone(path: str | Path) -> bool:
         return False
 
 
-def count_nodes(path: str | Path, most: int) -> int:
-    """The nodes of the main graph of a model file, without parsing it; at most so many. 0 for what is no model."""
-    try:
-        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
-            graphs = [(begin, end) for found, _, begin, end in fields(view, 0, len(view)) if found == key(GRAPH)]
-            nodes = (1 for begin, end in graphs for found, *_ in fields(view, begin, end) if found == key(NODE))
-            return sum(itertools.islice(nodes, most))
-    except (OSError, ValueError):
-        return 0
-
-
 def skim(view: memoryview, small: int, most: int) -> tuple[bytes, dict[int, tuple[int, int]]]:
     """A serialized model without the `raw_data` of initializers of its main graph that are larger than `small` bytes;
     (start, length) of these by the initializer's index. Nothing is left out of what has more than `most` fields.

@@ -16,6 +16,7 @@ from onnxopt.verification.cases import sizes
 from onnxopt.verification.compare import differ, evidence, is_dull
 from onnxopt.verification.datasets import fitted
 from onnxopt.verification.feeding import Search, feed
+from onnxopt.verification.glance import glance
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.protocol import Answer, Opened, Request
@@ -25,7 +26,7 @@ from onnxopt.verification.records import (
 )
 from onnxopt.verification.rounding import is_float
 from onnxopt.verification.run import OnnxRuntime, TooLarge, find_provider, is_starved, open_original, reason
-from onnxopt.wire import count_nodes, stands_alone
+from onnxopt.wire import stands_alone
 from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
@@ -66,13 +67,17 @@ class Original:
         self.refused = ""
         self.tell("at its start")
         self.provider = find_provider(options.provider)
-        if not _may_be_large(Path(path), options.memory) and count_nodes(path, _NODES) < _NODES:
-            with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
-                self._open_original()
+        self.given_out: tuple[str, ...] = ()
+        if not _may_be_large(Path(path), options.memory):
+            seen = glance(path, _NODES)
+            if seen.nodes < _NODES:
+                with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
+                    self._open_original(seen.conditions)
 
     def _open_original(self, give: Sequence[str] = (), stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
         self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider)
+        self.given_out = tuple(give) if isinstance(self.engine, OnnxRuntime) else ()
 
     def plan(self, plan: Plan) -> Opened:
         """Learn what the original asks for. Raises Refused."""
@@ -80,16 +85,18 @@ class Original:
         self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         if self.streamed:
             self.engine = self._stream(0)
-        elif self.engine is None or ((plan.conditions or plan.stateful) and isinstance(self.engine, OnnxRuntime)):
+        elif self.engine is None or (
+            isinstance(self.engine, OnnxRuntime) and (plan.stateful or not {*plan.conditions} <= {*self.given_out})
+        ):
             try:
                 self._open_original(plan.conditions, plan.stateful)
             except Refused as e:
                 self._open_parts(e)
         if plan.narrow and not self.whole and isinstance(self.engine, OnnxRuntime):  # it takes no such values
             self.streamed, self.engine = True, self._stream(0)
-        given_out = isinstance(self.engine, OnnxRuntime)
-        self.conditions = list(plan.conditions) if given_out else []
-        self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.conditions)]
+        if not isinstance(self.engine, OnnxRuntime):
+            self.given_out = ()
+        self.outputs = self.engine.outputs[: len(self.engine.outputs) - len(self.given_out)]
         return Opened(self.engine.name, self.provider, self.refused, self.around())
 
     def around(self) -> str:
@@ -138,7 +145,8 @@ class Original:
         self.base = self.base or case.dims
         count = len(self.outputs)
         answer = Answer(record)
-        answer.branches = {name: bool(v.any()) for name, v in zip(self.conditions, values[count:], strict=True)}
+        deciding = zip(self.given_out, values[count:], strict=True)
+        answer.branches = {name: bool(v.any()) for name, v in deciding if name in plan.conditions}
         answer.evidence = {n: evidence(v) for n, v in zip(self.outputs, values) if n not in case.feeds}
         if len(self.kept) >= KEPT:
             del self.kept[next(iter(self.kept))]

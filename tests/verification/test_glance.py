@@ -1,0 +1,89 @@
+"""The original is opened before it is parsed, with the values that decide its branches among its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification import VerifyOptions, original
+from onnxopt.verification.cases import RECIPES
+from onnxopt.verification.datasets import Data
+from onnxopt.verification.glance import Glance, glance
+from onnxopt.verification.original import Original
+from onnxopt.verification.plan import make_plan
+from onnxopt.verification.protocol import Request
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g '
+X = "(float[2] x) => (float[M] y) "
+IF = "If (c) <then_branch = t () => (u) { u = Abs (x) }, else_branch = e () => (w) { w = Neg (x) }>"
+DECIDED = "{ s = ReduceSum <keepdims = 0> (x) z = Sub (s, s) c = Less (s, z) y = " + IF + " }"
+
+
+def save(path: Path, text: str) -> Path:
+    path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "conditions"),
+    [
+        (X + DECIDED, 4, ["c"]),
+        ("(float[2] x, bool c) => (float[M] y) { y = " + IF + " }", 1, []),
+        ("(float[2] x) => (float[M] y, bool c) " + DECIDED, 4, []),
+        (X + "{ c = Cast <to = 9> (x) y = my." + IF + " }", 2, []),
+        (X + "{ c = Cast <to = 9> (x) n = Constant <value_string = \"If\"> () y = Relu (x) }", 3, []),
+        (
+            X + "{ n = Constant <value_int = 2> () y = Loop (n, , x) <body = l (int64 k, bool d, float[2] a) => (d, b)"
+            " { c = Cast <to = 9> (k) b = " + IF + " }> }",
+            2,
+            [],
+        ),
+    ],
+)  # fmt: skip
+def test_what_decides_is_inside_and_of_the_main_graph(
+    text: str, nodes: int, conditions: list[str], tmp_path: Path
+) -> None:
+    assert glance(save(tmp_path / "m.onnx", text), 100) == Glance(nodes, tuple(conditions))
+
+
+def test_of_many_nodes_only_the_number_is_said(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", X + DECIDED)
+    assert glance(path, 4) == Glance(4)
+    (tmp_path / "none.onnx").write_bytes(path.read_bytes()[:-1])
+    assert glance(tmp_path / "none.onnx", 100) == glance(tmp_path / "nowhere.onnx", 100) == Glance()
+
+
+@pytest.mark.parametrize(
+    ("text", "branches"),
+    [
+        (X + DECIDED, {"c": False}),
+        (X + "<bool c = {1}> { y = " + IF + " }", {}),
+        (X + "{ r = Shape (x) n = Size (r) k = Constant <value_int = 1> () c = Equal (n, k) y = " + IF + " }", {}),
+    ],
+)
+def test_the_original_is_opened_once(
+    text: str, branches: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nothing changes is given out as well, and no branch that somebody would have to take."""
+    opened: list[tuple[str, ...]] = []
+    real = original.open_original
+
+    def spy(path: str, give: Sequence[str], *rest: Any) -> Any:
+        opened.append(tuple(give))
+        return real(path, give, *rest)
+
+    monkeypatch.setattr(original, "open_original", spy)
+    path = save(tmp_path / "m.onnx", text)
+    judge = Original()
+    judge.open(str(path), VerifyOptions(), ("the original", "the result"))
+    judge.plan(make_plan(onnx.load(path)))
+    assert opened == [("c",)]
+    assert judge.outputs == ["y"]
+    data = Data({"x": np.ones(2, np.float32)})
+    assert judge.original(Request(RECIPES["random"], data)).branches == branches
