@@ -20,7 +20,16 @@ from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
-from onnxopt.protos import array_to_tensor, body_graphs, infer_shapes, qualified, tensor_bytes, tensor_value_info
+from onnxopt.protos import (
+    BLIND,
+    array_to_tensor,
+    body_graphs,
+    give_types,
+    infer_shapes,
+    qualified,
+    tensor_bytes,
+    tensor_value_info,
+)
 
 NOTHING: Final[Mapping[Value, Value]] = MappingProxyType({})
 # Larger constants cannot be shapes, axes or indices that inference would read.
@@ -57,6 +66,8 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
     a matrix for a vector, and dies of steps that are as large as integers get.
     """
     proto = skeleton(model, nodes, like)
+    if any(op.rpartition("::")[2] in BLIND for scope in model.scopes() for op in scope.by_op):
+        give_types(proto)
     try:
         given = proto.SerializeToString()
         del proto  # onnx makes two more of it, which is where memory is highest

@@ -34,14 +34,14 @@ def least(path: str, feeds: dict[str, Any]) -> int:
 
 
 def _inferred(model: ModelProto) -> GraphProto:
-    from onnxopt.protos import infer_shapes
+    from onnxopt.protos import infer_shapes, inferable
 
     try:
         with spare(_ROOM):
-            return infer_shapes(model.SerializeToString(), values=True).graph
+            return infer_shapes(inferable(model), values=True).graph
     except MemoryError:  # vectors that are followed element by element
         with spare(_ROOM):
-            return infer_shapes(model.SerializeToString()).graph
+            return infer_shapes(inferable(model)).graph
 
 
 def _peak(graph: GraphProto) -> int:

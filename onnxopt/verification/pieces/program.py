@@ -218,10 +218,10 @@ def tensor_types(model: ModelProto) -> Iterator[tuple[str, str]]:
     """(name, type as onnxruntime writes it) of the tensors whose types onnx can tell; those in bodies come first."""
     from onnx import TensorProto
 
-    from onnxopt.protos import infer_shapes
+    from onnxopt.protos import infer_shapes, inferable
 
     kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
-    graphs = [infer_shapes(model.SerializeToString()).graph]
+    graphs = [infer_shapes(inferable(model)).graph]
     for graph in graphs:
         graphs += [body for node in graph.node for body in bodies(node).values()]
     for graph in reversed(graphs):
