@@ -50,6 +50,7 @@ KEEPS_RANGE: Final = frozenset((
 ))  # fmt: skip
 # Attributes that say of which type the result is.
 RESULT_TYPE: Final = {"Cast": "to", "ConstantOfShape": "value"}
+_LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
 _FILL: Final = 1e9  # what is larger stands for infinity: a mask's -1e9, or the smallest float32
 _SUBNORMAL: Final = 2.0**-14
 
@@ -109,16 +110,13 @@ def narrowed(array: Array, dtype: str) -> Narrowed:
     target = numpy_dtype(NARROW[dtype])
     with np.errstate(all="ignore"):
         found = array.astype(target)
-        if dtype == "bfloat16":  # has float32's range
-            return Narrowed(found)
         sizes = np.abs(array)
         lost = np.isfinite(array) & ~np.isfinite(found)
         if lost.any():
             if sizes[lost].min() < _FILL:
                 return Narrowed(None, f"its largest number, {sizes[lost].max():.1e}, is beyond {dtype}'s range")
-            most = np.finfo(np.float16).max
-            found = np.where(lost, np.copysign(most, array), found).astype(target)
+            found = np.where(lost, np.copysign(_LARGEST[dtype], array), found).astype(target)
         largest = sizes[np.isfinite(sizes)].max(initial=0)
-        if 0 < largest < _SUBNORMAL:
+        if dtype == "float16" and 0 < largest < _SUBNORMAL:  # bfloat16 has float32's range
             return Narrowed(None, f"its largest number, {largest:.1e}, is too small for {dtype}")
     return Narrowed(found)

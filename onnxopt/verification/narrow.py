@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _FILL: Final = 1e9
 CODES: Final = {"float16": 10, "bfloat16": 16}  # as onnx numbers them
+_LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
 
 
 def narrowed(value: Any, dtype: str) -> Any:
@@ -25,20 +26,21 @@ def narrowed(value: Any, dtype: str) -> Any:
     if dtype == "bfloat16":
         bits = value.view(np.uint32)
         rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) & np.uint32(0xFFFF0000)
-        return np.where(np.isfinite(value), rounded, bits).view(np.float32)
-    with np.errstate(all="ignore"):
-        found = value.astype(np.float16)
+        found = np.where(np.isfinite(value), rounded, bits).view(np.float32)
+    else:
+        with np.errstate(all="ignore"):
+            found = value.astype(np.float16)
     over = np.isinf(found) & np.isfinite(value)
-    return np.where(over, np.copysign(np.finfo(np.float16).max, found), found) if over.any() else found
+    return np.where(over, np.copysign(_LARGEST[dtype], found), found) if over.any() else found
 
 
-def forgiven(b: Any, a: Any) -> Any:
+def forgiven(b: Any, a: Any, dtype: str) -> Any:
     """The result's narrow value `b`, in which what stands for infinity in the original's `a`, a mask's lowest number,
     may be one: it is the largest number there is."""
-    if not isinstance(b, np.ndarray) or b.dtype != np.float16 or b.shape != a.shape or not np.isinf(b).any():
+    if not isinstance(b, np.ndarray) or b.dtype.kind != "f" or b.shape != a.shape or not np.isinf(b).any():
         return b
     stands = np.isinf(b) & np.isfinite(a) & (np.abs(a) >= _FILL)
-    return np.where(stands & (np.sign(a) == np.sign(b)), np.copysign(np.finfo(np.float16).max, b), b)
+    return np.where(stands & (np.sign(a) == np.sign(b)), np.copysign(_LARGEST[dtype], b), b)
 
 
 def as_held(a: Any, b: Any, dtype: str) -> Any:

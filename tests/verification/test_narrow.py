@@ -40,6 +40,8 @@ def test_what_a_type_holds() -> None:
     brain = narrowed(np.array([1 + 2**-9, 1 + 2**-7, 1e38, np.nan, -np.inf], np.float32), "bfloat16")
     np.testing.assert_array_equal(brain[[0, 1, 3, 4]], np.array([1, 1 + 2**-7, np.nan, -np.inf], np.float32))
     assert abs(brain[2] / np.float32(1e38) - 1) < 2**-8
+    largest = np.array([(2 - 2**-7) * 2.0**127, -(2 - 2**-7) * 2.0**127], np.float32)
+    np.testing.assert_array_equal(narrowed(np.array([3.4e38, -3.4028235e38], np.float32), "bfloat16"), largest)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -59,6 +61,33 @@ def test_both_types_are_verified_in_pieces(dtype: str, keep_io: bool, tmp_path: 
     again = tmp_path / "c.onnx"
     optimize_file(result, again, options, check_result=False)
     assert again.read_bytes() == result.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("lowest", "more"), [(-3.4028235e38, 0.0), (-3.3895e38, -1e36)])
+def test_a_mask_of_the_lowest_number_stays_one(dtype: str, lowest: float, more: float, tmp_path: Path) -> None:
+    """It would be infinite in either type, and times zero no number; in a sum it may become infinite, and masks on."""
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, 16] x, int64[N, 16] seen) => (float[N, 16] y)
+        <float lowest = {{{lowest}}}, float one = {{1}}, float more = {{{more}}}> {{
+          p = MatMul (x, w)
+          m = Cast <to = 1> (seen)
+          u = Sub (one, m)
+          n = Mul (u, lowest)
+          b = Add (n, more)
+          s = Add (p, b)
+          q = Softmax (s)
+          y = MatMul (q, w)
+        }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(16, dtype=np.float32), "w"))
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(model, source)
+    report = optimize_file(source, result, OptimizeOptions(dtype=dtype))
+    assert report.verification is not None
+    assert report.verification.status == "verified in pieces"
+    assert sum(n.op_type == "Cast" for n in onnx.load(result).graph.node) <= 3
 
 
 def test_what_overflows_is_wrong_even_if_the_runtime_computes_wider(tmp_path: Path) -> None:

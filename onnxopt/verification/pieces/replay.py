@@ -108,7 +108,7 @@ class Replay:
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
         mine, coarse = self._against.get(value) or self.mine(value), is_coarse(self.kind(value))
         if self.is_narrow(value):
-            found = [forgiven(y, x) for x, y in zip(mine, found, strict=True)]
+            found = [forgiven(y, x, self.dtype) for x, y in zip(mine, found, strict=True)]
             mine = [narrowed(x, self.dtype) for x in mine]
         differences = [difference(x, y, coarse=coarse) for x, y in zip(mine, found, strict=True)]
         if all(d.within(share) for d in differences):
