@@ -56,9 +56,10 @@ class Judge(Original):
         return ""
 
     def _open_result(self, path: str) -> Any:
+        is_narrow = self.options.dtype and not isinstance(self.engine, Reference)
         if self.unknown:
-            return type(self.engine)(self._stream(1), self.engine.unseen)
-        if self.options.dtype and not isinstance(self.engine, Reference):
+            return type(self.engine)(self._open_narrow(path) if is_narrow else self._stream(1), self.engine.unseen)
+        if is_narrow:
             return self._open_narrow(path)
         if self.streamed:
             return self._stream(1)

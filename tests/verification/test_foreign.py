@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNVERIFIED, Verification, VerifyOptions, verify
 
 MODEL = """
@@ -123,3 +124,18 @@ def test_what_the_runtime_knows_and_has_no_kernel_for(kind: str, missing: str, t
     assert f"1 node that nothing here can run ({missing.split()[0]})" in found.message
     assert judge(tmp_path, text.replace("Exp", "Neg"), text).status == DIFFERENT
     assert judge(tmp_path, text.replace("Sin", "Cos"), text).status == DIFFERENT
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_narrower_type_is_rounded_to_around_them(dtype: str, tmp_path: Path) -> None:
+    """onnxruntime runs next to nothing of bfloat16 as it is."""
+    onnx.save(parser.parse_model(MODEL), tmp_path / "a")
+    report = optimize_file(tmp_path / "a", tmp_path / "b", OptimizeOptions(dtype=dtype))
+    assert report.verification is not None
+    assert report.verification.status == IN_PIECES
+    result = onnx.load(tmp_path / "b")
+    weight = next(t for t in result.graph.initializer if list(t.dims) == [4, 4])
+    assert weight.data_type == (onnx.TensorProto.FLOAT16 if dtype == "float16" else onnx.TensorProto.BFLOAT16)
+    weight.raw_data = weight.raw_data[8:] + weight.raw_data[:8]
+    onnx.save(result, tmp_path / "c")
+    assert verify(tmp_path / "a", tmp_path / "c", VerifyOptions(dtype=dtype)).status == DIFFERENT
