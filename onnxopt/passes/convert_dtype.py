@@ -29,6 +29,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node, tensor_bytes
+from onnxopt.rewriting.guards import scaled_from
 
 FLOAT: Final = int(TensorProto.FLOAT)
 _WORTH: Final = 1 << 14  # bytes of a weight for which its operator is made narrow, whatever Casts that takes
@@ -153,6 +154,8 @@ class _Plan:
     def _is_worth_it(self, node: Node, reads: list[Value]) -> bool:
         weights = [v for v in reads if v.constant]
         data = [v for v in reads if not v.constant]
+        if scaled_from(node) is not None:
+            return False
         if any(tensor_bytes(*v.constant_type()) >= _WORTH for v in weights):
             return True
         if node.op not in HEAVY or (data and all(v in self.indices for v in data)):
@@ -178,6 +181,10 @@ class _Plan:
             if value.is_output:
                 readers.add(narrow if value in self.interface else wide)
             _connect(network, side, readers - {side})
+        for node in vertex:
+            if (x := scaled_from(node)) is not None:
+                side = vertex.get(x.producer, wide) if x.producer is not None and self.gives(x) else wide
+                _tie(network, vertex[node], narrow if self.is_narrow(x) else side)
         stays = network.source_side(wide, narrow)
         return [node for node, i in vertex.items() if i not in stays]
 
@@ -238,6 +245,12 @@ def _connect(network: Network, maker: int, readers: set[int]) -> None:
     for reader in readers:
         network.add_edge(there, reader, ALWAYS)
         network.add_edge(reader, back, ALWAYS)
+
+
+def _tie(network: Network, a: int, b: int) -> None:
+    """One is what the other is."""
+    network.add_edge(a, b, ALWAYS)
+    network.add_edge(b, a, ALWAYS)
 
 
 class _Conversion:

@@ -108,6 +108,20 @@ def _normalized(x: Value) -> bool:
     return node is not None and node.op == "Div" and _made_by(node.inputs[1], "Sqrt")
 
 
+def scaled_from(node: Node) -> Value | None:
+    """What is normalized, where the node is the scale or the bias behind a LayerNormalization that is written out."""
+    x = next((v for v in node.inputs if v is not None and not v.constant), None)
+    if node.op not in ("Add", "Mul") or x is None or len([v for v in node.inputs if v is not None and v.constant]) != 1:
+        return None
+    maker = _maker(x)
+    if node.op == "Add" and maker is not None and maker.op == "Mul":
+        return scaled_from(maker)
+    if maker is None or not _normalized(x):
+        return None
+    centred = next((m for v in maker.inputs if (m := _maker(v)) is not None and m.op == "Sub"), None)
+    return centred.inputs[0] if centred is not None else None
+
+
 def _gated(x: Value) -> bool:
     """Is it y (1 + erf(…)) or y (1 + tanh(…)), twice a Gelu?"""
     node = _maker(x)
