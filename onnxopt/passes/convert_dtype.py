@@ -175,12 +175,14 @@ class _Plan:
             side = vertex.get(value.producer, wide) if value.producer is not None and self.gives(value) else wide
             if self.is_narrow(value):
                 side = narrow
-            readers = {vertex[n] if self.reads_free(n, value) else wide for n in value.users if not self.is_cast(n)}
-            if any(self.is_cast(n) for n in value.users):
-                readers.add(narrow)
+            readers: dict[Graph | None, set[int]] = {value.graph: set()}  # each scope has a Cast of its own
+            for n in value.users:
+                vertices = readers.setdefault(n.graph, set())
+                vertices.add(narrow if self.is_cast(n) else vertex[n] if self.reads_free(n, value) else wide)
             if value.is_output:
-                readers.add(narrow if value in self.interface else wide)
-            _connect(network, side, readers - {side})
+                readers[value.graph].add(narrow if value in self.interface else wide)
+            for vertices in readers.values():
+                _connect(network, side, vertices - {side})
         for node in vertex:
             if (x := scaled_from(node)) is not None:
                 side = vertex.get(x.producer, wide) if x.producer is not None and self.gives(x) else wide

@@ -20,7 +20,9 @@ _RANDOM: Final = frozenset((
 
 def draws(node: NodeProto) -> bool:
     """Does it make some itself? Dropout does where it is told that it trains."""
-    return node.op_type in _RANDOM and (node.op_type != "Dropout" or len(node.input) > 2)
+    if node.op_type not in _RANDOM or node.domain not in ("", "ai.onnx"):
+        return False
+    return node.op_type != "Dropout" or len(node.input) > 2
 
 
 def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

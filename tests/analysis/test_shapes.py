@@ -111,6 +111,8 @@ g (float[N, 4, H, W] x, float[S, N, 4] t, float[N, H, W, 2] grid) => (y)
   values, indices = TopK <axis = 2> (x, k)
   sampled = GridSample (x, grid)
   product = Einsum <equation = "nchw,nchv->nwv"> (x, x)
+  dotted = Einsum <equation = "...hw,...hv->v...w"> (x, x)
+  spread = Einsum <equation = "nc..., nc... -> ...cn"> (all, x)
   lstm, lh, lc = LSTM <hidden_size = 5> (t, r, g)
   gru, gh = GRU <hidden_size = 5> (t, gw, gr)
   flat = Flatten <axis = 2> (x)
@@ -190,7 +192,7 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     assert len(proven) >= at_least, f"only {len(proven)} values with symbols"
 
 
-@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 30), (WINDOWS, 36)])
+@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 30), (WINDOWS, 38)])
 def test_every_operator_that_is_followed(text: str, at_least: int) -> None:
     check(build_text(text.strip()), at_least)
 

@@ -125,6 +125,7 @@ def test_a_name_that_is_taken_is_left_to_its_value(tmp_path: Path) -> None:
         ("{ t = Constant <value = bool {1}> () y = Dropout (x, , t) }", True),
         ("{ y = my.f (x) }" + FUNCTION + "{ r = RandomNormalLike (a) }", True),
         ("{ y = my.h (x) }" + FUNCTION + "{ r = Bernoulli (a) }" + OUTER + "{ r = my.f (a) }" + OUTEST, True),
+        ("{ y = my.Bernoulli (x) }" + FUNCTION.replace("f (", "Bernoulli (") + "{ r = Relu (a) }", False),
         ("{ y = Relu (x) }" + FUNCTION + "{ r = RandomNormalLike (a) }", False),
         ("{ " + IF.replace("{BODY}", "{ t = Bernoulli (x) }") + " }", True),
     ],

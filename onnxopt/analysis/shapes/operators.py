@@ -202,17 +202,29 @@ def _einsum(s: ShapeData, n: Node) -> list[Found | None] | None:
     equation = n.attr("equation")
     text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
     terms, arrow, result = text.partition("->")
-    if not arrow or "." in text:
+    if not arrow:
         return None
     sizes: dict[str, Size | None] = {}
+    most = 0  # axes that dots stand for
     for term, v in zip(terms.split(","), n.inputs, strict=False):
         dims = s.shape(v)
-        if dims is None or len(dims) != len(term):
+        if dims is None:
             return None
-        for letter, d in zip(term, dims):
+        before, dots, behind = term.partition("...")
+        meant = len(dims) - len(before) - len(behind)
+        if meant < 0 or (meant and not dots):
+            return None
+        most = max(most, meant)
+        for letter, d in zip(_letters(before, meant, behind), dims):
             known = sizes.get(letter, 1)
             sizes[letter] = None if known is None else broadcast([(known,), (d,)])[0]
-    return [tuple(sizes.get(letter) for letter in result)]
+    before, dots, behind = result.partition("...")
+    return [tuple(sizes.get(letter) for letter in _letters(before, most if dots else 0, behind))]
+
+
+def _letters(before: str, dots: int, behind: str) -> list[str]:
+    """One for each axis; those of dots are counted from the last."""
+    return [*before, *(f".{i}" for i in range(dots, 0, -1)), *behind]
 
 
 def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:
