@@ -123,3 +123,14 @@ def test_an_old_opset_is_said_before_anything_else(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"bfloat16 takes opset 13, the model has 12$") as refused:
         optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="bfloat16"))
     assert refused.value.hint == "--target-opset 13 converts it first"
+
+
+@pytest.mark.parametrize("keep_io", [True, False])
+def test_a_model_of_other_domains_alone_stays_as_it_is(keep_io: bool, tmp_path: Path) -> None:
+    node = helper.make_node("Normalizer", ["x"], ["y"], domain="ai.onnx.ml", norm="L2")
+    infos = [helper.make_tensor_value_info(name, 1, ["n", 16]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "scaler", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)], ir_version=8)
+    onnx.save(model, tmp_path / "a.onnx")
+    optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="float16", keep_io=keep_io))
+    assert (tmp_path / "b.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
