@@ -155,7 +155,7 @@ def _accusation(verdict: Verification, sizes: bool) -> str:
         more = f" and {len(verdict.places) - 1} more" if len(verdict.places) > 1 else ""
         text += ("; " if text else "") + f"it goes wrong at `{place.value}`{more}"
         if worst is None:
-            text += f", which {place.record.note}"
+            text += f": {place.record.note}"
     return text or verdict.message
 
 
