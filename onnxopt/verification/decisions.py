@@ -113,6 +113,15 @@ def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
     return frozenset(found)
 
 
+def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, and those in their bodies, at every depth."""
+    for node in nodes:
+        yield node
+        for a in node.attribute:
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                yield from inside(body.node)
+
+
 def _captured(body: GraphProto) -> set[str]:
     """Every name that a body reads, its own included: an estimate from above."""
     found: set[str] = {o.name for o in body.output}

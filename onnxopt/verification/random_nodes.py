@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.decisions import operator_names
+from onnxopt.verification.decisions import inside, operator_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -23,15 +23,6 @@ def draws(node: NodeProto) -> bool:
     if node.op_type not in _RANDOM or node.domain not in ("", "ai.onnx"):
         return False
     return node.op_type != "Dropout" or len(node.input) > 2
-
-
-def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes, and those in their bodies, at every depth."""
-    for node in nodes:
-        yield node
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                yield from inside(body.node)
 
 
 def is_random(node: NodeProto, functions: Functions) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.random_nodes import Functions, is_random_model, random_functions
 from onnxopt.wire import Stored, map_file, skim
 
 if TYPE_CHECKING:
@@ -48,6 +50,11 @@ class Skeleton:
                 self.stored[tensor.name] = Stored(self.path, *inside[i])
             elif tensor.data_location == TensorProto.EXTERNAL:
                 self.stored[tensor.name] = _external(tensor, self.path.parent)
+
+    @cached_property
+    def random(self) -> Functions | None:
+        """The functions that make random numbers; None where nothing in the model does."""
+        return random_functions(self.proto) if is_random_model(self.proto) else None
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse what is not weights; (start, length) of these, by their index among the initializers."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from onnx import parser
 
-from onnxopt.verification import Verification, VerifyOptions, verify
+from onnxopt.verification import Verification, VerifyOptions, skeleton, verify
+from onnxopt.verification.pieces.program import Program, bodies
 from onnxopt.verification.random_nodes import is_random_model
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[2, 7] x, bool b) => (float[2, 7] y) '
@@ -132,3 +133,15 @@ def test_a_name_that_is_taken_is_left_to_its_value(tmp_path: Path) -> None:
 )
 def test_which_models_are_random(text: str, expected: bool) -> None:
     assert is_random_model(parser.parse_model(HEAD + text)) is expected
+
+
+def test_a_model_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many bodies there are programs of."""
+    asked: list[object] = []
+    monkeypatch.setattr(skeleton, "is_random_model", lambda model: asked.append(model) or is_random_model(model))
+    text = f"{{ {IF.replace('{BODY}', '{ t = Bernoulli (x) }')} }}"
+    (tmp_path / "m.onnx").write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    whole = Program(skeleton.Skeleton(tmp_path / "m.onnx"))
+    inner = [Program(whole.skeleton, graph, whole) for graph in bodies(whole.nodes[0]).values()]
+    assert [program.random for program in (whole, *inner)] == [{0}, {0}, set()]
+    assert len(asked) == 1

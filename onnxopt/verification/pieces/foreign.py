@@ -15,6 +15,7 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
+from onnxopt.verification.decisions import inside
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.pieces.program import domain_of, reads_of
 from onnxopt.verification.pieces.runner import Failed
@@ -67,11 +68,7 @@ def refused_operators(why: str) -> Operators:
 
 
 def _called(nodes: Iterable[NodeProto]) -> Iterable[tuple[str, str]]:
-    for node in nodes:
-        yield domain_of(node.domain), node.op_type
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                yield from _called(body.node)
+    return ((domain_of(node.domain), node.op_type) for node in inside(nodes))
 
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.decisions import inside
 from onnxopt.verification.pieces.program import Program, domain_of
 from onnxopt.verification.pieces.rounded import name_in_file
-from onnxopt.verification.random_nodes import inside
 
 if TYPE_CHECKING:
     from onnx import NodeProto

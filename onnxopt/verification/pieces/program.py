@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.random_nodes import is_random, is_random_model, random_functions
+from onnxopt.verification.random_nodes import is_random
 from onnxopt.verification.skeleton import Skeleton
 
 if TYPE_CHECKING:
@@ -66,10 +66,9 @@ class Program:
 
     def _random(self) -> set[int]:
         """Nodes that make random numbers."""
-        model = self.skeleton.proto
-        if not is_random_model(model):
+        functions = self.skeleton.random
+        if functions is None:
             return set()
-        functions = random_functions(model)
         return {i for i, node in enumerate(self.nodes) if is_random(node, functions)}
 
     def _fixed(self) -> set[str]:
