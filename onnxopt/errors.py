@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
+
+_OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
 
 
 class OnnxOptError(Exception):
@@ -67,6 +71,31 @@ class DomainError(UsageError):
 
 class NoFixpointError(PassError):
     """The rewrites did not come to rest within their budget; the message names the rules in the cycle."""
+
+
+def broken(what: str, error: BaseException, name: str, kind: str) -> PassError:
+    """What to say of the pass or the rule (`kind`) called `name`, which raised."""
+    whose = "ONNXOPT_DEBUG=1 shows the traceback" if _line_of(error) else "report it"
+    return PassError(
+        f"{what}: {told(error)}", f"this is a bug in the {kind}; go on without it by --disable {name}, and {whose}"
+    )
+
+
+def told(error: BaseException) -> str:
+    """`KeyError: 'x' (passes.py:12)`: in one line, with the place, if it is in somebody else's code."""
+    where = _line_of(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" + (f" ({where})" if where else "")
+
+
+def _line_of(error: BaseException) -> str:
+    """`passes.py:12`: the innermost line on the way to it that is neither ours nor a library's; else empty."""
+    found, tb = "", error.__traceback__
+    while tb is not None:
+        package = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _OURS and package not in sys.stdlib_module_names:
+            found = f"{os.path.basename(tb.tb_frame.f_code.co_filename)}:{tb.tb_lineno}"
+        tb = tb.tb_next
+    return found
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -18,3 +18,11 @@ def onnxruntime() -> Any:
     if os.environ["ORT_DISABLE_TELEMETRY"] != "0":
         rt.disable_telemetry_events()  # what Windows asks, whose events are the system's
     return rt
+
+
+def path_for(path: str) -> str:
+    """`path` as onnxruntime takes it, which is in UTF-8, whatever the locale. Raises OSError for what is not."""
+    try:
+        return os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise OSError("it takes no path that is not in UTF-8") from None

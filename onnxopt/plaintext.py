@@ -63,6 +63,11 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}{'es' if what.endswith(('ch', 's')) else 's'}"
 
 
+def an(word: str) -> str:
+    """`an int`, `a float`."""
+    return f"{'an' if word[:1] in tuple('aeiou') else 'a'} {word}"
+
+
 def short(text: str, most: int = _LONGEST) -> str:
     """Cut in the middle: names begin with the module and end with what tells them apart, which is kept longer."""
     if len(text) <= most:

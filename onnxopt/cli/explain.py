@@ -95,7 +95,7 @@ def _when(cls: type[Pass]) -> str:
     from onnxopt.passes.levels import option_for
 
     option = option_for(cls.info)
-    return f"from {option} on" if option.startswith("-O") else f"with {option}"
+    return f"from {option} on" if option.startswith("-O") else f"by {option}"
 
 
 def _indented(text: str) -> Iterator[str]:

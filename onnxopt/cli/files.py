@@ -36,6 +36,20 @@ def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) ->
             raise WriteError(f"{file} is one of the models", "write to another name")
 
 
+def refuse_unwritable(files: Iterable[Path | None]) -> None:
+    """Raises WriteError if one of the files cannot be written, as far as that can be told before the work is done."""
+    from onnxopt.errors import WriteError
+
+    for file in files:
+        if file is None:
+            continue
+        folder = file.absolute().parent
+        if not folder.is_dir():
+            raise WriteError(f"cannot write {file}: no such folder", "create the folder first")
+        if not os.access(file if file.exists() else folder, os.W_OK):
+            raise WriteError(f"cannot write {file}: permission denied", "name another place for it")
+
+
 def named_text(word: str, what: str) -> str:
     """`word`, or the text of the file that `@FILE` names: `what` is expected in it. Raises UsageError."""
     if not word.startswith("@"):

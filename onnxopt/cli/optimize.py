@@ -13,7 +13,7 @@ import click
 
 from onnxopt.cli.completing import known_values, names
 from onnxopt.cli.feeds import input_option, verify_dim_option
-from onnxopt.cli.files import refuse_models
+from onnxopt.cli.files import refuse_models, refuse_unwritable
 from onnxopt.cli.options import (
     external_option,
     is_given,
@@ -29,7 +29,7 @@ from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.single import Single
 from onnxopt.cli.telling import Telling
 from onnxopt.cli.watching import WATCHES, Watch, instrument_options
-from onnxopt.errors import UsageError, WriteError
+from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxopt.batch import Budget
@@ -192,9 +192,7 @@ def optimize(
     if os.path.basename(backup) != backup:
         raise UsageError(f"--backup {backup!r} is not a suffix", "for example --backup .orig")
     besides = (report_file, junit, given["journal"])
-    for file in besides:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise WriteError(f"cannot write {file}: no such folder", "create the folder first")
+    refuse_unwritable(besides)
     refuse_models(besides, models)
     plain = not (out_dir is not None or in_place or check)
     if plain and len(models) == 1:

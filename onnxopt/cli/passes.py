@@ -14,13 +14,16 @@ from onnxopt.cli.say import say
 if TYPE_CHECKING:
     from rich.table import Table
 
-_HEADINGS = ("pass", "level", "kind", "requires", "from", "what it does")
+    from onnxopt.pipeline import Pass
+
+_HEADINGS = ("pass", "option", "kind", "requires", "from", "what it does")
 
 
 @click.command()
 @plugin_option
 def passes(plugins: tuple[str, ...]) -> None:
-    """List the passes: name, lowest level that runs them, kind, what they require, where they come from.
+    """List the passes: name, the lowest level or the option that runs them, kind, what they require, where they come
+    from, what they do.
 
     \b
     onnxopt passes
@@ -31,7 +34,7 @@ def passes(plugins: tuple[str, ...]) -> None:
 
     load_plugins(plugins)
     rows = [
-        (name, f"O{cls.info.opt_level}", cls.kind, ", ".join(cls.info.required) or "-", origin(cls), cls.summary())
+        (name, _option(cls), cls.kind, ", ".join(cls.info.required) or "-", origin(cls), cls.summary())
         for name, cls in all_passes().items()
     ]
     if sys.stdout.isatty():
@@ -40,6 +43,13 @@ def passes(plugins: tuple[str, ...]) -> None:
     widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows)]
     for row in (_HEADINGS, *rows):
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def _option(cls: type[Pass]) -> str:
+    from onnxopt.passes.levels import option_for
+    from onnxopt.pipeline import Fixpoint, Sequential
+
+    return "-" if cls in (Fixpoint, Sequential) else option_for(cls.info).partition(" ")[0]
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -110,6 +110,9 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
             for d in examples[:_SHOWN]:
                 yield ""
                 yield from lines_of(d)
+            if len(examples) > _SHOWN:
+                yield ""
+                yield f"and {counted(len(examples) - _SHOWN, 'more reason')}: --node shows why at a node"
 
 
 def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: str) -> Iterator[str]:

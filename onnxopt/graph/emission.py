@@ -12,8 +12,9 @@ from onnx import AttributeProto, NodeProto
 
 from onnxopt.errors import EmissionError, nearest
 from onnxopt.graph.domains import declared, import_domain, is_standard, opset_for, where
-from onnxopt.graph.schema import Signature, is_known, operators_of, signature
+from onnxopt.graph.schema import Signature, first_opset, is_known, operators_of, signature
 from onnxopt.graph.value import Value
+from onnxopt.plaintext import an
 from onnxopt.protos import make_attribute, qualified
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def refusal(
     defined = signature(op, opset)
     if defined is not None:
         hint = f"in opset {opset} it is {defined}"
+    elif since := first_opset(op, opset):
+        hint = f"it is there from opset {since} on: require that, or --target-opset {since} converts the model"
     elif op:
         hint = nearest(op, operators_of(op.rpartition("::")[0]), hint)
     return EmissionError(f"{where(graph, op, place)}: {objection}", hint)
@@ -112,7 +115,7 @@ def _objection(
     """What is wrong with a call; `known`: a node of this operator was there before."""
     for i, value in enumerate(inputs):
         if value is not None and not isinstance(value, Value):
-            return f"its input {i} is a {type(value).__name__}, not a value: a constant is made of numbers"
+            return f"its input {i} is {an(type(value).__name__)}, not a value: a constant is made of numbers"
     if defined is None:
         return "" if known else _unknown(op, opset)
     if not defined.inputs[0] <= len(inputs) <= defined.inputs[1]:

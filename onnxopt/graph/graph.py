@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from onnxopt.errors import InvariantError
 from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import is_known
@@ -122,11 +123,20 @@ class Graph:
         if len(users) == 1:
             self.model.mark(next(iter(users)))
 
+    @overload
+    def make(
+        self, op: str, inputs: Sequence[Value | None], /, *, outputs: int, before: Node | None = None, **attributes: Any
+    ) -> tuple[Value, ...]: ...
+    @overload
+    def make(
+        self, op: str, inputs: Sequence[Value | None], /, *, before: Node | None = None, **attributes: Any
+    ) -> Value: ...
     def make(
         self,
         op: str,
         inputs: Sequence[Value | None],
         /,
+        *,
         outputs: int = 1,
         before: Node | None = None,
         **attributes: Any,
@@ -195,13 +205,21 @@ class Graph:
                 body.owner = node
         self.nodes_changed = True
 
+    def _still_read(self, node: Node, value: Value) -> InvariantError:
+        reader = repr(next(iter(value.users))) if value.users else "an output of the graph"
+        return InvariantError(
+            f"{self.model.name}: {self.path}: {node!r} was to be removed, and `{value.name}` is read by {reader}",
+            "this is a bug in the pass: value.replace_all_uses_with(other) comes first",
+        )
+
     def remove(self, node: Node) -> None:
-        """Remove a node nobody reads; uses made by its bodies go with it."""
+        """Remove a node nobody reads; uses made by its bodies go with it. Raises InvariantError if somebody does."""
         assert node.graph is self
         # No cycle is left behind: what only this node kept goes now, not when a collector finds it.
         for v in node.outputs:
             if v is not None and v.producer is node:
-                assert not v.is_used, node
+                if v.is_used:
+                    raise self._still_read(node, v)
                 v.producer = None
         if node.bodies:
             for body in node.bodies.values():

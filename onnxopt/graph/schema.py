@@ -123,6 +123,12 @@ def operators_of(domain: str) -> list[str]:
     return sorted({qualified(s.name, s.domain) for s in onnx.defs.get_all_schemas() if s.domain == domain})
 
 
+def first_opset(op: str, after: int) -> int:
+    """The first opset, later than `after`, that has an operator of the default domain; 0 where none has."""
+    newest = 0 if "::" in op else onnx.defs.onnx_opset_version()
+    return next((o for o in range(after + 1, newest + 1) if is_known(op, o)), 0)
+
+
 def is_known(op: str, opset: int) -> bool:
     """Does the standard define this operator? What it does not define is opaque: kept, not merged, not folded."""
     return find_schema(op, opset) is not None

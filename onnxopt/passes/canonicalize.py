@@ -18,8 +18,7 @@ def cast_like(m: Match, x: Value, like: Value) -> Value:
     to = m.dtype(like)
     m.require(to, "the type of the second input is unknown")
     m.require(m.cast.attr("round_mode", b"up") in ("up", b"up"), "runtimes round up, whatever it says")
-    result: Value = m.op.Cast(x, to=to, saturate=m.cast.attr("saturate") if m.opset >= 19 else None)
-    return result
+    return m.op.Cast(x, to=to, saturate=m.cast.attr("saturate") if m.opset >= 19 else None)
 
 
 def shape_range(node: Node, rank: int) -> tuple[int, int]:
@@ -120,8 +119,7 @@ def element_of_sequence(m: Match, first: Value, position: Array) -> Value:
 @rewrite(op.ConcatFromSequence(op.SequenceConstruct(var("first"), ..., name="sequence"), name="node", new_axis=0))
 def concat_of_sequence(m: Match, first: Value) -> Value:
     """ConcatFromSequence(SequenceConstruct(x0, x1, …)) = Concat(x0, x1, …)."""
-    result: Value = m.op.Concat(first, *m.sequence.inputs[1:], axis=m.node.attr("axis"))
-    return result
+    return m.op.Concat(first, *m.sequence.inputs[1:], axis=m.node.attr("axis"))
 
 
 @rewrite(op.SequenceLength(op.SequenceConstruct(var("first"), ..., name="sequence", shared=True)))
@@ -138,8 +136,7 @@ def range_of_scalars(m: Match, start: Value, limit: Value, delta: Value) -> Valu
     if not any(lists):
         m.skip()
     scalars = [m.const(v.array.reshape(()), like=v) if is_list else v for v, is_list in zip(given, lists)]
-    result: Value = m.op.Range(*scalars, like=m.node)
-    return result
+    return m.op.Range(*scalars, like=m.node)
 
 
 # `...`: in this order only.
@@ -150,8 +147,7 @@ def range_of_scalars(m: Match, start: Value, limit: Value, delta: Value) -> Valu
 )
 def constant_on_the_right(m: Match, c: Value, x: Value) -> Value:
     """c + x = x + c: rules downstream need to look in one place only."""
-    result: Value = getattr(m.op, m.node.op)(x, c, like=m.node)
-    return result
+    return m.op[m.node.op](x, c, like=m.node)
 
 
 @register

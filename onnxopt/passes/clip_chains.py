@@ -38,8 +38,7 @@ def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) 
 def clip(m: Match, x: Value, low: Array, high: Array) -> Value:
     low, high = low.reshape(()), high.reshape(())
     m.require(not is_float(low) or low.any() or high.any(), "all is zero: bounds of zero would let -0.0 pass")
-    result: Value = m.op.Clip(x, m.const(low, like=low), m.const(high, like=high), like=m.outer)
-    return result
+    return m.op.Clip(x, m.const(low, like=low), m.const(high, like=high), like=m.outer)
 
 
 @rewrite(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from onnxopt.analysis import linear
@@ -41,8 +43,8 @@ def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | N
     else:
         total = (bias if a is None else a * bias) + (0 if c is None else c)
         bias_value = m.const(total, like=w, hint=(m.value("b") if b is not None else m.value("z")).name)
-    changes = {"beta": None} if node.op == "Gemm" else {}
-    result: Value = getattr(m.op, node.op)(x, weight, bias_value, like=node, **changes)
+    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
+    result: Value = m.op[node.op](x, weight, bias_value, like=node, **changes)
     return result
 
 
@@ -83,8 +85,7 @@ def fold_divide(m: Match, x: Value, w: Array, b: Array | None, z: Array) -> Valu
 def fold_scaled_input(m: Match, x: Value, z: Array, w: Array, b: Array | None) -> Value:
     """Conv(x * z; W, b) = Conv(x; Wz, b), whatever the padding: zero stays zero."""
     bias = m.value("b") if b is not None else None
-    result: Value = m.op.Conv(x, scaled(m, x, z, w), bias, like=m.conv)
-    return result
+    return m.op.Conv(x, scaled(m, x, z, w), bias, like=m.conv)
 
 
 def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
@@ -123,8 +124,7 @@ def fold_standardized_input(m: Match, x: Value, z: Array, t: Array, w: Array, b:
     wide = t.astype(np.float64)
     term = m.const(wide * z if m.scaling.op == "Div" else wide / z, like=t)
     bias = m.value("b") if b is not None else None
-    result: Value = m.op.Conv(getattr(m.op, m.shift.op)(x, term, like=m.shift), weight, bias, like=m.conv)
-    return result
+    return m.op.Conv(m.op[m.shift.op](x, term, like=m.shift), weight, bias, like=m.conv)
 
 
 @rewrite(op.Conv(one_of("Add", "Sub")(var("x"), const("t"), name="shift"), const("w"), const("b").opt(), name="conv"))
@@ -142,8 +142,7 @@ def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None) 
     m.require(np.isfinite(c).all(), "the term is not finite")
     more = linear.sum_over_inputs(m.conv, w, c)
     total = m.const(bias + more if m.shift.op == "Add" else bias - more, like=w, hint=m.value("t").name)
-    result: Value = m.op.Conv(x, m.value("w"), total, like=m.conv)
-    return result
+    return m.op.Conv(x, m.value("w"), total, like=m.conv)
 
 
 @register

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from onnxopt.analysis import linear
@@ -51,8 +53,7 @@ def fold_conv_bn(
     assert bias is not None
     weight = m.const(linear.scale_outputs(m.conv, w, a), like=w)
     bias_value = m.const(a * bias + c, like=w, hint=m.value("shift").name)
-    result: Value = getattr(m.op, m.conv.op)(x, weight, bias_value, like=m.conv)
-    return result
+    return m.op[m.conv.op](x, weight, bias_value, like=m.conv)
 
 
 @rewrite(batch_norm(op.Gemm(var("x"), const("w"), const("b").opt(), name="gemm")))
@@ -68,8 +69,7 @@ def fold_gemm_bn(
     assert bias is not None
     weight = m.const(linear.scale_outputs(m.gemm, w, a), like=w)
     bias_value = m.const(a * bias + c, like=w, hint=m.value("shift").name)
-    result: Value = m.op.Gemm(x, weight, bias_value, like=m.gemm, beta=None)
-    return result
+    return m.op.Gemm(x, weight, bias_value, like=m.gemm, beta=None)
 
 
 @rewrite(batch_norm(op.MatMul(var("x"), const("w"), name="matmul")))
@@ -79,8 +79,7 @@ def fold_matmul_bn(m: Match, x: Value, w: Array, scale: Array, shift: Array, mea
     m.require(scale.size == w.shape[1], "channel count differs")
     a, c = affine(m, m.bn, scale, shift, mean, var)
     weight = m.const(w.astype(np.float64) * a, like=w)
-    result: Value = m.op.Gemm(x, weight, m.const(c, like=w, hint=m.value("shift").name))
-    return result
+    return m.op.Gemm(x, weight, m.const(c, like=w, hint=m.value("shift").name))
 
 
 @rewrite(one_of("Conv", "Gemm")(batch_norm(var("x")), const("w"), const("b").opt(), name="linear"))
@@ -101,8 +100,8 @@ def fold_bn_before(
     assert bias is not None
     weight = m.const(linear.scale_inputs(node, w, a), like=w)
     bias_value = m.const(bias + linear.sum_over_inputs(node, w, c), like=w, hint=m.value("shift").name)
-    changes = {"beta": None} if node.op == "Gemm" else {}
-    result: Value = getattr(m.op, node.op)(x, weight, bias_value, like=node, **changes)
+    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
+    result: Value = m.op[node.op](x, weight, bias_value, like=node, **changes)
     return result
 
 
@@ -120,8 +119,7 @@ def fold_after_bn(m: Match, x: Value, scale: Array, shift: Array, mean: Array, v
     product = m.node.op == "Mul"
     new_scale = m.const(scale * factor, like=scale) if product else m.value("scale")
     new_shift = m.const(shift * factor if product else shift + factor, like=shift)
-    result: Value = m.op.BatchNormalization(x, new_scale, new_shift, m.value("mean"), m.value("var"), like=m.bn)
-    return result
+    return m.op.BatchNormalization(x, new_scale, new_shift, m.value("mean"), m.value("var"), like=m.bn)
 
 
 @register

@@ -50,8 +50,7 @@ def transpose_of_transpose(m: Match, x: Value) -> Value:
     if perm == sorted(perm):
         return x
     m.require(m.inner.output.only_user is m.outer, "the inner Transpose is used elsewhere")
-    result: Value = m.op.Transpose(x, like=m.outer, perm=perm)
-    return result
+    return m.op.Transpose(x, like=m.outer, perm=perm)
 
 
 @rewrite(op.Reshape(var("x"), const("shape"), name="reshape"))
@@ -129,8 +128,7 @@ def concat_of_nothing(m: Match, first: Value) -> Value:
     kept = [v for v in m.concat.inputs if v is None or (m.shape(v) or ())[axis:][:1] != (0,)]
     if len(kept) == len(m.concat.inputs):
         m.skip()
-    result: Value = m.op.Concat(*kept, like=m.concat) if kept else first
-    return result
+    return m.op.Concat(*kept, like=m.concat) if kept else first
 
 
 @rewrite(op.Split(var("x"), ..., name="split"))

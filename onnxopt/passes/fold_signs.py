@@ -19,16 +19,14 @@ def neg_of_neg(m: Match, x: Value) -> Value:
 def add_of_neg(m: Match, x: Value, y: Value) -> Value:
     """x + (-y) = x - y."""
     goes(m)
-    result: Value = m.op.Sub(x, y, like=m.anchor)
-    return result
+    return m.op.Sub(x, y, like=m.anchor)
 
 
 @rewrite(op.Sub(var("x"), op.Neg(var("y"), name="inner", shared=True)))
 def sub_of_neg(m: Match, x: Value, y: Value) -> Value:
     """x - (-y) = x + y."""
     goes(m)
-    result: Value = m.op.Add(x, y, like=m.anchor)
-    return result
+    return m.op.Add(x, y, like=m.anchor)
 
 
 def goes(m: Match) -> None:
@@ -44,44 +42,38 @@ def goes(m: Match) -> None:
 def both_signs(m: Match, x: Value, y: Value) -> Value:
     """(-x) (-y) = x y, (-x) / (-y) = x / y."""
     m.require(m.dtype(x) in FLOATS, "the lowest of the integers has no negative")
-    result: Value = getattr(m.op, m.node.op)(x, y, like=m.node)
-    return result
+    return m.op[m.node.op](x, y, like=m.node)
 
 
 @rewrite(one_of("Mul", "Div")(op.Neg(var("x"), name="inner", shared=True), const("c"), name="node"))
 def sign_of_factor(m: Match, x: Value, c: Array) -> Value:
     """(-x) c = x (-c), (-x) / c = x / (-c)."""
     only_read_by(m, m.inner, "Mul", "Div")
-    result: Value = getattr(m.op, m.node.op)(x, turned(m, c), like=m.node)
-    return result
+    return m.op[m.node.op](x, turned(m, c), like=m.node)
 
 
 @rewrite(op.Neg(one_of("Mul", "Div")(var("x"), const("c"), name="node")))
 def sign_of_product(m: Match, x: Value, c: Array) -> Value:
     """-(x c) = x (-c), -(x / c) = x / (-c)."""
-    result: Value = getattr(m.op, m.node.op)(x, turned(m, c), like=m.node)
-    return result
+    return m.op[m.node.op](x, turned(m, c), like=m.node)
 
 
 @rewrite(op.Neg(op.Div(const("c"), var("x"), name="node")))
 def sign_of_quotient(m: Match, x: Value, c: Array) -> Value:
     """-(c / x) = (-c) / x."""
-    result: Value = m.op.Div(turned(m, c), x, like=m.node)
-    return result
+    return m.op.Div(turned(m, c), x, like=m.node)
 
 
 @rewrite(op.Div(const("c"), op.Neg(var("x")), name="node"))
 def sign_of_divisor(m: Match, x: Value, c: Array) -> Value:
     """c / (-x) = (-c) / x."""
-    result: Value = m.op.Div(turned(m, c), x, like=m.node)
-    return result
+    return m.op.Div(turned(m, c), x, like=m.node)
 
 
 @rewrite(op.Sub(op.Neg(var("x")), const("c"), name="node"))
 def sign_of_term(m: Match, x: Value, c: Array) -> Value:
     """(-x) - c = (-c) - x."""
-    result: Value = m.op.Sub(turned(m, c), x, like=m.node)
-    return result
+    return m.op.Sub(turned(m, c), x, like=m.node)
 
 
 def turned(m: Match, c: Array) -> Value:
@@ -94,8 +86,7 @@ def turned(m: Match, c: Array) -> Value:
 @rewrite(op.Abs(op.Neg(var("x"), shared=True), name="node"))
 def size_of_neg(m: Match, x: Value) -> Value:
     """|-x| = |x|."""
-    result: Value = m.op.Abs(x, like=m.node)
-    return result
+    return m.op.Abs(x, like=m.node)
 
 
 @register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from onnx import TensorProto
@@ -71,8 +71,7 @@ def by_erf(m: Match, x: Value, half: Array | None, k: Array | None, r: Array | N
     for constant, wanted in ((half, 0.5), (k, math.sqrt(2)), (r, math.sqrt(0.5))):
         if constant is not None:
             near(m, x, constant, wanted)
-    result: Value = m.op.Gelu(x)
-    return result
+    return m.op.Gelu(x)
 
 
 _SERIES: Final = op.Mul(op.Add(var("x"), op.Mul(op.Pow(var("x"), 3), const("cubic"))), const("root"))
@@ -97,8 +96,7 @@ def by_tanh(m: Match, x: Value, half: Array | None, cubic: Array, root: Array) -
         near(m, x, half, 0.5)
     near(m, x, cubic, 0.044715)
     near(m, x, root, math.sqrt(2 / math.pi))
-    result: Value = m.op.Gelu(x, approximate="tanh")
-    return result
+    return m.op.Gelu(x, approximate="tanh")
 
 
 _TURNED: Final = either(op.Neg(var("x")), op.Mul(var("x"), -1))
@@ -111,24 +109,21 @@ def sigmoid(m: Match, x: Value) -> Value:
     m.require(m.dtype(x) in FLOATS, "not floating point")
     readers = {u.op for u in m.anchor.output.users}
     m.require(not readers & _ENLARGE, "runtimes round small ones to 0, whose logarithm is infinite")
-    result: Value = m.op.Sigmoid(x)
-    return result
+    return m.op.Sigmoid(x)
 
 
 @rewrite(op.Div(var("x"), _ONE_AND_EXP))
 def product_with_sigmoid(m: Match, x: Value) -> Value:
     """x / (1 + exp(-x)) = x Sigmoid(x)."""
     m.require(m.dtype(x) in FLOATS, "not floating point")
-    result: Value = m.op.Mul(x, m.op.Sigmoid(x))
-    return result
+    return m.op.Mul(x, m.op.Sigmoid(x))
 
 
 @rewrite(op.Div(var("x"), op.Add(op.Abs(var("x")), 1)))
 def softsign(m: Match, x: Value) -> Value:
     """x / (1 + |x|) = Softsign(x)."""
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    result: Value = m.op.Softsign(x)
-    return result
+    return m.op.Softsign(x)
 
 
 _SLOPED: Final = op.Mul(var("x"), const("slope"))
@@ -156,8 +151,7 @@ def leaky(m: Match, x: Value, slope: Array) -> Value:
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     m.require(slope.size == 1 and slope.ndim <= (m.rank(x) or 0), "a slope for each element")
     m.require(np.isfinite(slope).all(), "an infinite slope")
-    result: Value = m.op.LeakyRelu(x, alpha=float(slope.item()))
-    return result
+    return m.op.LeakyRelu(x, alpha=float(slope.item()))
 
 
 _BELOW_ZERO: Final = op.Mul(op.Relu(_TURNED), const("slope"))
@@ -170,8 +164,7 @@ def prelu(m: Match, x: Value, slope: Array) -> Value:
     m.require(m.opset >= 7 and m.dtype(x) == TensorProto.FLOAT, "not float32, or before opset 7")
     m.require(np.isfinite(slope).all(), "an infinite slope")
     m.require(dims is not None and not widens(m, x, m.value("slope")), "a slope may be for more than x")
-    result: Value = m.op.PRelu(x, m.const(slope if m.anchor.op == "Sub" else -slope, like=slope))
-    return result
+    return m.op.PRelu(x, m.const(slope if m.anchor.op == "Sub" else -slope, like=slope))
 
 
 _CLIPPED: Final = op.Clip(op.Add(var("x"), const("b")), 0, const("top"))
@@ -186,8 +179,7 @@ def hard_sigmoid(m: Match, x: Value, b: Array, top: Array, part: Array | None = 
     m.require(math.isfinite(b.item()), "the term is not finite")
     if part is not None:
         near(m, x, part, 1 / top.item())
-    result: Value = m.op.HardSigmoid(x, alpha=1 / top.item(), beta=b.item() / top.item())
-    return result
+    return m.op.HardSigmoid(x, alpha=1 / top.item(), beta=b.item() / top.item())
 
 
 @rewrite(op.Clip(op.Add(either(op.Mul(var("x"), const("a")), op.Div(var("x"), const("h"))), const("b")), 0, 1))
@@ -198,8 +190,7 @@ def hard_sigmoid_of_line(m: Match, x: Value, b: Array, a: Array | None = None, h
     one = all(c.size == 1 and c.ndim <= (m.rank(x) or 0) and np.isfinite(c).all() and c.all() for c in given)
     m.require(one, "no finite number each")
     alpha = a.item() if a is not None else 1 / h.item() if h is not None else 1.0
-    result: Value = m.op.HardSigmoid(x, alpha=alpha, beta=b.item())
-    return result
+    return m.op.HardSigmoid(x, alpha=alpha, beta=b.item())
 
 
 @rewrite(
@@ -213,8 +204,7 @@ def hard_swish_of_clip(m: Match, x: Value, part: Array | None = None) -> Value:
     guard(m, x, 14, "HardSwish")
     if part is not None:
         near(m, x, part, 1 / 6)
-    result: Value = m.op.HardSwish(x)
-    return result
+    return m.op.HardSwish(x)
 
 
 @rewrite(op.Mul(var("x"), op.HardSigmoid(var("x"), name="gate")))
@@ -223,8 +213,7 @@ def hard_swish(m: Match, x: Value) -> Value:
     guard(m, x, 14, "HardSwish")
     fits = math.isclose(m.gate.attr("alpha"), 1 / 6, rel_tol=_ROUNDING) and m.gate.attr("beta") == 0.5
     m.require(fits, "other constants")
-    result: Value = m.op.HardSwish(x)
-    return result
+    return m.op.HardSwish(x)
 
 
 @rewrite(op.Mul(var("x"), op.Sigmoid(either(op.Mul(var("x"), const("alpha")), var("x")))))
@@ -234,7 +223,7 @@ def swish_of_sigmoid(m: Match, x: Value, alpha: Array | None = None) -> Value:
         m.skip()
     guard(m, x, 24, "Swish")
     m.require(alpha is None or (alpha.size == 1 and alpha.ndim <= (m.rank(x) or 0)), "a factor for each element")
-    factor = {} if alpha is None else {"alpha": float(alpha.item())}
+    factor: dict[str, Any] = {} if alpha is None else {"alpha": float(alpha.item())}
     result: Value = m.op.Swish(x, **factor)
     return result
 
@@ -250,8 +239,7 @@ def global_average_pool(m: Match, x: Value) -> Value:
     axes = given.array.reshape(-1).tolist() if given is not None else m.mean.attr("axes")
     spatial = axes is not None and sorted(a % (rank or 1) for a in axes) == list(range(2, rank or 0))
     m.require(spatial and m.mean.attr("keepdims"), "not the mean over the image, dims kept")
-    result: Value = m.op.GlobalAveragePool(x)
-    return result
+    return m.op.GlobalAveragePool(x)
 
 
 _LARGEST: Final = op.ReduceMax(var("x"), ..., name="largest")
@@ -262,8 +250,7 @@ _POWERS: Final = op.Exp(either(_BELOW, var("x")), name="powers")
 @rewrite(op.Div(_POWERS, op.ReduceSum(_POWERS, ..., name="sum")))
 def softmax(m: Match, x: Value) -> Value:
     """exp(x - max) / sum(exp(x - max)) = Softmax(x), which also is finite where exp(x) is not."""
-    result: Value = m.op.Softmax(x, axis=one_axis(m, x))
-    return result
+    return m.op.Softmax(x, axis=one_axis(m, x))
 
 
 _LOG_OF_SUM: Final = op.Log(op.ReduceSum(op.Exp(_BELOW), ..., name="sum"))
@@ -272,8 +259,7 @@ _LOG_OF_SUM: Final = op.Log(op.ReduceSum(op.Exp(_BELOW), ..., name="sum"))
 @rewrite(either(op.Sub(_BELOW, _LOG_OF_SUM), op.Sub(var("x"), op.Add(_LOG_OF_SUM, _LARGEST))))
 def log_softmax_of_sum(m: Match, x: Value) -> Value:
     """(x - max) - log(sum(exp(x - max))) = x - (log(sum(exp(x - max))) + max) = LogSoftmax(x)."""
-    result: Value = m.op.LogSoftmax(x, axis=one_axis(m, x))
-    return result
+    return m.op.LogSoftmax(x, axis=one_axis(m, x))
 
 
 def one_axis(m: Match, x: Value) -> int:
@@ -297,8 +283,7 @@ def one_axis(m: Match, x: Value) -> int:
 @rewrite(op.Log(op.Softmax(var("x"), name="softmax")))
 def log_softmax(m: Match, x: Value) -> Value:
     """log(Softmax(x)) = LogSoftmax(x), which also is finite where the probability is too small for a number."""
-    result: Value = m.op.LogSoftmax(x, axis=m.softmax.attr("axis"))
-    return result
+    return m.op.LogSoftmax(x, axis=m.softmax.attr("axis"))
 
 
 def guard(m: Match, x: Value, opset: int, name: str) -> None:

@@ -78,8 +78,7 @@ def attention(
     z = z if divisor is None else 1.0 / z
     m.require(0 < z <= np.finfo(np.float32).max, "the scale is not positive, or none")
     keys = k if straight == [0, 1, 2, 3] else m.op.Transpose(k, like=m.turned, perm=straight)
-    result: Value = m.op.Attention(q, keys, v, mask, scale=float(z))
-    return result
+    return m.op.Attention(q, keys, v, mask, scale=float(z))
 
 
 def some_keys(columns: Dim, rows: Dim) -> bool:
@@ -148,8 +147,7 @@ def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     dims = m.shape(f)
     m.require(dims is not None and len(dims) == 3 and dims[0] == batch is not None, "angles for another batch")
     m.require((dims or ())[1] == length is not None, "the positions of x and of the angles may differ, and broadcast")
-    result: Value = m.op.RotaryEmbedding(x, m.op.Cos(f), m.op.Sin(f))
-    return result
+    return m.op.RotaryEmbedding(x, m.op.Cos(f), m.op.Sin(f))
 
 
 def _angles(m: Match, value: Value, function: str) -> Value | None:

@@ -87,8 +87,7 @@ def normalized(m: Match, x: Value, eps: Array, scale: Array | None) -> Value:
     size = width(m, x, eps)
     over_last(m, m.mean, m.rank(x) or 0)
     over_last(m, m.moment, m.rank(x) or 0)
-    result: Value = m.op.LayerNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
-    return result
+    return m.op.LayerNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
 
 
 def factors(m: Match, x: Value, size: int, scale: Array | None) -> Value:
@@ -106,8 +105,7 @@ def rms_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None
     m.require(m.opset >= 23, "RMSNormalization is there from opset 23 on")
     size = width(m, x, eps)
     over_last(m, m.moment, m.rank(x) or 0)
-    result: Value = m.op.RMSNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
-    return result
+    return m.op.RMSNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
 
 
 @rewrite(
@@ -125,8 +123,7 @@ def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> V
     row = all(d == 1 for d in factor.shape[:-1]) and factor.ndim <= (m.rank(x) or 0)
     m.require(row and factor.size in (1, scale.size), "the factor is not one per element of the last axis")
     wide = scale.astype(np.float64) * factor.reshape(-1)
-    result: Value = getattr(m.op, m.norm.op)(x, m.const(wide, like=scale), like=m.norm)
-    return result
+    return m.op[m.norm.op](x, m.const(wide, like=scale), like=m.norm)
 
 
 @rewrite(op.Add(op.LayerNormalization(var("x"), const("scale"), name="norm"), const("shift")))
@@ -136,8 +133,7 @@ def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Val
     row = all(d == 1 for d in shift.shape[:-1]) and shift.ndim <= (m.rank(x) or 0)
     m.require(row and shift.size == scale.size, "the term is not one per element of the last axis")
     bias = m.value("shift") if shift.ndim == 1 else m.const(shift.reshape(-1))
-    result: Value = m.op.LayerNormalization(x, m.value("scale"), bias, like=m.norm)
-    return result
+    return m.op.LayerNormalization(x, m.value("scale"), bias, like=m.norm)
 
 
 @rewrite(
@@ -172,8 +168,7 @@ def group_normalization(
     per = [linear.per_channel(z, rank, int(channels or 0)) for z in (scale, shift)]
     m.require(per[0] is not None and per[1] is not None, "the constants are not one per channel")
     s, b = (m.const(z, like=scale) for z in per)
-    result: Value = m.op.GroupNormalization(x, s, b, num_groups=int(groups[1]), epsilon=m.norm.attr("epsilon"))
-    return result
+    return m.op.GroupNormalization(x, s, b, num_groups=int(groups[1]), epsilon=m.norm.attr("epsilon"))
 
 
 @register

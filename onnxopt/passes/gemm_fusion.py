@@ -30,22 +30,19 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     m.require(dims is not None and len(dims) <= 2, "the rank of what is added is unknown or higher")
     padded = (1,) * (2 - len(dims or ())) + tuple(dims or ())
     m.require(padded[0] in (1, rows) and padded[1] in (1, columns) and None not in padded, "it may widen the product")
-    result: Value = m.op.Gemm(x, w, b)
-    return result
+    return m.op.Gemm(x, w, b)
 
 
 @rewrite(op.Gemm(op.Transpose(var("x"), perm=[1, 0]), var("w"), var("b").opt(), name="gemm"))
 def transpose_of_first(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     """Gemm(xᵀ, W) = Gemm(x, W, transA)."""
-    result: Value = m.op.Gemm(x, w, b, like=m.gemm, transA=int(not m.gemm.attr("transA")))
-    return result
+    return m.op.Gemm(x, w, b, like=m.gemm, transA=int(not m.gemm.attr("transA")))
 
 
 @rewrite(op.Gemm(var("x"), op.Transpose(var("w"), perm=[1, 0]), var("b").opt(), name="gemm"))
 def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
     """Gemm(x, Wᵀ) = Gemm(x, W, transB)."""
-    result: Value = m.op.Gemm(x, w, b, like=m.gemm, transB=int(not m.gemm.attr("transB")))
-    return result
+    return m.op.Gemm(x, w, b, like=m.gemm, transB=int(not m.gemm.attr("transB")))
 
 
 @rewrite(

@@ -97,8 +97,7 @@ def expand_of_operand(m: Match, first: Value) -> Value:
     m.require(fit, "the result may lose its shape" if found else "")
     i, x = fit[0]
     narrow = x if isinstance(x, Value) else m.const(x)
-    result: Value = getattr(m.op, m.node.op)(*given[:i], narrow, *given[i + 1 :], like=m.node)
-    return result
+    return m.op[m.node.op](*given[:i], narrow, *given[i + 1 :], like=m.node)
 
 
 @register

@@ -23,8 +23,7 @@ def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
     m.require(rank is not None or min(place, axis) >= 0, "negative axes of an unknown rank")
     n = rank or max(place, axis) + 1
     m.require(place % n == axis % n, "another axis")
-    result: Value = m.op.Gather(x, m.const(index.reshape(1)), like=m.gather)
-    return result
+    return m.op.Gather(x, m.const(index.reshape(1)), like=m.gather)
 
 
 @rewrite(op.Concat(var("first"), ..., name="concat"))
@@ -42,8 +41,7 @@ def concat_of_picks(m: Match, first: Value) -> Value:
     inputs = [
         p if isinstance(p, Value) else m.op.Gather(p[0], m.const(np.array(p[1], np.int64)), axis=axis) for p in parts
     ]
-    result: Value = m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
-    return result
+    return m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
 
 
 def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | Value]:
@@ -100,8 +98,7 @@ def concat_of_dims(m: Match, first: Value) -> Value:
     # What stands alone is read as it was.
     alone = {p: v for v in m.concat.inputs if v is not None and (p := _listed(m, v)) is not None}
     inputs = [p if isinstance(p, Value) else alone.get(p) or m.op.Shape(p[0], start=p[1], end=p[2]) for p in parts]
-    result: Value = m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
-    return result
+    return m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
 
 
 def _listed(m: Match, v: Value) -> tuple[Value, int, int] | None:

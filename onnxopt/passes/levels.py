@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from onnxopt.errors import UsageError
 from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
@@ -36,6 +37,8 @@ LEVELS: Final = (
     _level(f"{_ARITHMETIC},{_OPERATORS},{_FOLDS},{_ALGEBRA}", f"{_FORMS},merge-parallel,fuse-attention"),
 )
 
+_OWN: Final = {"convert-dtype": "--dtype float16"}  # the judge has to know it, too
+
 
 def converting(pipeline: Sequential, dtype: str, keep_io: bool) -> Sequential:
     """The pipeline, then the conversion to a narrower type, and the pipeline again: weights are folded before they are
@@ -46,16 +49,21 @@ def converting(pipeline: Sequential, dtype: str, keep_io: bool) -> Sequential:
 
 
 def option_for(info: PassInfo) -> str:
-    """What has a run include the pass: `-O2`, or `--with NAME` where no level has it."""
-    return f"-O{info.opt_level}" if info.name in re.split("[(),]", LEVELS[-1]) else f"--with {info.name}"
+    """What has a run include the pass: `-O2`, an option of its own, or `--with NAME` where no level has it."""
+    if info.name in re.split("[(),]", LEVELS[-1]):
+        return f"-O{info.opt_level}"
+    return _OWN.get(info.name, f"--with {info.name}")
 
 
 def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
     """The pipeline of a level, 0 to 3. The passes named in `extra` join its last fixed point, placed by their own
-    `after` and `before`, else at the end. Raises UsageError for a name that does not exist."""
+    `after` and `before`, else at the end. Raises UsageError for a name that does not exist, or has its own option."""
     pipeline = parse_pipeline(LEVELS[level])
     if not extra:
         return pipeline
+    for name in extra:
+        if (own := _OWN.get(get_pass(name).info.name)) is not None:
+            raise UsageError(f"{name} is no pass that runs with the others", f"say {own}")
     from onnxopt.pipeline.manager import in_order
 
     inner = pipeline.passes[-1].children if pipeline.passes else ()

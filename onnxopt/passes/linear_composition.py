@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def bias_or_zero(b: Array | None, channels: int) -> Array:
     return np.zeros(channels) if b is None else b.astype(np.float64)
 
 
-def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: object) -> Value:
+def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: Any) -> Value:
     """The Conv with `weight`, of the type of `w`, where nothing forbids it."""
     x = m.value("x")
     m.require(not quantized(m, x), "the convolutions are quantized")
@@ -108,8 +108,7 @@ def product(m: Match, w1: Array, w2: Array) -> Array:
 def compose_products(m: Match, x: Value, w1: Array, w2: Array) -> Value:
     """(x W) V = x (W V)."""
     m.require(not quantized(m, x), "the products are quantized")
-    result: Value = m.op.MatMul(x, m.const(product(m, w1, w2), like=w1), like=m.outer)
-    return result
+    return m.op.MatMul(x, m.const(product(m, w1, w2), like=w1), like=m.outer)
 
 
 @rewrite(op.MatMul(op.Add(op.MatMul(var("x"), const("w1")), const("b1"), name="add"), const("w2"), name="outer"))
@@ -123,8 +122,7 @@ def compose_products_with_bias(m: Match, x: Value, w1: Array, b1: Array, w2: Arr
     weight = product(m, w1, w2)
     bias = b1.reshape(-1).astype(np.float64) @ w2.astype(np.float64)
     scaled = m.op.MatMul(x, m.const(weight, like=w1), like=m.outer)
-    result: Value = m.op.Add(scaled, m.const(bias, like=w1), like=m.add)
-    return result
+    return m.op.Add(scaled, m.const(bias, like=w1), like=m.add)
 
 
 @rewrite(
@@ -148,8 +146,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
     assert b is not None and c is not None
     has_bias = b1 is not None or b2 is not None
     bias = m.const(b @ second + c, like=w1, hint=f"{m.outer.output.name}_bias") if has_bias else None
-    result: Value = m.op.Gemm(x, weight, bias, like=m.inner, transB=None, alpha=None, beta=None)
-    return result
+    return m.op.Gemm(x, weight, bias, like=m.inner, transB=None, alpha=None, beta=None)
 
 
 @register

@@ -29,8 +29,7 @@ def fold_factor(m: Match, x: Value, w: Array, z: Array) -> Value:
     """(x W) z = x (W z), z along the columns."""
     weights(m, x, w)
     factor = row(m, z, w.shape[1], m.rank(x))
-    result: Value = m.op.MatMul(x, m.const(w.astype(np.float64) * factor, like=w), like=m.product)
-    return result
+    return m.op.MatMul(x, m.const(w.astype(np.float64) * factor, like=w), like=m.product)
 
 
 @rewrite(op.Div(op.MatMul(var("x"), const("w"), name="product"), const("z")))
@@ -38,8 +37,7 @@ def fold_divisor(m: Match, x: Value, w: Array, z: Array) -> Value:
     """(x W) / z = x (W / z), z along the columns."""
     weights(m, x, w)
     factor = row(m, z, w.shape[1], m.rank(x))
-    result: Value = m.op.MatMul(x, m.const(w.astype(np.float64) / factor, like=w), like=m.product)
-    return result
+    return m.op.MatMul(x, m.const(w.astype(np.float64) / factor, like=w), like=m.product)
 
 
 @rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling", shared=True), const("w"), name="product"))
@@ -57,8 +55,7 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     factor = row(m, z, w.shape[0], m.rank(x))
     m.require(factor.size == 1 or (m.shape(x) or [None])[-1] == factor.size, "it may widen rows of one element")
     wide = w.astype(np.float64) * (factor[:, None] if factor.size > 1 else factor)
-    result: Value = m.op.MatMul(x, m.const(wide, like=w), like=m.product)
-    return result
+    return m.op.MatMul(x, m.const(wide, like=w), like=m.product)
 
 
 @rewrite(
@@ -75,8 +72,7 @@ def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
     m.require(z.ndim <= (m.rank(x) or 0) and u.ndim <= (m.rank(y) or 0), "a rank is unknown, or would rise")
     factor = z.reshape(()).astype(np.float64) * u.reshape(())
     m.require(np.isfinite(factor) and factor.astype(z.dtype), "a factor is zero or not finite")
-    result: Value = m.op.MatMul(m.op.Mul(x, m.const(factor, like=z), like=m.scaling), y, like=m.product)
-    return result
+    return m.op.MatMul(m.op.Mul(x, m.const(factor, like=z), like=m.scaling), y, like=m.product)
 
 
 @register

@@ -31,8 +31,7 @@ def concat_of_concat(m: Match, first: Value) -> Value:
             inputs.append(v)
     if not flattened or len(inputs) > _MOST_PARTS:
         m.skip()
-    result: Value = m.op.Concat(*inputs, like=m.outer)
-    return result
+    return m.op.Concat(*inputs, like=m.outer)
 
 
 _MOST_PARTS: Final = 1024  # a chain of Concats writes them again at each step
@@ -64,8 +63,7 @@ def concat_of_split(m: Match, first: Value) -> Value:
             i += 1
     if len(inputs) == len(given):
         m.skip()
-    result: Value = m.op.Concat(*inputs, like=m.concat)
-    return result
+    return m.op.Concat(*inputs, like=m.concat)
 
 
 def _split_of(m: Match, part: Value | None) -> Node | None:
@@ -90,8 +88,7 @@ def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
         for j in sorted(int(k) % last if k < 0 else int(k) for k in b.reshape(-1)):
             place += j <= place
         axes.append(place)
-    result: Value = m.op.Unsqueeze(x, m.const(np.array(sorted(axes), np.int64)), like=m.outer)
-    return result
+    return m.op.Unsqueeze(x, m.const(np.array(sorted(axes), np.int64)), like=m.outer)
 
 
 @rewrite(op.Squeeze(op.Gather(var("x"), const("index"), name="gather"), const("axes"), name="squeeze"))
@@ -101,8 +98,7 @@ def squeeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
     m.require(rank is not None, "the rank is unknown")
     m.require(index.shape == (1,) and axes.size == 1, "more than one element or axis")
     m.require(int(axes.reshape(-1)[0]) % (rank or 1) == axis % (rank or 1), "another axis")
-    result: Value = m.op.Gather(x, m.const(index.reshape(())), like=m.gather)
-    return result
+    return m.op.Gather(x, m.const(index.reshape(())), like=m.gather)
 
 
 @rewrite(op.Gather(var("x"), const("index"), name="gather"))
@@ -113,8 +109,7 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     dims, axis = m.shape(x), int(m.gather.attr("axis"))
     m.require(dims is not None and dims[axis] == 1, "the axis has more elements, or an unknown number")
     m.require(not x.constant, "a constant, which folds")
-    result: Value = m.op.Squeeze(x, m.const(np.array([axis % len(dims or ())], np.int64)))
-    return result
+    return m.op.Squeeze(x, m.const(np.array([axis % len(dims or ())], np.int64)))
 
 
 def _without(m: Match, target: Array, axes: Array) -> Array:
@@ -147,8 +142,7 @@ def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
         going = dims is not None and len(dims) == len(target) and keeps_shape(dims, target, allowzero)
         m.require(not (going or types.same_shape(x, v)), "a part is a Reshape that is going to go")
         parts.append(m.op.Reshape(x, m.const(_without(m, shape.array, axes)), like=reshape))
-    result: Value = m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
-    return result
+    return m.op.Concat(*parts, like=m.concat, axis=axis - sum(i < axis for i in dropped))
 
 
 @rewrite(
@@ -166,8 +160,7 @@ def unsqueeze_of_broadcast(m: Match, x: Value, y: Value, inner: Array, outer: Ar
     m.require(outer.reshape(-1).tolist() in ([0], [-middle - 1]), "not in front")
     axes = [0, *(int(i) % middle + 1 for i in inner.reshape(-1))]
     wide = m.op.Unsqueeze(y, m.const(np.array(axes, np.int64)))
-    result: Value = getattr(m.op, m.node.op)(x, wide, like=m.node)
-    return result
+    return m.op[m.node.op](x, wide, like=m.node)
 
 
 @rewrite(op.Reshape(op.Concat(var("first"), ..., name="concat"), var("target"), name="reshape"))
@@ -193,8 +186,7 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
     assert isinstance(size, int)
     joined = (*dims[:axis], size * len(parts), *dims[axis + 1 :])
     m.require(wanted == joined, "other axes become one")
-    result: Value = m.op.Concat(*parts, axis=axis)
-    return result
+    return m.op.Concat(*parts, axis=axis)
 
 
 _REDUCE = one_of(
@@ -208,8 +200,7 @@ def unsqueeze_of_reduce(m: Match, x: Value, back: Array) -> Value:
     """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
     axes, rank = _dropped_axes(m, x)
     m.require(axes == sorted(int(i) % rank for i in back.reshape(-1)), "other axes")
-    result: Value = getattr(m.op, m.reduce.op)(*m.reduce.inputs, like=m.reduce, keepdims=1)
-    return result
+    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=1)
 
 
 @rewrite(op.Reshape(_REDUCE, var("target")))
@@ -219,8 +210,7 @@ def reshape_of_reduce(m: Match, x: Value, target: Value) -> Value:
     dims = m.shape(x) or ()
     kept = tuple(1 if i in axes else dims[i] for i in range(rank))
     m.require(None not in kept and m.shape(m.anchor.output) == kept, "not provably the dims that were there")
-    result: Value = getattr(m.op, m.reduce.op)(*m.reduce.inputs, like=m.reduce, keepdims=1)
-    return result
+    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=1)
 
 
 def _dropped_axes(m: Match, x: Value) -> tuple[list[int], int]:
@@ -281,8 +271,7 @@ def slice_of_slice(
     columns = zip(*((*cut, axis) for axis, cut in cuts.items()))
     starts, ends, steps, axes = (m.const(np.array(c, np.int64)) for c in columns)
     stepping = any(step != 1 for _, _, step in cuts.values())
-    result: Value = m.op.Slice(x, starts, ends, axes, steps if stepping else None, like=m.outer)
-    return result
+    return m.op.Slice(x, starts, ends, axes, steps if stepping else None, like=m.outer)
 
 
 @rewrite(op.Gather(op.Gather(var("x"), const("i"), name="inner", shared=True), const("j"), name="outer"))
@@ -293,8 +282,7 @@ def gather_of_gather(m: Match, x: Value, i: Array, j: Array) -> Value:
     a, b = int(m.inner.attr("axis")), int(m.outer.attr("axis"))
     m.require(a == b or (rank is not None and a % rank == b % rank), "another axis")
     m.require(((-i.size <= j) & (j < i.size)).all(), "an index is out of range")
-    result: Value = m.op.Gather(x, m.const(i[j]), like=m.outer)
-    return result
+    return m.op.Gather(x, m.const(i[j]), like=m.outer)
 
 
 # Every value of the first type is one of the second.
@@ -323,8 +311,7 @@ def cast_of_cast(m: Match, x: Value) -> Value:
         "what an integer does not hold becomes anything",
     )
     m.require(last in FLOATS | INTEGERS | {TensorProto.BOOL}, "not a number")
-    result: Value = m.op.Cast(x, like=m.outer)
-    return result
+    return m.op.Cast(x, like=m.outer)
 
 
 @register

@@ -40,8 +40,7 @@ def pad_of_conv(
 ) -> Value:
     """Conv(Pad(x, p)) = Conv(x), pads larger by p."""
     m.require(value is None or not value.any(), "the border is not zero")
-    result: Value = m.op.Conv(x, w, b, like=m.conv, pads=together(m, m.conv, x, pads, axes), auto_pad=None)
-    return result
+    return m.op.Conv(x, w, b, like=m.conv, pads=together(m, m.conv, x, pads, axes), auto_pad=None)
 
 
 @rewrite(op.AveragePool(padded(), name="pool"))
@@ -52,8 +51,7 @@ def pad_of_average(m: Match, x: Value, pads: Array, value: Array | None, axes: A
     m.require(
         m.pool.attr("count_include_pad") or not any(m.pool.attr("pads") or ()), "padding of its own does not count"
     )
-    result: Value = m.op.AveragePool(x, like=m.pool, pads=_pooled(m, x, pads, axes), count_include_pad=1, auto_pad=None)
-    return result
+    return m.op.AveragePool(x, like=m.pool, pads=_pooled(m, x, pads, axes), count_include_pad=1, auto_pad=None)
 
 
 @rewrite(op.MaxPool(padded(), name="pool"))
@@ -62,8 +60,7 @@ def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array
     m.require(
         value is not None and value.dtype.kind == "f" and np.isneginf(value).all(), "the border may be the largest"
     )
-    result: Value = m.op.MaxPool(x, like=m.pool, pads=_pooled(m, x, pads, axes), auto_pad=None)
-    return result
+    return m.op.MaxPool(x, like=m.pool, pads=_pooled(m, x, pads, axes), auto_pad=None)
 
 
 def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:

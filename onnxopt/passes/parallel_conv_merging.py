@@ -63,8 +63,7 @@ def merged(m: Match, first: Node, second: Node, arrays: tuple[Array, Array | Non
         bias = m.const(total, like=w1, hint=f"{first.output.name}_bias")
     weight = m.const(k1 + k2, like=w1, hint=f"{first.output.name}_weight")
     kernel = list(k1.shape[2:])
-    result: Value = m.op.Conv(x, weight, bias, like=first, pads=pads, kernel_shape=kernel, auto_pad=None)
-    return result
+    return m.op.Conv(x, weight, bias, like=first, pads=pads, kernel_shape=kernel, auto_pad=None)
 
 
 def branch(name: str, w: str, b: str) -> Call:
@@ -80,8 +79,7 @@ def merge_convs(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2: 
 @rewrite(op.Add(op.Add(var("y"), branch("first", "w1", "b1")), branch("second", "w2", "b2")))
 def merge_convs_in_sum(m: Match, y: Value, x: Value, w1: Array, b1: Array | None, w2: Array, b2: Array | None) -> Value:
     """(y + Conv(x; W, b)) + Conv(x; V, c) = y + Conv(x; W + V, b + c)."""
-    result: Value = m.op.Add(y, merged(m, m.first, m.second, (w1, b1, w2, b2)), like=m.anchor)
-    return result
+    return m.op.Add(y, merged(m, m.first, m.second, (w1, b1, w2, b2)), like=m.anchor)
 
 
 def with_identity(m: Match, w: Array, b: Array | None, scale: Array | None, shift: Array | None) -> Value:
@@ -104,8 +102,7 @@ def with_identity(m: Match, w: Array, b: Array | None, scale: Array | None, shif
     bias = m.value("b") if b is not None else None
     if shift is not None:
         bias = m.const(shift + (0 if b is None else b.astype(np.float64)), like=w, hint=f"{conv.output.name}_bias")
-    result: Value = m.op.Conv(x, m.const(weight, like=w), bias, like=conv)
-    return result
+    return m.op.Conv(x, m.const(weight, like=w), bias, like=conv)
 
 
 @rewrite(op.Add(op.Conv(var("x"), const("w"), const("b").opt(), name="conv"), var("x")))

@@ -34,8 +34,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
     # A 0 copies a dim that stays; what is unknown and moves is -1, which no empty dim may stand beside.
     target = [d if isinstance(d, int) else 0 if i == j else -1 for i, j in enumerate(perm) for d in (dims[j],)]
     m.require(-1 not in target or (target.count(-1) == 1 and 0 not in target), "more than one unknown dim")
-    result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
-    return result
+    return m.op.Reshape(x, m.const(np.array(target, np.int64)))
 
 
 @rewrite(
@@ -53,8 +52,7 @@ def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
         if written is None:
             return _reshaped_like(m, x, m.outer.output)
         target = m.const(written, hint=target.name)
-    result: Value = m.op.Reshape(x, target, like=m.outer)
-    return result
+    return m.op.Reshape(x, target, like=m.outer)
 
 
 def _without_copies(m: Match, shape: Array) -> Array | None:
@@ -78,8 +76,7 @@ def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Valu
     wide = [1 if i in at else next(rest) for i in range(rank)]
     if 0 in wide[min(at) :] and not m.reshape.attr("allowzero", 0):  # it copies the dim in its place
         return _reshaped_like(m, x, m.outer.output)
-    result: Value = m.op.Reshape(x, m.const(np.array(wide, np.int64)), like=m.reshape)
-    return result
+    return m.op.Reshape(x, m.const(np.array(wide, np.int64)), like=m.reshape)
 
 
 @rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True), const("axes"), name="outer"))
@@ -90,8 +87,7 @@ def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     if 0 in target[min(gone) :] or any(target[i] != 1 for i in gone):
         return _reshaped_like(m, x, m.outer.output)
     rest = [t for i, t in enumerate(target.tolist()) if i not in gone]
-    result: Value = m.op.Reshape(x, m.const(np.array(rest, np.int64)), like=m.reshape)
-    return result
+    return m.op.Reshape(x, m.const(np.array(rest, np.int64)), like=m.reshape)
 
 
 @rewrite(op.Flatten(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
@@ -106,8 +102,7 @@ def _reshaped_like(m: Match, x: Value, v: Value) -> Value:
     m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
     target = [d if isinstance(d, int) else -1 for d in dims or ()]
     m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
-    result: Value = m.op.Reshape(x, m.const(np.array(target, np.int64)))
-    return result
+    return m.op.Reshape(x, m.const(np.array(target, np.int64)))
 
 
 @rewrite(op.Squeeze(op.Unsqueeze(var("x"), const("a"), name="inner", shared=True), const("b"), name="outer"))
@@ -116,8 +111,7 @@ def squeeze_of_some(m: Match, x: Value, a: Array, b: Array) -> Value:
     rest = _left_over(m, x, a, b)
     m.require(rest is not None, "not provably some of the axes")
     kind, axes = rest or ("", [])
-    result: Value = getattr(m.op, kind)(x, m.const(np.array(axes, np.int64)))
-    return result
+    return m.op[kind](x, m.const(np.array(axes, np.int64)))
 
 
 def _left_over(m: Match, x: Value, a: Array, b: Array) -> tuple[str, list[int]] | None:
@@ -172,8 +166,7 @@ def reshape_there_and_back(m: Match, x: Value, inner: Value, target: Value) -> V
         return m.op.Squeeze(x, m.const(np.array(ones, np.int64))) if ones else x
     ones = _ones(wanted, dims)
     m.require(ones is not None, "not provably the dims that were there")
-    result: Value = m.op.Unsqueeze(x, m.const(np.array(ones, np.int64)))
-    return result
+    return m.op.Unsqueeze(x, m.const(np.array(ones, np.int64)))
 
 
 def _ones(dims: Shape, rest: Shape) -> list[int] | None:
@@ -211,8 +204,7 @@ def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     m.require(in_order or m.first.output.only_user is m.middle, "the first Transpose is used elsewhere")
     turned = x if in_order else m.op.Transpose(x, perm=moved)
     places = [i for i, axis in enumerate(order) if axis is None]
-    result: Value = m.op.Unsqueeze(turned, m.const(np.array(places, np.int64)), like=m.middle)
-    return result
+    return m.op.Unsqueeze(turned, m.const(np.array(places, np.int64)), like=m.middle)
 
 
 @register

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, Mapping, MutableMapping
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -162,7 +163,7 @@ def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], befo
     maker = found.tensor.producer
     if maker is not None and maker.graph is not None and ctx.spend("read_off", at=value):
         whole = content.size == types.rank(found.tensor)
-        attributes = {} if whole else {"start": found.start, "end": found.start + content.size}
+        attributes: dict[str, Any] = {} if whole else {"start": found.start, "end": found.start + content.size}
         _redirect(value, _graph_of(node).make("Shape", [found.tensor], before=node, **attributes))
         remove_dead(node)
 

@@ -50,8 +50,7 @@ def multiply_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
     """x * (1 / y) = x / y."""
     goes(m, "Mul")
     m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
-    result: Value = m.op.Div(x, y, like=m.anchor)
-    return result
+    return m.op.Div(x, y, like=m.anchor)
 
 
 @rewrite(op.Div(var("x"), _RECIPROCAL))
@@ -59,8 +58,7 @@ def divide_by_reciprocal(m: Match, x: Value, y: Value) -> Value:
     """x / (1 / y) = x y."""
     goes(m, "Div")
     m.require(m.dtype(x) in FLOATS, "integers divide otherwise")
-    result: Value = m.op.Mul(x, y, like=m.anchor)
-    return result
+    return m.op.Mul(x, y, like=m.anchor)
 
 
 @rewrite(op.Mul(op.Mul(var("x"), const("a"), name="inner", shared=True), const("b")))
@@ -95,8 +93,7 @@ def _signs(node: Node, c: Value) -> tuple[int, int]:
 @rewrite(op.Neg(op.Sub(var("x"), var("y"))))
 def difference_turned(m: Match, x: Value, y: Value) -> Value:
     """-(x - y) = y - x, but for the sign of a zero."""
-    result: Value = m.op.Sub(y, x)
-    return result
+    return m.op.Sub(y, x)
 
 
 @rewrite(op.Div(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
@@ -116,8 +113,7 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Calla
     m.require(np.isfinite(wide).all() and (terms or wide.all()), "the constant is zero or not finite")
     m.require(terms or not underflows(wide, narrow, each=True), "the folded constant underflows its type")
     given = (m.const(wide, like=a), x) if kind == "Sub" else (x, m.const(wide, like=a))
-    result: Value = getattr(m.op, kind)(*given, like=m.anchor if m.anchor.op == kind else None)
-    return result
+    return m.op[kind](*given, like=m.anchor if m.anchor.op == kind else None)
 
 
 @rewrite(op.Mul(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
@@ -154,21 +150,18 @@ def cube_of_halves(m: Match, x: Value, c: Array) -> Value:
 def cubic(m: Match, x: Value, k: Array, c: Array) -> Value:
     """(k x) (c x x + 1) = k (x + c x³), as in a Gelu by tanh."""
     m.require((c > 0).all(), "where x is infinite, x + c x³ would be no number")
-    result: Value = m.op.Mul(m.op.Add(x, _scaled_cube(m, x, c)), m.const(_near_one(m, k)))
-    return result
+    return m.op.Mul(m.op.Add(x, _scaled_cube(m, x, c)), m.const(_near_one(m, k)))
 
 
 @rewrite(op.Mul(var("x"), op.Add(_SCALED_SQUARE, 1)))
 def cubic_of_one(m: Match, x: Value, c: Array) -> Value:
     """x (c x x + 1) = x + c x³."""
     m.require((c > 0).all(), "where x is infinite, x + c x³ would be no number")
-    result: Value = m.op.Add(x, _scaled_cube(m, x, c))
-    return result
+    return m.op.Add(x, _scaled_cube(m, x, c))
 
 
 def _scaled_cube(m: Match, x: Value, c: Array) -> Value:
-    result: Value = m.op.Mul(_cube(m, x, like=c), m.const(_near_one(m, c)))
-    return result
+    return m.op.Mul(_cube(m, x, like=c), m.const(_near_one(m, c)))
 
 
 def _near_one(m: Match, factor: Array) -> Array:
@@ -182,8 +175,7 @@ def _cube(m: Match, x: Value, like: Value | Array) -> Value:
     m.require(m.opset >= 7, "before opset 7 an attribute says how exponents broadcast")
     three = m.const(np.float64(3), like=like)
     m.require(three.array.dtype in (np.float32, np.float64), "runtimes know few other powers")
-    result: Value = m.op.Pow(x, three)
-    return result
+    return m.op.Pow(x, three)
 
 
 @rewrite(one_of("Add", "Sub")(var("x"), var("zeros", constant=True)))
@@ -206,8 +198,7 @@ def sum_of_one(m: Match, x: Value) -> Value:
 def choice_of_not(m: Match, c: Value, a: Value, b: Value) -> Value:
     """Where(not c, a, b) = Where(c, b, a)."""
     goes(m, "Where")
-    result: Value = m.op.Where(c, b, a, like=m.where)
-    return result
+    return m.op.Where(c, b, a, like=m.where)
 
 
 @rewrite(op.Min(op.Max(var("x"), const("a")), const("b")))
@@ -248,8 +239,7 @@ def bound_of_bound(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Max(Max(x, a), b) = Max(x, max(a, b)); so does Min."""
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
     function = np.maximum if m.bound.op == "Max" else np.minimum
-    result: Value = getattr(m.op, m.bound.op)(x, m.const(function(a, b), like=a), like=m.bound)
-    return result
+    return m.op[m.bound.op](x, m.const(function(a, b), like=a), like=m.bound)
 
 
 @rewrite(bounds(var("x"), var("y"), var("z")))
@@ -257,8 +247,7 @@ def bound_of_several(m: Match, x: Value, y: Value, z: Value) -> Value:
     """Max(Max(x, y), z) = Max(x, y, z); so does Min."""
     m.require(m.opset >= 8, "before opset 8 bounds do not broadcast")
     m.require(sum(v.constant for v in (x, y, z)) < 2, "constants, which are one")
-    result: Value = getattr(m.op, m.bound.op)(x, y, z, like=m.bound)
-    return result
+    return m.op[m.bound.op](x, y, z, like=m.bound)
 
 
 def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
@@ -268,8 +257,7 @@ def _clip(m: Match, x: Value, a: Array, b: Array) -> Value:
     m.require(a.dtype == np.float32 or (a.dtype == np.float64 and m.opset >= 12), "runtimes clip few other types")
     m.require(not np.isnan(a).any() and not np.isnan(b).any(), "a bound is NaN")
     low = np.minimum(a.reshape(()), b.reshape(()))  # before opset 11 runtimes refuse bounds that exclude each other
-    result: Value = m.op.Clip(x, m.const(low, like=a), m.const(b.reshape(()), like=b))
-    return result
+    return m.op.Clip(x, m.const(low, like=a), m.const(b.reshape(()), like=b))
 
 
 @register

@@ -26,8 +26,7 @@ def not_of_comparison(m: Match, a: Value, b: Value) -> Value:
     """not (a > b) = a <= b, of integers: of floats one may be NaN."""
     m.require(m.dtype(a) in _COMPARED, "not integers, of which each is less, equal or greater")
     m.require(m.opset >= 12, "before opset 12 there is no LessOrEqual")
-    result: Value = getattr(m.op, _OPPOSITE[m.inner.op])(a, b)
-    return result
+    return m.op[_OPPOSITE[m.inner.op]](a, b)
 
 
 @rewrite(either(op.Equal(var("p"), True), op.Xor(var("p"), False)))
@@ -39,8 +38,7 @@ def same_truth(m: Match, p: Value) -> Value:
 @rewrite(either(op.Equal(var("p"), False), op.Xor(var("p"), True)))
 def other_truth(m: Match, p: Value) -> Value:
     """(p = false) = not p, p xor true = not p."""
-    result: Value = m.op.Not(p)
-    return result
+    return m.op.Not(p)
 
 
 @rewrite(one_of("And", "Or")(var("p"), var("p")))
@@ -52,9 +50,8 @@ def twice_the_same(m: Match, p: Value) -> Value:
 @rewrite(one_of("And", "Or")(op.Not(var("p")), op.Not(var("q")), name="node"))
 def both_not(m: Match, p: Value, q: Value) -> Value:
     """not p and not q = not (p or q), not p or not q = not (p and q)."""
-    inner = getattr(m.op, "Or" if m.node.op == "And" else "And")(p, q)
-    result: Value = m.op.Not(inner)
-    return result
+    inner = m.op["Or" if m.node.op == "And" else "And"](p, q)
+    return m.op.Not(inner)
 
 
 _ONE_OR_ZERO: Final = op.Cast(var("p"), name="cast", shared=True)
@@ -76,8 +73,7 @@ def is_one(m: Match, p: Value) -> Value:
 def is_zero(m: Match, p: Value) -> Value:
     """(Cast(p) = 0) = not p."""
     of_truth(m, p)
-    result: Value = m.op.Not(p)
-    return result
+    return m.op.Not(p)
 
 
 @rewrite(op.Greater(_ONE_OR_ZERO, const("c")))
@@ -93,8 +89,7 @@ def below(m: Match, p: Value, c: Array) -> Value:
     """(Cast(p) < c) = not p, where 0 < c <= 1."""
     of_truth(m, p)
     m.require(c.size == 1 and c.ndim <= (m.rank(p) or 0) and 0 < c.item() <= 1, "not between zero and one")
-    result: Value = m.op.Not(p)
-    return result
+    return m.op.Not(p)
 
 
 @rewrite(op.Mul(op.Cast(var("p"), name="cast"), op.Cast(var("q"), name="other")))
@@ -102,8 +97,7 @@ def product_of_truths(m: Match, p: Value, q: Value) -> Value:
     """Cast(p) Cast(q) = Cast(p and q)."""
     of_truth(m, p)
     m.require(m.dtype(q) == TensorProto.BOOL, "not ones and zeros")
-    result: Value = m.op.Cast(m.op.And(p, q), like=m.cast)
-    return result
+    return m.op.Cast(m.op.And(p, q), like=m.cast)
 
 
 @register

@@ -41,8 +41,7 @@ def reduce_of_reduce(m: Match, x: Value) -> Value:
     left = list(range(rank or 1)) if kept else [i for i in range(rank or 1) if i not in first]
     m.require(left, "nothing is left to reduce")
     axes = sorted({*first, *(left[a] for a in axes_of(m, outer, len(left)))})
-    result: Value = getattr(m.op, outer.op)(x, m.const(np.array(axes, np.int64)), keepdims=int(kept))
-    return result
+    return m.op[outer.op](x, m.const(np.array(axes, np.int64)), keepdims=int(kept))
 
 
 @rewrite(one_of("Div", "Mul")(op.ReduceSum(var("x"), ..., name="sum"), const("n"), name="scaled"))

@@ -103,8 +103,9 @@ class Pass:
 
     @classmethod
     def summary(cls) -> str:
-        """First line of the manual page, which is the docstring."""
-        return (cls.__doc__ or "").strip().partition("\n")[0]
+        """First sentence of the manual page, which is the docstring."""
+        page = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
+        return page.partition(". ")[0].removesuffix(".")
 
     def __str__(self) -> str:
         from onnxopt.pipeline.text import text

@@ -11,6 +11,7 @@ from onnxopt.errors import PassError, UsageError
 from onnxopt.graph import Model
 from onnxopt.pipeline.base import GraphPass, ModelPass, Pass, PassInfo, option
 from onnxopt.pipeline.records import PipelineReport
+from onnxopt.plaintext import an
 
 PassFunction = Callable[..., Any]
 
@@ -102,7 +103,7 @@ def _make(base: type[Any], function: PassFunction, info: PassInfo) -> Any:
         returned = function(subject, ctx, **{f[0]: getattr(self, f[0]) for f in fields})
         if returned is not None and returned is not subject:
             raise PassError(
-                f"{function.__name__} returned a {type(returned).__name__}, which nobody reads",
+                f"{function.__name__} returned {an(type(returned).__name__)}, which nobody reads",
                 "a pass changes what it is given in place and returns nothing",
             )
 

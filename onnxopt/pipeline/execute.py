@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError, UsageError
+from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError, UsageError, broken
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
@@ -151,11 +151,8 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
     except (Exception, SystemExit) as e:  # which would end the command, as if all were done
         where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
         node = _node_in(e.__traceback__)
-        error = PassError(
-            f"pass {p.name} failed on {where}{f': {node!r}' if node is not None else ''}: "
-            f"{type(e).__name__}: {' '.join(str(e).split())}{_after(ctx)}",
-            f"this is a bug in the pass; go on without it by --disable {p.name}, and report it",
-        )
+        error = broken(f"pass {p.name} failed on {where}{f': {node!r}' if node is not None else ''}", e, p.name, "pass")
+        error.message += _after(ctx)
         error.failed = (len(ctx.history), str(p))
         raise error from e
     finally:

@@ -90,9 +90,7 @@ def _emit_again(m: Match, node: Node, args: Args) -> Result:
     if not m.replaces(node):
         if node.bodies:
             raise PassError(f"{node!r} has bodies and cannot be emitted twice", "emit it once, and use its outputs")
-        made = getattr(m.op, node.proto.op_type)(
-            *inputs, like=node, domain=node.domain, outputs=max(1, len(node.outputs))
-        )
+        made = m.op[node.proto.op_type](*inputs, like=node, domain=node.domain, outputs=max(1, len(node.outputs)))
         assert isinstance(made, (Value, tuple))
         return made
     outputs: list[Value | None] = [None if v is None else Value("", m.graph) for v in node.outputs]

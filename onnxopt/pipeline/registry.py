@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
-from onnxopt.errors import UsageError, nearest
+from onnxopt.errors import UsageError, nearest, told
 from onnxopt.lazy_onnx import import_all_of_onnx
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
 from onnxopt.rewriting import Rule
@@ -37,6 +37,10 @@ def register(p: type[P] | P) -> type[P] | P:
     """Make a pass known by its name: decorates a class, or what `model_pass` and `graph_pass` make of a function; a
     composite with a name is given to it. Raises ValueError if the name is taken, TypeError for options that are no
     fields yet."""
+    if not isinstance(p, type | Pass):
+        raise TypeError(
+            f"{getattr(p, '__name__', p)} is no pass yet: @register stands above @model_pass and @graph_pass"
+        )
     cls = p if isinstance(p, type) else type(p)
     if not isinstance(p, type) and p.children:
         if p.info == cls.info:
@@ -129,9 +133,11 @@ def get_pass(name: str) -> type[Pass]:
     if name not in _PASSES:
         load_plugins()
     if name not in _PASSES:
-        raise UsageError(
-            f"no pass is called {name!r}", nearest(name, {**_PASSES, **_LATER}, "`onnxopt passes` lists them")
-        )
+        forgotten = next((c for c in _defined(Pass) if hasattr(c, "info") and c.info.name == name), None)
+        hint = nearest(name, {**_PASSES, **_LATER}, "`onnxopt passes` lists them")
+        if forgotten is not None:
+            hint = f"{forgotten.__name__} is not registered: put @register above it"
+        raise UsageError(f"no pass is called {name!r}", hint)
     return _PASSES[name]
 
 
@@ -230,7 +236,7 @@ def load_module(source: str) -> None:
         else:
             import_module(source)
     except (Exception, SystemExit) as e:  # a script that ends would end the command, as if all were done
-        raise UsageError(f"{source} cannot be imported: {type(e).__name__}: {' '.join(str(e).split())}", _PLUGIN) from e
+        raise UsageError(f"{source} cannot be imported: {told(e)}", _PLUGIN) from e
     _MODULES.append(os.path.abspath(source) if source.endswith(".py") else source)
     _ORIGINS.update({name: source for name in _PASSES if name not in before})
 
@@ -260,7 +266,7 @@ def load_plugins() -> None:
                 register(found)
         except Exception as e:
             raise UsageError(
-                f"the plugin {point.name} ({label}) cannot be loaded: {type(e).__name__}: {' '.join(str(e).split())}",
+                f"the plugin {point.name} ({label}) cannot be loaded: {told(e)}",
                 "update or uninstall it",
             ) from e
         _ORIGINS.update({name: label for name in _PASSES if name not in before})

@@ -7,8 +7,10 @@ that failed.
 from __future__ import annotations
 
 import dataclasses
+import filecmp
 import json
 import platform
+import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -63,8 +65,8 @@ def keep_reproducer(
     zero_weights: bool = False,
 ) -> None:
     """Repeat the run of `pipeline` that ended in `error`, up to the pass that raised it, and write `model.onnx`,
-    `pipeline.txt`, `settings.json`, `environment.json` and `error.txt` into `folder`. `model` is as it was before that
-    run, and is changed.
+    `pipeline.txt`, `settings.json`, `environment.json`, `error.txt` and the plugins' files into `folder`. `model` is as
+    it was before that run, and is changed.
 
     `zero_weights` writes large tensors as zeros, for models that may not be shown; the failure may depend on them.
     The error's hint names the folder. Raises WriteError.
@@ -111,7 +113,6 @@ def write_reproducer(
         "freeze_initializers": freeze_initializers,
         "check_each": any(isinstance(i, CheckEach) for i in ctx.instruments),
         "verify_each": verify or any(isinstance(i, VerifyEach) for i in ctx.instruments),
-        "plugins": loaded_modules(),
     }
     for name in ("model.onnx", "settings.json", "environment.json", "pipeline.txt", "error.txt"):
         if model.path is not None:
@@ -119,13 +120,32 @@ def write_reproducer(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save(model, folder / "model.onnx")
-        _write_json(folder / "settings.json", settings)
+        _write_json(folder / "settings.json", settings | {"plugins": _keep_plugins(folder)})
         _write_json(folder / "environment.json", environment())
         (folder / "pipeline.txt").write_text(text + "\n", encoding="utf-8")
         (folder / "error.txt").write_text(f"{line(error.message, whole=True)}\n", encoding="utf-8")
     except OSError as e:
         raise WriteError(f"cannot write {folder}: {e.strerror or e}", "name another folder for --reproducer") from None
     error.hint = f"`onnxopt reproduce {folder}` runs it again; attach the folder to a report"
+
+
+def _keep_plugins(folder: Path) -> list[str]:
+    """Copies the files that are loaded as plugins; what `reproduce` has to load, files from `folder` on."""
+    found: list[str] = []
+    kept: dict[str, str] = {}
+    for source in loaded_modules():
+        if not source.endswith(".py"):
+            found.append(source)
+            continue
+        name = Path(source).stem
+        while kept.setdefault(name, source) != source:
+            name += "_"  # that of another folder
+        found.append(f"plugins/{name}.py")
+        target = folder / found[-1]
+        target.parent.mkdir(exist_ok=True)
+        if not (target.exists() and target.samefile(source)):
+            shutil.copyfile(source, target)
+    return found
 
 
 def reproduce(folder: str | Path) -> OnnxOptError | None:
@@ -141,7 +161,10 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
         why = f"{Path(e.filename).name}: {e.strerror}" if isinstance(e, OSError) else f"settings.json: {e}"
         raise UsageError(f"{folder} is not a reproducer: {why}", "name the folder that --reproducer wrote") from None
     for plugin in plugins:
-        load_module(plugin)
+        if not plugin.endswith(".py"):
+            load_module(plugin)
+        elif not _is_loaded(folder / plugin):
+            load_module(str(folder / plugin))
     instruments: list[Instrument] = [CheckEach()] if check_each else []
     if verify_each:
         instruments.append(VerifyEach(folder / "model.onnx"))
@@ -154,6 +177,12 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
             raise
         return e
     return None
+
+
+def _is_loaded(file: Path) -> bool:
+    """Does a plugin that is loaded say the same? In the process that wrote the folder it does."""
+    loaded = [source for source in loaded_modules() if source.endswith(".py") and Path(source).is_file()]
+    return file.is_file() and any(filecmp.cmp(source, file, shallow=False) for source in loaded)
 
 
 def environment() -> dict[str, str]:

@@ -26,8 +26,9 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         elif p["name"] == "convert-dtype":
             for rule in p["rules"].values():
                 count, example = rule["declined"].get(_NEWER, (0, ""))
-                if count >= _MANY:
-                    yield f"kept: {count:,} nodes stay float32: {_NEWER}, for example {example}; a newer opset may"
+                if count >= _MANY or (count and not rule["hits"]):
+                    stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
+                    yield f"kept: {stay}: {_NEWER}, for example {example}; a newer opset may (--target-opset)"
             weights = [reason for rule in p["rules"].values() for reason in rule["declined"] if reason.startswith("`")]
             yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
             if len(weights) > _SHOWN:

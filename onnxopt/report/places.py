@@ -47,9 +47,11 @@ def value(place: dict[str, Any]) -> str:
 def difference(place: dict[str, Any]) -> str:
     """How the value differs, what rounding alone does there, and in which case."""
     noise = place["noise"]
-    alone = "" if noise is None else f", rounding alone by {noise:.1e}" if noise else ", rounding alone changes nothing"
+    said: str = place["record"]["note"]
+    if noise is not None and "differ" in said:
+        said += f", rounding alone by {noise:.1e}" if noise else ", rounding alone changes nothing"
     case = place["case"].removeprefix("case ")
-    return f"{place['record']['note']}{alone}" + (f", case {case}" if case else "")
+    return said + (f", case {case}" if case else "")
 
 
 def rows(place: dict[str, Any], verbose: int = 0) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxopt.errors import OnnxOptError
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
@@ -18,7 +19,7 @@ from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, ho
 from onnxopt.rewriting.matcher import value_equals as equals
 from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, shown, text
 from onnxopt.rewriting.replace import check_replacement
-from onnxopt.rewriting.rule import Declined, Rule
+from onnxopt.rewriting.rule import Declined, Rule, failure
 
 
 @dataclass
@@ -107,6 +108,10 @@ def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) 
             check_replacement(m, rule(m, **m.arguments()))
     except Declined as e:
         return str(e) or "there is nothing to do"
+    except OnnxOptError:
+        raise
+    except Exception as e:
+        raise failure(rule, m, e) from e
     return ""
 
 
@@ -201,8 +206,9 @@ class _Walk:
                     continue
                 outside = [u for u in v.users if u not in self.covered]
                 if outside or v.is_output:
-                    where = [repr(u) for u in outside[:3]] + (["a graph output"] if v.is_output else [])
-                    line.ok, line.note = False, f"also read by {', '.join(where)}"
+                    said = ["also read by " + ", ".join(map(repr, outside[:3]))] if outside else []
+                    said += ["also a graph output"] if v.is_output else []
+                    line.ok, line.note = False, ", ".join(said)
 
 
 def _other(value: Value) -> str:

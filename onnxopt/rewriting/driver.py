@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import field
 
-from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError
+from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.record import record
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import match
 from onnxopt.rewriting.replace import commit
-from onnxopt.rewriting.rule import Declined, Rule
+from onnxopt.rewriting.rule import Declined, Rule, failure
 
 
 @record
@@ -220,10 +220,7 @@ class Driver:
                 e.message = f"rule {rule.name}: {e.message}"
             raise
         except Exception as e:
-            raise PassError(
-                f"{m.graph.model.name}: {m.graph.path}: rule {rule.name} failed at {node!r}: {type(e).__name__}: {e}",
-                f"this is a bug in the rule; go on without it by --disable {rule.name}, and report it",
-            ) from e
+            raise failure(rule, m, e) from e
         self.fuel.take()
         if self.observer is not None:
             self.observer(rule, m, True)

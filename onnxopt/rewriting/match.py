@@ -5,7 +5,6 @@ Nothing a rule builds touches the graph before the rule has returned: declining 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -22,6 +21,9 @@ from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
 from onnxopt.rewriting.rule import Declined
+
+if TYPE_CHECKING:
+    from typing import Protocol, overload
 
 _FEW: Final = 1 << 14  # bytes that may be written for a fill
 
@@ -171,18 +173,41 @@ class Match:
         return f"{output.name}_const" if output is not None else "const"
 
 
+if TYPE_CHECKING:
+
+    class Build(Protocol):
+        """Makes a node; its result, or a tuple of them where `outputs` are asked for."""
+
+        @overload
+        def __call__(
+            self, *inputs: Value | None, outputs: int, like: Node | None = None, domain: str = "", **attributes: Any
+        ) -> tuple[Value, ...]: ...
+        @overload
+        def __call__(
+            self, *inputs: Value | None, like: Node | None = None, domain: str = "", **attributes: Any
+        ) -> Value: ...
+
+
 class Builder:
-    """`m.op.Conv(x, w, b, like=node, pads=[...])`: new nodes; attributes of `like` are kept unless named."""
+    """`m.op.Conv(x, w, b, like=node, pads=[...])`: new nodes; attributes of `like` are kept unless named.
+
+    `m.op[name](…)` is one of any name, of other domains, too: `m.op["com.microsoft::Gelu"](x)`.
+    """
 
     def __init__(self, m: Match) -> None:
         self._m = m
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+    def __getattr__(self, op_type: str) -> Build:
+        return self[op_type]
+
+    def __getitem__(self, op: str) -> Build:
+        home, _, op_type = op.rpartition("::")
+
         def build(
             *inputs: Value | None,
             like: Node | None = None,
             outputs: int = 1,
-            domain: str = "",
+            domain: str = home,
             **attributes: Any,
         ) -> Any:
             m = self._m

@@ -10,6 +10,7 @@ from onnxopt.analysis import types
 from onnxopt.graph.emission import refusal
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.plaintext import an
 from onnxopt.protos import make_node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined
@@ -118,7 +119,7 @@ def _shown(result: object) -> str:
     if isinstance(result, tuple):
         odd = next((v for v in result if v is not None and not isinstance(v, Value)), None)
         return _shown(odd) if odd is not None else _count(len(result))
-    return "nothing" if result is None else f"a {type(result).__name__}"
+    return "nothing" if result is None else an(type(result).__name__)
 
 
 def _count(number: int) -> str:

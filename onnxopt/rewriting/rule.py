@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from onnxopt.errors import PassError, broken
 from onnxopt.record import record
 from onnxopt.rewriting.pattern import Call, Either, Pattern, check_variants, depth, names, variants
 
@@ -55,6 +56,13 @@ class Rule:
 
     def __call__(self, m: Match, **bound: Any) -> Any:
         return self.apply(m, **bound)
+
+
+def failure(rule: Rule, m: Match, error: Exception) -> PassError:
+    """What to say of a rule that raised."""
+    return broken(
+        f"{m.graph.model.name}: {m.graph.path}: rule {rule.name} failed at {m.anchor!r}", error, rule.name, "rule"
+    )
 
 
 def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:

@@ -228,7 +228,7 @@ class _Instance:
             inputs = [self.build(q, kind) for q in p.inputs]
             domain, _, op_type = p.ops[0].rpartition("::")
             like, count = m.bindings.nodes.get(p.name or ""), self.outputs[p.key]
-            made = getattr(m.op, op_type)(*inputs, domain=domain, like=like, outputs=count, **dict(p.attributes))
+            made = m.op[op_type](*inputs, domain=domain, like=like, outputs=count, **dict(p.attributes))
             self.made[p.key] = made if isinstance(made, tuple) else (made,)
         return self.made[p.key][p.output]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnxopt.errors import UsageError
 from onnxopt.verification.cases import Recipe, choose, missing
 from onnxopt.verification.datasets import Data, DataSet, find_data_sets, read_array
 from onnxopt.verification.interface import check_interface, fix_dims, read
@@ -37,11 +38,15 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         fix_dims(plan, options.dims)
         result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []
-        verifier.prepare(plan, list(_requests(models, plan, options, skipped)))
+        requests = list(_requests(models, plan, options, skipped))
+        if not requests and skipped:
+            why = f"no case of {', '.join(options.cases or ())}: {skipped[0].note}"
+            raise UsageError(f"{a} has {why}", "name other cases, or leave --cases out")
+        verifier.prepare(plan, requests)
         verifier.submit(b)
         verifier.finish(result)
         result.provider = verifier.provider
-        result.cases = [*skipped, *result.cases]
+        result.cases = [*(c for c in skipped if c.name in (options.cases or ())), *result.cases]
     result.seconds = time.monotonic() - began
     return result
 
@@ -49,7 +54,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
 def _requests(
     models: tuple[ModelProto, ModelProto], plan: Plan, options: VerifyOptions, skipped: list[JudgedCase]
 ) -> Iterator[tuple[Recipe, Read]]:
-    """(recipe, how to read its data) of each case; `skipped` gets those that are named and the model does not have."""
+    """(recipe, how to read its data) of each case; `skipped` gets those that the model does not have."""
     given = {name: read_array(name, Path(file), plan) for name, file in options.inputs.items()}
     sets = find_data_sets(options.datasets, models[0], plan)
     names = options.cases
@@ -62,7 +67,7 @@ def _requests(
             why = "".join(f"B does not take `{n}`" for n in list(plan.overridable)[:1] if n not in others)
         if not why:
             yield recipe, lambda: Data(given)
-        elif recipe.name in (names or ()):
+        else:
             skipped.append(JudgedCase(recipe.name, {}, status="skipped", note=why))
     if given and not sets and options.cases is None:
         yield Recipe("given"), lambda: Data(given)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.ort import onnxruntime
+from onnxopt.ort import onnxruntime, path_for
 from onnxopt.verification.cases import Recipe
 from onnxopt.verification.datasets import Data, bound_dims, read_array
 from onnxopt.verification.feeding import feed
@@ -252,7 +252,7 @@ class Runner:
         for i in self.order:
             self.tell(f"loading {_label(i)}")
             try:
-                self.sessions[i] = rt.InferenceSession(self.paths[i], self.settings, providers=providers)
+                self.sessions[i] = rt.InferenceSession(path_for(self.paths[i]), self.settings, providers=providers)
             except Exception as e:
                 raise Refused(f"{_label(i)} cannot be loaded: {reason(e)}") from e
 

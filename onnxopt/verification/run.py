@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.ort import onnxruntime
+from onnxopt.ort import onnxruntime, path_for
 from onnxopt.wire import GRAPH, key, varint
 from onnxopt.worker.serving import Refused
 
@@ -82,7 +82,8 @@ class OnnxRuntime:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
         providers = list(dict.fromkeys((provider, CPU)))
-        self._open: Callable[[], Any] = lambda: rt.InferenceSession(model, options, providers=providers)
+        source = path_for(model) if isinstance(model, str) else model
+        self._open: Callable[[], Any] = lambda: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
         # The type of each output: `tensor(float)`, `seq(tensor(int64))`.
@@ -179,11 +180,14 @@ _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 
 
 def reason(error: BaseException) -> str:
-    """The first line of a runtime's error, short enough for one line of ours: its end, where it names a node."""
+    """What a runtime's error says in its first line, short enough for one line of ours: its end, where it names a
+    node."""
     if is_starved(error):
         return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
     if (found := _FILE.search(line)) is not None:  # whoever reads this knows which
         line = line[: found.start()] + line[found.end() :]
+    if line.endswith(" indices"):  # which follow, one in a line
+        line = "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
     return line if len(line) <= _LINE else f"…{line[1 - _LINE :]}"

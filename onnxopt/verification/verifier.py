@@ -183,7 +183,7 @@ class Verifier:
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
-            return self._stop(verdict, failed.status, f"{name}{failed.note}{where}")
+            return self._stop(verdict, failed.status, f"{name}{failed.note.removesuffix('.')}{where}")
         if not compared and not (looked and (verdict.agrees or verdict.places)):
             if not self._session.is_steady:
                 why = "the model is not deterministic: two runs of the original differ"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,28 @@ def test_commands_write_in_one_place() -> None:
     for file in PACKAGE.rglob("*.py"):
         if str(file.relative_to(PACKAGE)) not in PRINTERS:
             assert not list(writers(file)), f"{file}: use say of cli/say.py, or show of report/terminal.py"
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="file names are text there")
+def test_a_file_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    """Nor does a locale that is not UTF-8 keep onnxruntime from one whose name is."""
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    environment = os.environ | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    for name, more in (
+        (b"m\xe9.onnx", b"it takes no path that is not in UTF-8"),
+        ("m\u00e9.onnx".encode(), b"2 cases"),
+    ):
+        source = os.path.join(os.fsencode(tmp_path), name)
+        Path(os.fsdecode(source)).write_bytes(model.SerializeToString())
+        run = subprocess.run(
+            [os.fsencode(SCRIPT), b"optimize", source, source + b".out"], capture_output=True, env=environment
+        )
+        assert run.returncode == 0, run.stderr
+        assert more in run.stdout
+        assert (b"reference" in run.stdout) == (name[1:2] == b"\xe9")

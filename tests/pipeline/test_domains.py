@@ -30,7 +30,7 @@ def maker(domain: str, op_type: str = "Gate") -> type[RewritePass]:
     @rewrite(op.Relu(var("x")))
     def gate(m: Any, x: Any) -> Any:
         """Relu(x) = Gate(x)."""
-        return getattr(m.op, op_type)(x, domain=domain)
+        return m.op[op_type](x, domain=domain)
 
     class Gates(RewritePass):
         """Relu becomes Gate."""

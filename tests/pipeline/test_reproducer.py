@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from onnxopt.pipeline.reproducer import keep_reproducer, reproduce
 from tests.samples import ROOT
 
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
+ASKED = ("--pipeline", "crashing-rule", "--reproducer")
 BODY = "a = Identity (x) n = Neg (a) s = Sigmoid (n) m = MatMul (s, w) y = Identity (m)"
 
 
@@ -55,7 +59,24 @@ def test_it_holds_the_model_before_the_pass_and_what_was_left_to_run(failing: Pa
     assert json.loads((crash / "environment.json").read_text())["onnx"] == onnx.__version__
     settings = json.loads((crash / "settings.json").read_text())
     assert settings["disabled_pass"] == ["dead-code"]
-    assert settings["plugins"] == [BROKEN]
+    assert settings["plugins"] == ["plugins/broken.py"]
+    assert (crash / "plugins" / "broken.py").read_bytes() == Path(BROKEN).read_bytes()
+
+
+def test_it_fails_again_where_the_plugin_is_not(failing: Path) -> None:
+    plugin = failing / "own.py"
+    shutil.copy(BROKEN, plugin)
+    run_onnxopt("optimize", failing / "m.onnx", failing / "out.onnx", "--plugin", plugin, *ASKED, failing / "crash")
+    plugin.unlink()
+    code, said = run_onnxopt("reproduce", failing / "crash")
+    assert code == 4
+    assert "ZeroDivisionError: by design (own.py:" in said
+
+
+def run_onnxopt(*arguments: Any) -> tuple[int, str]:
+    command = [sys.executable, "-m", "onnxopt", *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    return run.returncode, run.stderr
 
 
 def test_it_fails_again_or_says_that_it_does_not(failing: Path) -> None:

@@ -16,16 +16,14 @@ from onnxopt.rewriting import Match, const, op, rewrite, var
 def wrong_for_negative_factors(m: Match, x: Value, k: Array) -> Value:
     """x * k = x / (1 / |k|), which is wrong where k is negative."""
     m.require(k.size > 1, "one number")
-    result: Value = m.op.Div(x, m.const(1 / np.abs(k), like=k))
-    return result
+    return m.op.Div(x, m.const(1 / np.abs(k), like=k))
 
 
 @rewrite(op.Mul(var("x"), const("k")))
 def wrong_after_sin(m: Match, x: Value, k: Array) -> Value:
     """x * k = x / |k|, which is wrong, and done behind a Sin only."""
     m.require(x.producer is not None and x.producer.op == "Sin", "not behind a Sin")
-    result: Value = m.op.Div(x, m.const(np.abs(k), like=k))
-    return result
+    return m.op.Div(x, m.const(np.abs(k), like=k))
 
 
 @rewrite(op.Sigmoid(op.Neg(var("x")), name="sigmoid"))

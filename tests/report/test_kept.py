@@ -14,3 +14,13 @@ def test_weights_that_are_not_named_are_counted(weights: int, last: str) -> None
     rule = {"hits": 0, "declined": {f"`w{i}`": (1, "") for i in range(weights)}}
     report = {"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}}
     assert [*kept.lines(report)][-1] == f"kept: {last}"
+
+
+@pytest.mark.parametrize(("count", "hits", "said"), [(1, 0, True), (1, 3, False), (8, 3, True), (0, 0, False)])
+def test_what_the_standard_does_not_have_is_said_if_it_is_much_or_all(count: int, hits: int, said: bool) -> None:
+    declined = {"the standard does not have it in this type": (count, "Conv -> y")} if count else {}
+    rule = {"hits": hits, "declined": declined}
+    report = {"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}}
+    lines = [*kept.lines(report)]
+    assert any("a newer opset may (--target-opset)" in line for line in lines) == said
+    assert len(lines) == said

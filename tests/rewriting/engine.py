@@ -32,8 +32,7 @@ def operators(m: Model) -> list[str]:
 @rewrite(op.Neg(op.Relu(var("x")), name="neg"))
 def neg_of_relu(m: Match, x: Value) -> Value:
     """-max(x, 0) = min(-x, 0)."""
-    result: Value = m.op.Clip(m.op.Neg(x), None, m.const(np.float32(0)))
-    return result
+    return m.op.Clip(m.op.Neg(x), None, m.const(np.float32(0)))
 
 
 def operators_after(rule: Rule, body: str, **options: Any) -> list[str]:

@@ -16,10 +16,7 @@ from tests.rewriting.engine import run
 def with_axes(m: Match, x: Value, axes: Any) -> Value:
     """Squeeze(x, axes) = Squeeze(x, axes) of as many elements."""
     shape = m.const(np.array([-1], np.int64))
-    result: Value = m.op.Reshape(
-        m.op.Squeeze(x, m.const(axes)), m.op.Add(m.op.Mul(shape, m.value("axes")), m.const([0]))
-    )
-    return result
+    return m.op.Reshape(m.op.Squeeze(x, m.const(axes)), m.op.Add(m.op.Mul(shape, m.value("axes")), m.const([0])))
 
 
 def test_an_attribute_is_matched_as_the_input_that_it_is_later() -> None:
@@ -34,15 +31,13 @@ def test_an_attribute_is_matched_as_the_input_that_it_is_later() -> None:
 def by_slice(m: Match, x: Value, axes: Any) -> Value:
     """Not true; it asks for what an old Slice has no attribute for."""
     one = m.const(np.array([1], np.int64))
-    result: Value = m.op.Slice(x, one, one, m.value("axes"), one)
-    return result
+    return m.op.Slice(x, one, one, m.value("axes"), one)
 
 
 @rewrite(op.Squeeze(var("x"), const("axes")))
 def by_wide_clip(m: Match, x: Value, axes: Any) -> Value:
     """Not true; it asks for a bound that an attribute cannot hold."""
-    result: Value = m.op.Clip(x, m.const(np.array(0.1)))
-    return result
+    return m.op.Clip(x, m.const(np.array(0.1)))
 
 
 def old(body: str, opset: int = 9) -> Model:

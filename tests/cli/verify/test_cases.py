@@ -170,3 +170,13 @@ def test_infinities_are_counted(run: Run, write: Any) -> None:
     code, found = compare(run, "--cases", "zeros,random")
     assert code == 0
     assert found["cases"][0]["outputs"][0]["inf"] == [4, 4]
+
+
+def test_cases_that_the_model_does_not_have_are_no_comparison(run: Run, write: Any) -> None:
+    write("a.onnx", VECTOR, "{ y = Neg (x) }")
+    r = run("verify", "a.onnx", "a.onnx", "--cases", "masks")
+    assert r.returncode == 2
+    assert (
+        r.stderr.splitlines()[0] == "error: a.onnx has no case of masks: the model has no input that looks like a mask"
+    )
+    assert run("verify", "a.onnx", "a.onnx", "--cases", "masks,zeros").returncode == 0

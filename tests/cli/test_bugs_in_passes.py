@@ -1,0 +1,114 @@
+"""Whoever writes a pass is told what is wrong with it, where, and how to go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from tests.cli.conftest import Run
+
+HEAD = "from onnxopt import PassInfo, RewritePass, graph_pass, op, register, rewrite, var\n"
+RULE = '''
+@rewrite(op.Tanh(var("x")))
+def bad(m, x):
+    """Tanh(x) = y."""
+    {body}
+
+
+@register
+class BadPass(RewritePass):
+    """A rule that is wrong."""
+
+    info = PassInfo("bad-pass")
+    rules = (bad,)
+'''
+GRAPH = '''
+@register
+@graph_pass
+def bad_pass(graph, ctx):
+    """A pass that is wrong."""
+    {body}
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    source = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { t = Tanh (x) y = Cos (t) }'
+    )
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    return tmp_path / "mine.py"
+
+
+OPTIMIZE = ("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--with", "bad-pass")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        (
+            RULE.format(body="return m.tanh.attr('alpha')"),
+            "rule bad failed at Tanh -> t: AttributeError: 'Match' object has no attribute 'tanh' (mine.py:6)",
+            "--disable bad, and ONNXOPT_DEBUG=1 shows the traceback",
+        ),
+        (
+            RULE.format(body="return m.op.Gelu(x)"),
+            "opset 17 of ai.onnx has no operator Gelu",
+            "it is there from opset 20 on: require that, or --target-opset 20 converts the model",
+        ),
+        (
+            RULE.format(body="return m.op.Tan_(x)"),
+            "opset 17 of ai.onnx has no operator Tan_",
+            "did you mean Tan or Tanh",
+        ),
+        (RULE.format(body="return 1"), "an int", ""),
+        (
+            GRAPH.format(body="graph.remove(next(iter(graph)))"),
+            "main: Tanh -> t was to be removed, and `t` is read by Cos -> y",
+            "value.replace_all_uses_with(other) comes first",
+        ),
+        (
+            GRAPH.format(body="graph.remove(list(graph)[-1])"),
+            "main: Cos -> y was to be removed, and `y` is read by an output of the graph",
+            "",
+        ),
+        (
+            GRAPH.format(body="{}['x']"),
+            "pass bad-pass failed on m.onnx: main: KeyError: 'x' (mine.py:7)",
+            "--disable bad-pass, and ONNXOPT_DEBUG=1 shows the traceback",
+        ),
+    ],
+)
+def test_of_a_pass_that_fails(run: Run, plugin: Path, text: str, what: str, hint: str) -> None:
+    plugin.write_text(HEAD + text)
+    r = run(*OPTIMIZE)
+    assert r.returncode == 4
+    assert what in r.stderr.splitlines()[0]
+    assert hint in r.stderr.splitlines()[1]
+
+
+def test_why_says_the_same_of_a_rule_that_fails(run: Run, plugin: Path) -> None:
+    plugin.write_text(HEAD + RULE.format(body="return m.tanh.attr('alpha')"))
+    r = run("why", "m.onnx", "bad", "--plugin", "mine.py")
+    assert r.returncode == 4
+    assert "rule bad failed at Tanh -> t: AttributeError" in r.stderr
+    assert "(mine.py:6)" in r.stderr
+    assert "internal error" not in r.stderr
+
+
+def test_a_pass_that_is_not_registered(run: Run, plugin: Path) -> None:
+    plugin.write_text(HEAD + GRAPH.replace("@register\n", "").format(body="pass"))
+    r = run(*OPTIMIZE)
+    assert r.returncode == 2
+    assert r.stderr == "error: no pass is called 'bad-pass'\nhint: bad_pass is not registered: put @register above it\n"
+
+
+def test_decorators_in_the_wrong_order(run: Run, plugin: Path) -> None:
+    plugin.write_text(HEAD + GRAPH.replace("@register\n@graph_pass", "@graph_pass\n@register").format(body="pass"))
+    r = run(*OPTIMIZE)
+    assert r.returncode == 2
+    said = "TypeError: bad_pass is no pass yet: @register stands above @model_pass and @graph_pass (mine.py:4)"
+    assert said in r.stderr.splitlines()[0]
