@@ -47,21 +47,21 @@ Typed: TypeAlias = "TypeProto | TensorProto"
 def hidden(model: Model) -> Iterator[None]:
     """As long as this lasts, nodes that are misread are of an operator that onnx does not know."""
     found = [
-        n.proto
+        n
         for scope in model.scopes()
         for op in _KINDS
         if op in scope.by_op
         for n in scope.by_op[op]
         if is_misread(n, scope.opset())
     ]
-    ops = [proto.op_type for proto in found]
-    for proto in found:
-        proto.op_type = ""
+    ops = [node.proto.op_type for node in found]
+    for node in found:
+        node.proto.op_type = ""
     try:
         yield
     finally:
-        for proto, op in zip(found, ops):
-            proto.op_type = op
+        for node, op in zip(found, ops):  # a body that is brought up to date meanwhile gives a node another proto
+            node.proto.op_type = op
 
 
 def is_misread(node: Node, opset: int) -> bool:

@@ -39,8 +39,9 @@ def check_interface(
 
 
 def check_structure(proto: ModelProto, name: str = "") -> set[str]:
-    """Raise InvariantError, naming scope, node and value, unless every name that is read is defined before, in its
-    scope or around it, and none twice in one scope. Linear. Returns the names of the main graph's initializers."""
+    """Raise InvariantError, naming scope, node and value, unless every node has an operator, and every name that is
+    read is defined before, in its scope or around it, and none twice in one scope. Linear. Returns the names of the
+    main graph's initializers."""
     for function in proto.functions:
         label = f"function {function.domain}::{function.name}"
         _check(name, label, function, set(function.input), ())
@@ -59,6 +60,8 @@ def _check(
             for read in node.input:
                 if read not in defined and not any(read in around for around in outer):
                     _fail(name, path, f"{_shown(node)} reads `{read}`, which nothing before it defines")
+        if not node.op_type:
+            _fail(name, path, f"the node that makes `{', '.join(node.output)}` has no operator")
         if node.op_type in CONTROL_FLOW or node.domain:
             for key, body in body_graphs(node):
                 inner = f"{path} / {_operator(node)} / {key}"

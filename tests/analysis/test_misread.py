@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import parser
 
+import onnxopt
 from onnxopt.analysis import types
 from onnxopt.graph import read_model
 from onnxopt.graph.value import Shape
@@ -170,3 +171,20 @@ def test_elements_of_a_sequence_have_sizes_of_their_own() -> None:
     y, v = types.shape(value(model, "y")), types.shape(value(model, "v"))
     assert y is not None and v is not None and len(y) == len(v) == 2 and not any(d is not None and d in v for d in y)
     assert types.shape(value(model, "u")) == ("n", "k")
+
+
+def test_a_node_that_is_misread_stays_what_it_is_where_its_body_changes() -> None:
+    """It is hidden while inference is asked, and the body of the outer If is written anew meanwhile."""
+    source = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 1, n] x, bool c) => (float[1, 1, a] y) <bool no = {0}> {
+      y = If (c) <
+        then_branch: graph = outer () => (float[1, 1, b] z) {
+          z = If (no) <
+            then_branch: graph = p () => (float[1, 1, d] u) { u = Neg (x) },
+            else_branch: graph = q () => (float[1, 1, e] v) {
+              w = MaxPool <kernel_shape = [2], strides = [3], ceil_mode = 1> (x)  v = Neg (w)
+            }> },
+        else_branch: graph = other () => (float[1, 1, f] r) { r = Abs (x) }> }"""
+    result = onnxopt.optimize(parser.parse_model(source), level=1).model
+    branches = {a.name: [n.op_type for n in a.g.node] for a in result.graph.node[0].attribute}
+    assert branches == {"then_branch": ["MaxPool", "Neg"], "else_branch": ["Abs"]}

@@ -52,6 +52,10 @@ def _reads_too_early(m: ModelProto) -> None:
     m.graph.node[1].attribute[1].g.node[0].input[0] = "y"
 
 
+def _no_operator(proto: ModelProto) -> None:
+    proto.graph.node[0].op_type = ""
+
+
 def _order(m: ModelProto) -> None:
     nodes = list(m.functions[0].node)[::-1]
     del m.functions[0].node[:]
@@ -89,6 +93,7 @@ def _output_of_a_body(m: ModelProto) -> None:
         (_reads_in_a_body, "main / If / then_branch: l::f -> t1 reads `v`, which nothing before it defines"),
         (_reads_what_a_branch_beside_defines, "main / If / else_branch: Clip -> e1 reads `t0`"),
         (_reads_too_early, "main / If / else_branch: Clip -> e1 reads `y`"),
+        (_no_operator, "main: the node that makes `a` has no operator"),
         (_order, "function l::f: Abs -> r reads `q`"),
         (_twice, "main: `a` is defined twice, the second time by Neg -> a"),
         (_twice_by_one_node, "main: `a` is defined twice, the second time by Add -> a, a"),
