@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxopt.cli.completing import known_rules
-from onnxopt.cli.options import load_plugins, plugin_option
+from onnxopt.cli.options import make_options, pipeline_options
+from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say_lines
 from onnxopt.errors import UsageError
 from onnxopt.plaintext import counted
@@ -24,40 +25,33 @@ if TYPE_CHECKING:
 _SHOWN = 3  # reasons with an example
 
 
-@click.command()
+@click.command(cls=ProjectCommand)
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("name", metavar="PASS_OR_RULE", shell_complete=known_rules)
 @click.option("--node", metavar="NAME", help="Look at this node: its name, or the name of a value it produces.")
-@click.option(
-    "-O",
-    "--level",
-    type=click.IntRange(0, 3),
-    default=2,
-    show_default=True,
-    help="Look at the model as this level leaves it; 0: as it is.",
-)
-@plugin_option
-def why(model: Path, name: str, node: str | None, level: int, plugins: tuple[str, ...]) -> None:
+@pipeline_options
+def why(model: Path, name: str, node: str | None, **given: Any) -> None:
     """Show why a rule fires at a node of MODEL, or why not: its pattern as a tree, with a tick for what fits.
+
+    The model is looked at as `optimize` leaves it with these options; -O0: as it is.
 
     \b
     onnxopt why model.onnx conv-bn-folding
     onnxopt why model.onnx fold_conv_bn --node bn1
     onnxopt why model.onnx elim-identity -O0
     """
-    from onnxopt.io import blaming, load
-    from onnxopt.passes.levels import pipeline_for
-    from onnxopt.pipeline import Journal, PassContext, execute
+    from onnxopt.api import optimize_model
+    from onnxopt.io import blaming
+    from onnxopt.pipeline import Journal
     from onnxopt.pipeline.registry import pass_or_rule
 
-    load_plugins(plugins)
+    options, level = make_options(given), given["level"]
     cls, rules = pass_or_rule(name)
-    owner = cls()
+    owner = options.context().configured(cls())
     journal = Journal() if node is not None else None
     with blaming(model):
-        loaded = load(model, stored=True)
-        told = [journal] if journal is not None else []
-        report = execute(pipeline_for(level), loaded, PassContext(opt_level=level, instruments=told))
+        loaded = options.load(model, stored=True)
+        report = optimize_model(loaded, options, [journal] if journal is not None else ())
     if not rules:
         ran = next((p for p in report.passes if p.name == owner.name), None)
         did = f"it did, in {model} at -O{level}:" if ran else _idle(cls, level)

@@ -143,6 +143,20 @@ def test_explain_is_a_manual_page(run: Run) -> None:
     assert " pass, by --with wrong-pass, of " in page, "no level runs it"
 
 
+def test_why_looks_at_the_run_that_the_options_say(run: Run, small: Path) -> None:
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    body = "(float[N] x) => (float[N] y) <float n = {3}> { y = Pow (x, n) }"
+    onnx.save(parser.parse_model(f"{header} g {body}"), small / "p.onnx")
+    plugin = ("--plugin", str(ROOT / "examples" / "plugin" / "onnxopt_powers.py"))
+    why = ("why", "p.onnx", "power_as_product", *plugin)
+    assert "power_as_product: it does not run at -O2" in run(*why).stdout
+    why += ("--with", "powers-as-products", "--disable", "cube")
+    assert "power_as_product: fired 1 time; 0 Pow left" in run(*why).stdout
+    limited = run(*why, "--config", "powers-as-products.largest=2").stdout
+    assert "power_as_product: fired 0 times; 1 Pow left" in limited
+    assert "would fire" not in limited
+
+
 def test_explain_shows_a_rule(run: Run) -> None:
     page = run("explain", "fold-conv-bn").stdout
     assert page.startswith("fold_conv_bn: rule of the pass conv-bn-folding, from -O2 on\n")
