@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
+from onnxopt.graph.node import Node
 from onnxopt.graph.schema import find_schema
 from onnxopt.protos import Array, numpy_dtype
 
@@ -19,6 +20,7 @@ _RANGE: Final = "its results leave the range, or lose their digits"
 _ANGLE: Final = "a large angle has no digits left behind the point"
 _PLACE: Final = "it reads coordinates, which need more digits"
 _DRAWS: Final = "it would draw other numbers"
+_NO_KERNEL: Final = "runtimes have no kernel for it in this type"
 _STEPS: Final = "its scale decides which step a number is rounded to"
 
 # Operators that stay wide although the standard has them in narrow types, and why.
@@ -32,9 +34,11 @@ STAYS_WIDE: Final = {
     **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _DRAWS),
     **dict.fromkeys(("Multinomial", "Bernoulli"), _DRAWS),
     "QuantizeLinear": _STEPS,
-    "EyeLike": "runtimes have no kernel for it in this type",
+    "EyeLike": _NO_KERNEL,
     **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), "what it is given and gives keeps its type"),
 }
+_SCATTERING: Final = ("ScatterND", "ScatterElements")
+_SCATTERED: Final = (("ScatterND", "max"), ("ScatterND", "min"))
 NOT_STANDARD: Final = "the standard does not have it in this type"
 # Inputs that stay wide where the rest of the operator does not: Resize's region of interest.
 _WIDE_INPUTS: Final = {"Resize": (1, 2)}
@@ -55,6 +59,14 @@ _FILL: Final = 1e9  # what is larger stands for infinity: a mask's -1e9, or the 
 _SUBNORMAL: Final = 2.0**-14
 
 
+def stays_wide(node: Node) -> str:
+    """Why a node stays wide although the standard may have its operator in narrow types; empty where it need not."""
+    reduction = node.attr("reduction", "none") if node.op in _SCATTERING else "none"
+    if reduction in ("add", "mul"):
+        return _SUM
+    return _NO_KERNEL if (node.op, reduction) in _SCATTERED else STAYS_WIDE.get(node.op, "")
+
+
 @dataclass(frozen=True)
 class Slots:
     """Which inputs and outputs of an operator, of those that are float32, may be narrow. `more`: those beyond, of a
@@ -71,15 +83,15 @@ class Slots:
         return self.outputs[index] if index < len(self.outputs) else self.more[1]
 
 
-_NONE: Final = Slots((), ())
+NONE: Final = Slots((), ())
 
 
 @cache
 def slots(op: str, opset: int, dtype: str) -> Slots:
-    """Of an operator at an opset, by its schema and `STAYS_WIDE`: narrow inputs make narrow outputs."""
+    """Of an operator at an opset, by its schema: narrow inputs make narrow outputs."""
     schema = find_schema(op, opset)
-    if schema is None or op in STAYS_WIDE or "::" in op:
-        return _NONE
+    if schema is None or "::" in op:
+        return NONE
     kind = f"tensor({dtype})"
     free = {c.type_param_str for c in schema.type_constraints if kind in c.allowed_type_strs}
     kept = _WIDE_INPUTS.get(op, ())

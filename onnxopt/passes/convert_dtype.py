@@ -15,13 +15,14 @@ from onnxopt.analysis.narrowing import (
     HEAVY,
     KEEPS_RANGE,
     NARROW,
+    NONE,
     NOT_STANDARD,
     RESULT_TYPE,
-    STAYS_WIDE,
     Narrowed,
     Slots,
     narrowed,
     slots,
+    stays_wide,
 )
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import Graph, Model, Value
@@ -112,12 +113,12 @@ class _Plan:
     def _slots(self, node: Node) -> Slots:
         graph = node.graph
         assert graph is not None
-        return slots(node.op, graph.opset(node.domain), self.dtype)
+        return NONE if stays_wide(node) else slots(node.op, graph.opset(node.domain), self.dtype)
 
     def _obstacle(self, node: Node, reads: list[Value], gives: list[Value]) -> tuple[str, str]:
         """(why it stays wide, an example)."""
         if not reads and not gives:
-            return STAYS_WIDE.get(node.op, NOT_STANDARD), ""
+            return stays_wide(node) or NOT_STANDARD, ""
         if any(v is not None and not types.dtype(v) for v in (*node.inputs, *node.outputs)):
             return "a type is unknown", ""
         if node.op == "DequantizeLinear":

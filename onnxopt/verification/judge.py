@@ -32,6 +32,7 @@ class Judge(Original):
         super().__init__(tell, whole=whole)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output
         self._look: Look | None = None
+        self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
 
     # -- the result --------------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ class Judge(Original):
         this one, which may be allowed more than the last."""
         self.options = options
         self.paths[1] = path
-        self._look = None
+        self._look = self._unrun = None
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
@@ -68,11 +69,13 @@ class Judge(Original):
         return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
 
     def _open_narrow(self, path: str) -> Any:
-        """Each operator rounds what it makes (`pieces/rounded.py`); the file itself is loaded, if it can be."""
+        """Each operator rounds what it makes (`pieces/rounded.py`); the file itself is loaded, if it can be, and run
+        once: there are kernels that refuse a type only then."""
         from onnxopt.verification.pieces.stream import Streamed
 
         if self._is_loadable and not self.streamed:
-            OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
+            loaded = OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
+            self._unrun = loaded if not self.unknown else None
         return Streamed(self._looked().b, self.options.memory, keep=not self.streamed)
 
     @property
@@ -86,7 +89,11 @@ class Judge(Original):
         record = JudgedCase(name, case.dims)
         self.tell(f"running {self.labels[1]}")
         try:
-            results = self.b.run(self._feeds_of_b(case.feeds))
+            feeds = self._feeds_of_b(case.feeds)
+            if self._unrun is not None:
+                self._unrun.run(feeds)
+                self._unrun = None
+            results = self.b.run(feeds)
         except Exception as e:
             blame_system(e)
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
@@ -185,7 +192,7 @@ class Judge(Original):
 
     def release(self) -> None:
         """Let go of the result: where a file that is mapped cannot be renamed, its writer waits for that."""
-        self.b = self._look = None
+        self.b = self._look = self._unrun = None
 
     def _looked(self) -> Look:
         """What can look inside both files."""

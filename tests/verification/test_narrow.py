@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper, parser
 
 from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.api import DifferentResult
@@ -134,3 +134,23 @@ def test_a_model_of_other_domains_alone_stays_as_it_is(keep_io: bool, tmp_path: 
     onnx.save(model, tmp_path / "a.onnx")
     optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="float16", keep_io=keep_io))
     assert (tmp_path / "b.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
+
+
+def test_a_kernel_that_refuses_the_type_when_it_is_run(tmp_path: Path) -> None:
+    """onnxruntime loads a ScatterND that adds float16, and does not run it."""
+    source, half = (
+        parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : 17]>
+            g (float[4] x, int64[2, 1] at, float[2] u) => (float[4] y)
+            {{ a = Cast <to = {code}> (x)  b = Cast <to = {code}> (u)
+               c = ScatterND <reduction = "add"> (a, at, b)  y = Cast <to = 1> (c) }}"""
+        )
+        for code in (1, 10)
+    )
+    onnx.save(source, tmp_path / "a.onnx")
+    onnx.save(half, tmp_path / "b.onnx")
+    found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(dtype="float16"))
+    assert found.status == "different"
+    assert "fails where" in found.message
+    report = optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="float16"))
+    assert report.verification is not None and report.verification.agrees
