@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_INT_MAX: Final = ((1 << 31) - 1, (1 << 63) - 1)
+LARGEST: Final = ((1 << 31) - 1, (1 << 63) - 1)
 
 
 def cuts(
@@ -30,7 +30,7 @@ def indices(start: int, end: int, step: int, size: int) -> slice | None:
     Backwards from before the front the standard takes the first element, Python none. Backwards to the largest integer
     is nothing in the standard, everything in onnxruntime.
     """
-    if step < 0 and end in _INT_MAX:
+    if step < 0 and end in LARGEST:
         return None
     if not size:
         return slice(0, 0)

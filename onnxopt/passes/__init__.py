@@ -41,6 +41,7 @@ for _name in (
     "simplify-logic",
     "simplify-reductions",
     "slices-to-split",
+    "space-to-depth",
     "split-sequences",
     "transpose-propagation",
 ):

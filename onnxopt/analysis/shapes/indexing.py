@@ -189,11 +189,11 @@ def _filled(s: ShapeData, n: Node) -> Found | None:
 def _range(s: ShapeData, n: Node) -> Found | None:
     start, limit, delta = (s.content(n.input(i)) for i in range(3))
     if start is None or limit is None or delta is None or delta.item() != 1:
-        return None
+        return (None,)
     if start.item() is None or limit.item() is None:
-        return None
+        return (None,)
     count = limit.item() - start.item()
-    return (count,) if is_nonnegative(count) else None
+    return (count,) if is_nonnegative(count) else (None,)
 
 
 def _reduce(s: ShapeData, n: Node) -> Found | None:

@@ -1,0 +1,104 @@
+"""A picture cut into every other row and column, as YOLO's Focus does, is a SpaceToDepth."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis.slicing import LARGEST, cuts
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, op, quantized, rewrite, var
+from onnxopt.rewriting.forms import operands
+
+_SPATIAL: Final = (2, 3)
+_KERNELS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)  # that onnxruntime has
+_LARGEST_BLOCK: Final = 8  # of which there are 64 parts
+
+
+@rewrite(op.Concat(var("first"), ..., name="concat", axis=1))
+def blocks_of_pixels(m: Match, first: Value) -> Value:
+    """Concat(x[:, :, i::b, j::b], for all i, j < b) = SpaceToDepth(x, b)[:, p], p: the order of the parts."""
+    parts = m.concat.inputs
+    block = round(len(parts) ** 0.5)
+    if block < 2 or block * block != len(parts) or block > _LARGEST_BLOCK:
+        m.skip()
+    slices: dict[Node, None] = {}
+    found = [_part(v, block, slices) for v in parts]
+    x = found[0][0] if found[0] is not None else None
+    if x is None or any(part is None or part[0] is not x for part in found):
+        m.skip()
+    places = [part[1] for part in found if part is not None]
+    m.require(len(set(places)) == len(places), "a part is there twice")
+    read = [v for node in slices for v in node.outputs if v is not None]
+    inside = {m.concat, *slices}
+    m.require(not any(v.is_output or v.users.keys() - inside for v in read), "a part is read elsewhere")
+    m.require(m.dtype(x) in _KERNELS, "runtimes have no kernel for this type")
+    dims = m.shape(x) or ()
+    # Of parts of other sizes a Concat is an error in the standard; onnxruntime leaves out those that are empty.
+    even = len(dims) == 4 and all(isinstance(d, int) and d % block == 0 for d in dims[2:])
+    m.require(even, "a size may be no multiple of the block")
+    blocks = m.op.SpaceToDepth(x, blocksize=block)
+    order = [row * block + column for row, column in places]
+    if order == sorted(order):
+        return blocks
+    channels = dims[1]
+    m.require(isinstance(channels, int), "the number of channels is unknown")
+    assert isinstance(channels, int)
+    index = np.add.outer(np.array(order, np.int64) * channels, np.arange(channels)).reshape(-1)
+    return m.op.Gather(blocks, m.const(index), axis=1)
+
+
+def _part(v: Value | None, block: int, slices: dict[Node, None]) -> tuple[Value, tuple[int, int]] | None:
+    """(what is cut, which row and column of each block is taken), through Slices along one axis or both."""
+    starts: dict[int, int] = {}
+    while v is not None and v.producer is not None and v.producer.op == "Slice" and len(starts) < len(_SPATIAL):
+        node = v.producer
+        given = [*operands(node), None, None, None][:5]
+        if any(p is not None and not p.constant for p in given[1:]) or given[1] is None or given[2] is None:
+            return None
+        lists = [None if p is None else [int(i) for i in p.array.reshape(-1)] for p in given[1:]]
+        assert lists[0] is not None and lists[1] is not None
+        for axis, start, end, step in cuts(lists[0], lists[1], lists[2], lists[3], 4) or [(0, 0, 0, 0)]:
+            if axis not in _SPATIAL or axis in starts or step != block or not 0 <= start < block or end not in LARGEST:
+                return None
+            starts[axis] = start
+        slices[node] = None
+        v = given[0]
+    return (v, (starts[2], starts[3])) if v is not None and len(starts) == len(_SPATIAL) else None
+
+
+@rewrite(op.Conv(op.Gather(var("x"), const("order"), axis=1), const("w"), var("b").opt(), name="conv"))
+def fold_order_of_channels(m: Match, x: Value, order: Array, w: Array, b: Value | None) -> Value:
+    """Conv(x[:, p]; W, b) = Conv(x; V, b), V[:, p] = W, for a permutation p of the channels."""
+    dims = m.shape(x)
+    channels = dims[1] if dims is not None and len(dims) == w.ndim else None
+    m.require(isinstance(channels, int), "the number of channels is unknown")
+    assert isinstance(channels, int)
+    m.require(m.conv.attr("group") == 1, "grouped convolution")
+    m.require(not quantized(m, x), "the convolution is quantized")
+    places = order.reshape(-1) + np.where(order.reshape(-1) < 0, channels, 0)
+    permutes = order.ndim == 1 and np.array_equal(np.sort(places), np.arange(channels))
+    m.require(permutes and w.shape[1] == channels, "no permutation of all channels")
+    weight = np.empty_like(w)
+    weight[:, places] = w
+    return m.op.Conv(x, m.const(weight, like=w), b, like=m.conv)
+
+
+@register
+class SpaceToDepth(RewritePass):
+    """Concat(x[:, :, i::b, j::b], for all i, j < b) = SpaceToDepth(x, b), its channels in another order; a Conv has
+    weights in that order.
+
+    Applies when: the Slices take every b-th row and column to the end, each part once, only the Concat reads them, and
+    the sizes are known to be multiples of b. YOLO's Focus is one, with b = 2.
+    Not done: other types than float32 and float64, for which runtimes have no kernel; grouped and quantized Convs.
+    """
+
+    # After: a Slice of a Slice may be one.
+    info = PassInfo("space-to-depth", opt_level=2, after=("merge-chains",))
+    rules = (blocks_of_pixels, fold_order_of_channels)
