@@ -211,7 +211,7 @@ def subtract_zero(m: Match, x: Value) -> Value:
 @rewrite(op.Add(var("x"), 0))
 def add_zero(m: Match, x: Value) -> Value:
     """x + 0 = x for integers, x + (-0) = x for floats; +0 would turn -0 into +0."""
-    zero = next(v for v in m.anchor.inputs if v is not x and v is not None)
+    zero = next((v for v in m.anchor.inputs if v is not x and v is not None), x)  # x may be the zero itself
     m.require(zero.array.dtype.kind in "iu" or np.signbit(zero.array).all(), "+0 turns -0 into +0")
     return x
 

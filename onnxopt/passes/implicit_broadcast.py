@@ -70,8 +70,8 @@ def repeated(value: Value | None) -> Array | None:
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:
     """What broadcasts to `value`, with its shape."""
     node = value.producer if value is not None else None
-    if node is None or node.has_references:
-        return
+    if node is None or node.has_references or node.op == "Constant":
+        return  # what is stored is no copy of something; bodies of IR versions before 4 store it in nodes
     number = repeated(value)
     if number is not None:
         yield (), number
