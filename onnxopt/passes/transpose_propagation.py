@@ -298,8 +298,8 @@ class _Region:
         array: Array = v.array.reshape((1,) * missing + v.array.shape).transpose(q)
         while missing and array.ndim > 1 and array.shape[0] == 1:
             array = array[0]
-        if array.shape == v.array.shape and (array == v.array).all():
-            return v
+        if array.shape == v.array.shape and array.tobytes() == v.array.tobytes():
+            return v  # also the signs of its zeros are the same
         return self.graph.constant(array, v.name, before)
 
     def _enter(self, v: Value, q: Perm, before: Node) -> Value:
