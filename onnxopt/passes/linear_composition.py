@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -66,7 +67,7 @@ def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2:
     m.require(auto not in ("SAME_UPPER", "SAME_LOWER", b"SAME_UPPER", b"SAME_LOWER") or set(strides) == {1},
               "the padding depends on the stride")  # fmt: skip
     mix = w2.reshape(w2.shape[:2]).astype(np.float64)
-    require_cheaper(m, w1.size // w1.shape[0] * w2.shape[0], w1.size + w2.size, w1.size * w2.shape[0])
+    require_cheaper(m, prod(w1.shape[1:]) * w2.shape[0], w1.size + w2.size, w1.size * w2.shape[0])
     weight = np.tensordot(mix, w1.astype(np.float64), axes=1)
     bias = None
     if b1 is not None or b2 is not None:
@@ -86,7 +87,7 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
     m.require(m.outer.attr("group") == 1, "grouped convolution")
     m.require(b1 is None or not b1.any() or linear.unpadded(m.outer), "the padding is zero, and not the bias")
     mix = w1.reshape(w1.shape[:2]).astype(np.float64)
-    require_cheaper(m, w2.size // w2.shape[1] * w1.shape[1], w1.size + w2.size, w2.size * w1.shape[1])
+    require_cheaper(m, w2.shape[0] * prod(w2.shape[2:]) * w1.shape[1], w1.size + w2.size, w2.size * w1.shape[1])
     weight = np.moveaxis(np.tensordot(w2.astype(np.float64), mix, axes=(1, 0)), -1, 1)
     bias = None
     if b1 is not None or b2 is not None:

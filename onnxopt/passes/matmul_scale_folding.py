@@ -54,7 +54,7 @@ def fold_scaled_rows(m: Match, x: Value, z: Array, w: Array) -> Value:
     weights(m, x, w)
     factor = row(m, z, w.shape[0], m.rank(x))
     m.require(factor.size == 1 or (m.shape(x) or [None])[-1] == factor.size, "it may widen rows of one element")
-    wide = w.astype(np.float64) * (factor[:, None] if factor.size > 1 else factor)
+    wide = w.astype(np.float64) * (factor if factor.size == 1 else factor[:, None])
     return m.op.MatMul(x, m.const(wide, like=w), like=m.product)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ def merged(m: Match, first: Node, second: Node, arrays: tuple[Array, Array | Non
     k1, pads = into(m, w1, a, b)
     k2, _ = into(m, w2, b, a)
     m.require(k1.shape == k2.shape, "the kernels are not aligned")
-    m.require(k1[0, 0].size <= w1[0, 0].size + w2[0, 0].size, "the kernel that holds both has more taps")
+    m.require(prod(k1.shape[2:]) <= prod(w1.shape[2:]) + prod(w2.shape[2:]), "the kernel that holds both has more taps")
     bias = None
     if b1 is not None or b2 is not None:
         total = sum(z.astype(np.float64) for z in (b1, b2) if z is not None)
