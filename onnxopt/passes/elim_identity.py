@@ -46,6 +46,7 @@ def transpose_of_transpose(m: Match, x: Value) -> Value:
         return x
     n = len(p or q)
     p, q = p or list(range(n))[::-1], q or list(range(n))[::-1]
+    m.require(sorted(p) == sorted(q), "orders of other axes")
     perm = [p[i] for i in q]
     if perm == sorted(perm):
         return x

@@ -23,6 +23,11 @@ def conv(x: object, w: str, b: str, name: str) -> Call:
 _MULTIPLICATIONS: Final = 1 << 34  # about a second
 
 
+def require_chain(m: Match, made: int, read: int) -> None:
+    """The second reads as many channels as the first makes, which onnx's checker does not look at."""
+    m.require(made == read, "no runtime takes these channels")
+
+
 def require_cheaper(m: Match, composed: int, apart: int, multiplications: int) -> None:
     """A product of weights may be larger than both: a bottleneck is there to be narrow. And it is to end."""
     m.require(composed <= apart, "the composed weights are larger, and take more multiplications")
@@ -66,6 +71,7 @@ def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2:
     strides = m.outer.attr("strides") or [1] * (w1.ndim - 2)
     m.require(auto not in ("SAME_UPPER", "SAME_LOWER", b"SAME_UPPER", b"SAME_LOWER") or set(strides) == {1},
               "the padding depends on the stride")  # fmt: skip
+    require_chain(m, w1.shape[0], w2.shape[1])
     mix = w2.reshape(w2.shape[:2]).astype(np.float64)
     require_cheaper(m, prod(w1.shape[1:]) * w2.shape[0], w1.size + w2.size, w1.size * w2.shape[0])
     weight = np.tensordot(mix, w1.astype(np.float64), axes=1)
@@ -86,6 +92,7 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
         m.skip()
     m.require(m.outer.attr("group") == 1, "grouped convolution")
     m.require(b1 is None or not b1.any() or linear.unpadded(m.outer), "the padding is zero, and not the bias")
+    require_chain(m, w1.shape[0], w2.shape[1])
     mix = w1.reshape(w1.shape[:2]).astype(np.float64)
     require_cheaper(m, w2.shape[0] * prod(w2.shape[2:]) * w1.shape[1], w1.size + w2.size, w2.size * w1.shape[1])
     weight = np.moveaxis(np.tensordot(w2.astype(np.float64), mix, axes=(1, 0)), -1, 1)
@@ -100,6 +107,7 @@ def product(m: Match, w1: Array, w2: Array) -> Array:
     """W V in float64, where it is no larger than both together."""
     m.require(w1.ndim == 2 and w2.ndim == 2, "the weights are no matrices")
     m.require(w1.dtype.kind == "f", "not a floating point product")
+    require_chain(m, w1.shape[1], w2.shape[0])
     require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size, w1.shape[0] * w2.size)
     result: Array = w1.astype(np.float64) @ w2.astype(np.float64)
     return result
@@ -142,6 +150,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
         linear.bias_of(m.outer, b2, second.shape[1]),
     )
     m.require(b is not None and c is not None, "a bias is not one per column")
+    require_chain(m, first.shape[1], second.shape[0])
     require_cheaper(m, first.shape[0] * second.shape[1], w1.size + w2.size, first.shape[0] * second.size)
     weight = m.const(first @ second, like=w1)
     assert b is not None and c is not None

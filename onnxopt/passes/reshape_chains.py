@@ -21,6 +21,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
         merges = True
     dims = m.shape(x)
     perm = m.transpose.attr("perm") or list(range(len(dims or ())))[::-1]
+    m.require(dims is None or sorted(perm) == list(range(len(dims))), "no order of the axes that there are")
     stays = dims is not None and [dims[i] for i in perm] == list(dims)
     if not merges and not stays:
         m.skip()  # as it is one node either way, it stays what runtimes know how to merge into products
@@ -196,6 +197,7 @@ def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     n = len(p) + axes.size
     q = last or list(range(n))[::-1]
     new = {int(i) % n for i in axes.reshape(-1)}
+    m.require(sorted(q) == list(range(n)) and len(new) == axes.size, "no order of the axes that there are")
     rest = iter(p)
     middle = [None if i in new else next(rest) for i in range(n)]  # the axes of x, None for those that are new
     order = [middle[i] for i in q]

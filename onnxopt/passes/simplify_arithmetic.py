@@ -107,13 +107,18 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Calla
     m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
     terms = kind in ("Add", "Sub")
     only_read_by(m, m.inner, *(("Add", "Sub") if terms else ("Mul", "Div")))
-    m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
+    no_larger_together(m, a, b)
     wide = function(a.astype(np.float64), b.astype(np.float64))
     narrow = wide.astype(a.dtype)
     m.require(np.isfinite(wide).all() and (terms or wide.all()), "the constant is zero or not finite")
     m.require(terms or not underflows(wide, narrow, each=True), "the folded constant underflows its type")
     given = (m.const(wide, like=a), x) if kind == "Sub" else (x, m.const(wide, like=a))
     return m.op[kind](*given, like=m.anchor if m.anchor.op == kind else None)
+
+
+def no_larger_together(m: Match, a: Array, b: Array) -> None:
+    m.require(all(1 in (d, e) or d == e for d, e in zip(a.shape[::-1], b.shape[::-1])), "no runtime broadcasts these")
+    m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
 
 
 @rewrite(op.Mul(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
@@ -237,7 +242,7 @@ def bounds(x: Pattern, y: Pattern, z: Pattern) -> Pattern:
 @rewrite(bounds(var("x"), const("a"), const("b")))
 def bound_of_bound(m: Match, x: Value, a: Array, b: Array) -> Value:
     """Max(Max(x, a), b) = Max(x, max(a, b)); so does Min."""
-    m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
+    no_larger_together(m, a, b)
     function = np.maximum if m.bound.op == "Max" else np.minimum
     return m.op[m.bound.op](x, m.const(function(a, b), like=a), like=m.bound)
 
