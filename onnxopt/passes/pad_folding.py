@@ -60,6 +60,11 @@ def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array
     m.require(
         value is not None and value.dtype.kind == "f" and np.isneginf(value).all(), "the border may be the largest"
     )
+    dims, dilations = (m.shape(x) or ())[2:], m.pool.attr("dilations") or ()
+    m.require(
+        all(d == 1 or (isinstance(n, int) and n >= d) for n, d in zip(dims, dilations)),
+        "the taps of a window may all be in the border, whose largest is the lowest number then",
+    )
     return m.op.MaxPool(x, like=m.pool, pads=_pooled(m, x, pads, axes), auto_pad=None)
 
 
@@ -68,6 +73,7 @@ def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
     kernel = list(m.pool.attr("kernel_shape"))
     m.require(not m.pool.attr("ceil_mode", 0), "windows that start in the border are counted otherwise (ceil_mode)")
     m.require(all(p < k for p, k in zip(total, kernel * 2)), "runtimes refuse pads as large as the window")
+    m.require(0 not in (m.shape(x) or ())[2:], "runtimes pool no image that is nothing but border")
     return total
 
 
@@ -77,7 +83,8 @@ class PadFolding(RewritePass):
 
     Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
     Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros.
-    Not done: padding that depends on the input (auto_pad), ceil_mode.
+    Not done: padding that depends on the input (auto_pad), ceil_mode; a MaxPool whose dilated window may have all taps in
+    the border. An image of unknown size is taken for one that is not empty: runtimes pool no other.
     """
 
     info = PassInfo("pad-folding", opt_level=2)
