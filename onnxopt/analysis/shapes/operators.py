@@ -12,7 +12,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.misread import pads_undilated
 from onnxopt.analysis.shapes import quantized
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
-from onnxopt.analysis.symbolic import Size, divide, is_nonnegative, quotient
+from onnxopt.analysis.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ def _ints(s: ShapeData, n: Node, index: int, name: str) -> list[int] | None:
     return values if values is not None and all(isinstance(v, int) for v in values) else None
 
 
-def _windows(n: Node, sizes: tuple[Size, ...], kernel: list[int]) -> Iterator[Size | None]:
-    """Places of a window along each spatial axis."""
-    count = len(sizes)
+def _windows(n: Node, x: tuple[Size, ...], kernel: list[int]) -> Iterator[Size | None]:
+    """Places of a window along each spatial axis of x."""
+    batch, sizes = x[0], x[2:]
+    count, some = len(sizes), is_positive(batch)
     strides, dilations = n.attr("strides") or [1] * count, n.attr("dilations") or [1] * count
     pads = n.attr("pads") or [0] * (2 * count)
     mode = n.attr("auto_pad") or "NOTSET"
@@ -47,8 +48,8 @@ def _windows(n: Node, sizes: tuple[Size, ...], kernel: list[int]) -> Iterator[Si
             yield None
         else:
             border = 0 if mode == "VALID" else pads[i] + pads[i + count]
-            # What has no element no runtime takes, nor Conv what no window fits into.
-            fits = n.op == "Conv" or border - span >= -1 or is_nonnegative(size + (border - span))
+            # An image of no element no runtime takes, unless there are no images; nor Conv what no window fits into.
+            fits = n.op == "Conv" or is_nonnegative(size + (border - span)) or (some and border - span >= -1)
             yield _places(size + (border - span), stride, fits)
 
 
@@ -67,7 +68,7 @@ def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
     if x is None or w is None or len(x) < 3 or len(x) != len(w):
         return None
     kernel = [k for k in w[2:] if isinstance(k, int)]
-    return [(x[0], w[0], *_windows(n, x[2:], kernel))] if len(kernel) == len(x) - 2 else None
+    return [(x[0], w[0], *_windows(n, x, kernel))] if len(kernel) == len(x) - 2 else None
 
 
 def least_read(n: Node) -> Iterator[tuple[str, int]]:
@@ -107,7 +108,7 @@ def _pool(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, kernel = s.shape(n.input(0)), n.attr("kernel_shape")
     if x is None or not kernel or len(kernel) != len(x) - 2 or pads_undilated(n):
         return None
-    dims = (*x[:2], *_windows(n, x[2:], kernel))
+    dims = (*x[:2], *_windows(n, x, kernel))
     return [dims] * len(n.outputs)
 
 
