@@ -56,11 +56,12 @@ def attention(
     dims = m.shape(k)
     shapes = (m.shape(q), [dims[i] for i in straight] if dims is not None and len(dims) == 4 else None, m.shape(v))
     m.require(all(s is not None and len(s) == 4 for s in shapes), "not batches of heads")
-    (b1, h1, rows, d1), (b2, h2, columns, d2), (b3, h3, values, _) = (s or () for s in shapes)
+    (b1, h1, rows, d1), (b2, h2, columns, d2), (b3, h3, values, width) = (s or () for s in shapes)
     m.require(b1 == b2 == b3 and h1 == h2 == h3 and None not in (b1, h1), "batches or heads may differ, and broadcast")
     m.require(
         d1 == d2 and columns == values and None not in (d1, columns, rows), "sizes that are not known to be equal"
     )
+    m.require(0 not in (b1, h1, rows, d1, width), "there is nothing, of which runtimes take no Attention")
     m.require(some_keys(columns, rows), "there may be no keys: the operator fails then, the formula gives zeros")
     if mask is not None:
         allowed = m.shape(mask)
@@ -177,8 +178,8 @@ class FuseAttention(RewritePass):
     Keeps: masks with minus infinity, or the lowest number there is: where all keys are hidden the operator gives zeros,
     and the formula NaN, or the mean of all values; keys of another input, of which there may be none: the operator
     fails, and the formula gives zeros.
-    Not done: types other than float32, groups of heads that share keys. Where there are no queries either, the formula
-    gives nothing, and onnxruntime's operator fails.
+    Not done: types other than float32, groups of heads that share keys. Where there are no queries either, or the batch
+    is empty, the formula gives nothing, and onnxruntime's operator fails.
     """
 
     info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",))
