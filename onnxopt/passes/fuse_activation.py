@@ -14,8 +14,8 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.near_zero import told_from_zero
 
-_ENLARGE: Final = frozenset({"Div", "Log", "Pow", "Reciprocal"})
 _ROUNDING: Final = 2.0**-22  # of an attribute, which is float32 and may have been written in seven digits
 
 
@@ -107,8 +107,7 @@ _ONE_AND_EXP: Final = op.Add(op.Exp(_TURNED), 1)
 def sigmoid(m: Match, x: Value) -> Value:
     """1 / (1 + exp(-x)) = Sigmoid(x)."""
     m.require(m.dtype(x) in FLOATS, "not floating point")
-    readers = {u.op for u in m.anchor.output.users}
-    m.require(not readers & _ENLARGE, "runtimes round small ones to 0, whose logarithm is infinite")
+    m.require(not told_from_zero(m.anchor.output), "runtimes round small ones to 0, whose logarithm is infinite")
     return m.op.Sigmoid(x)
 
 
@@ -116,6 +115,7 @@ def sigmoid(m: Match, x: Value) -> Value:
 def product_with_sigmoid(m: Match, x: Value) -> Value:
     """x / (1 + exp(-x)) = x Sigmoid(x)."""
     m.require(m.dtype(x) in FLOATS, "not floating point")
+    m.require(not told_from_zero(m.anchor.output), "runtimes round small ones to 0, whose logarithm is infinite")
     return m.op.Mul(x, m.op.Sigmoid(x))
 
 
@@ -305,6 +305,7 @@ class FuseActivation(RewritePass):
     operator of its own for the one, which it finds by its formula, and takes up to twice as long for the other.
 
     Applies when: the constants are theirs, and nothing in between is used elsewhere.
+    Not done: Sigmoid where a logarithm, a divisor, a sign or the like would tell its zeros from small numbers.
     """
 
     # Before: a factor of the formula would travel into weights.

@@ -83,8 +83,8 @@ class PadFolding(RewritePass):
 
     Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
     Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros.
-    Not done: padding that depends on the input (auto_pad), ceil_mode; a MaxPool whose dilated window may have all taps in
-    the border. An image of unknown size is taken for one that is not empty: runtimes pool no other.
+    Not done: padding that depends on the input (auto_pad), ceil_mode; a MaxPool whose dilated window may have all
+    taps in the border. An image of unknown size is taken for one that is not empty: runtimes pool no other.
     """
 
     info = PassInfo("pad-folding", opt_level=2)

@@ -1,0 +1,133 @@
+"""Where it matters whether a number is zero or merely small: what reads it, and what hands it on to such a reader.
+
+Runtimes make 0 of a Sigmoid that is less than 1e-8, and its formula does not. Beside larger numbers nobody sees that;
+a logarithm does, a divisor, a sign. Followed are operators that leave small numbers small and zeros zero. Products of
+matrices, convolutions and sums with what is computed end the search: there a number counts among others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.protos import FLOATS, Array
+from onnxopt.rewriting.forms import operands
+
+_REACH: Final = 100  # reads that are looked at: what is handed on farther may be told from zero there
+_NEAR: Final = 2.0**-20  # above it nothing but rounding is different
+_LARGE: Final = 2.0**10  # a factor that makes small numbers large
+_TELLING: Final = frozenset(
+    {
+        *("ArgMax", "ArgMin", "Ceil", "Floor", "Hardmax", "Log", "LpNormalization", "NonMaxSuppression", "NonZero"),
+        *("Reciprocal", "ReduceLogSum", "Round", "Sign", "TopK", "Unique"),
+    }
+)
+_COMPARISONS: Final = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_HANDING_ON: Final = frozenset(
+    {
+        # the elements, or some of them
+        *("Compress", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *("Identity", "Pad", "Reshape", "Resize", "ReverseSequence", "ScatterElements", "ScatterND", "Slice"),
+        *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
+        # what is about as small
+        *("Abs", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Elu", "Erf", "Gelu", "HardSwish", "LeakyRelu", "Mish"),
+        *("Neg", "PRelu", "Relu", "Selu", "Shrink", "Sin", "Sinh", "Softsign", "Sqrt", "Swish", "Tan", "Tanh"),
+        # one of several, or their sum
+        *("AveragePool", "CumSum", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "Max", "MaxPool"),
+        *("Min", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"),
+        *("ReduceSumSquare",),
+    }
+)
+
+
+def told_from_zero(value: Value) -> bool:
+    """May something that reads `value`, or what it is handed on to, tell a small number from zero? Not the caller, who
+    reads the outputs of the model."""
+    found, reads = {value: None}, 0
+    waiting = [value]
+    while waiting:
+        v = waiting.pop()
+        reads += len(v.users)
+        if reads > _REACH or (v.is_output and v.graph.is_function):
+            return True
+        for node in v.users:
+            if _tells(node, v):
+                return True
+        for following in _handed_to(v):
+            if following not in found:
+                found[following] = None
+                waiting.append(following)
+    return False
+
+
+def _tells(node: Node, v: Value) -> bool:
+    if node.op in _TELLING or node.has_references or v.graph.model.has_function(node.op):
+        return True
+    if node.op in _COMPARISONS:
+        return _least(node, v) < _NEAR
+    if node.op == "Cast":
+        return node.attr("to") not in FLOATS
+    if node.op == "MaxPool":
+        return len(node.outputs) > 1  # places
+    if node.op == "Mul":
+        return _most(node) > _LARGE
+    if node.op == "Div":
+        return 1 in node.places(v) or _least(node, v) * _LARGE < 1
+    return node.op == "Pow" and 0 in node.places(v) and not _keeps_zero(node)
+
+
+def _handed_to(v: Value) -> Iterator[Value]:
+    """What has the small numbers of `v`, and 0 where it has zeros."""
+    for node in v.users:
+        if node.bodies:
+            yield from _around(node)
+        elif _hands_on(node, v):
+            yield from (o for o in node.outputs if o is not None)
+    owner = v.graph.owner if v.is_output else None
+    if owner is not None and owner.op == "If":
+        yield from (o for made, o in zip(v.graph.outputs, owner.outputs) if made is v and o is not None)
+    elif owner is not None:
+        yield from _around(owner)
+
+
+def _around(loop: Node) -> Iterator[Value]:
+    """What a Loop or a Scan gives out, and to its next trip."""
+    yield from (o for o in loop.outputs if o is not None)
+    for body in loop.bodies.values():
+        yield from body.inputs
+
+
+def _hands_on(node: Node, v: Value) -> bool:
+    if node.op in ("Max", "Clip"):
+        bounds = operands(node)[1:2] if node.op == "Clip" else node.inputs
+        return not any(b is not None and b is not v and b.constant and (_float(b) >= _NEAR).all() for b in bounds)
+    if node.op in ("Add", "Mean", "Sub", "Sum"):
+        return all(u is v or (u is not None and u.constant) for u in node.inputs) and _least(node, v) < _NEAR
+    return node.op in _HANDING_ON or node.op in ("Cast", "Div", "Mul") or (node.op == "Pow" and 0 in node.places(v))
+
+
+def _keeps_zero(power: Node) -> bool:
+    exponent = power.inputs[1]
+    return exponent is not None and exponent.constant and bool((_float(exponent) > 0).all())
+
+
+def _least(node: Node, v: Value) -> float:
+    """Of the magnitudes of constants beside `v`; 0 where nobody knows, but of a divisor 1."""
+    others = [u for u in node.inputs if u is not v and u is not None]
+    if not others or not all(u.constant for u in others):
+        return 1.0 if node.op == "Div" else 0.0
+    return float(min(np.abs(_float(u)).min(initial=np.inf) for u in others))
+
+
+def _most(node: Node) -> float:
+    """Of the magnitudes of constants that it reads."""
+    constants = (u for u in node.inputs if u is not None and u.constant)
+    return float(max((np.abs(_float(u)).max(initial=0) for u in constants), default=0))
+
+
+def _float(constant: Value) -> Array:
+    return constant.array.astype(np.float64)
