@@ -11,7 +11,15 @@ from onnx import AttributeProto, NodeProto
 from onnxopt.errors import EmissionError, ModelError
 from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.schema import attribute_default
-from onnxopt.protos import Array, attribute_value, body_graphs, make_attribute, qualified, tensor_to_array
+from onnxopt.protos import (
+    Array,
+    attribute_value,
+    body_graphs,
+    make_attribute,
+    qualified,
+    read_only,
+    tensor_to_array,
+)
 
 if TYPE_CHECKING:
     from onnxopt.graph.graph import Graph
@@ -35,6 +43,21 @@ class Unknown:
 
 
 UNKNOWN: Final = Unknown()
+# The attributes that say what a Constant holds, with their types.
+HELD: Final[dict[str, int]] = {
+    "value": AttributeProto.TENSOR,
+    "sparse_value": AttributeProto.SPARSE_TENSOR,
+    "value_float": AttributeProto.FLOAT,
+    "value_floats": AttributeProto.FLOATS,
+    "value_int": AttributeProto.INT,
+    "value_ints": AttributeProto.INTS,
+    "value_string": AttributeProto.STRING,
+    "value_strings": AttributeProto.STRINGS,
+}
+_DTYPES: Final[dict[int, type[Any]]] = {
+    **dict.fromkeys((AttributeProto.FLOAT, AttributeProto.FLOATS), np.float32),
+    **dict.fromkeys((AttributeProto.INT, AttributeProto.INTS), np.int64),
+}
 _FEW: Final = 16  # inputs that are looked through sooner than indexed
 
 
@@ -241,16 +264,12 @@ class Node:
     def constant_array(self) -> Array:
         """What a Constant node holds, in any of its attribute forms except sparse_value; read-only."""
         for key, a in self.attributes.items():
+            if HELD.get(key) != a.type:  # it says nothing of the value
+                continue
             if key == "value":
                 external = self.graph is not None and a.t.data_location
                 return self.graph.model.decode(a.t) if external and self.graph else tensor_to_array(a.t)
-            value = attribute_value(a)
-            dtype = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64}.get(key)
-            if key == "value_ints":
-                dtype = np.int64
-            array = np.array(value, dtype=dtype if dtype else object)
-            array.flags.writeable = False
-            return array
+            return read_only(np.array(attribute_value(a), dtype=_DTYPES.get(a.type, object)))
         raise ValueError("Constant without a value")
 
     def described(self, outputs: Iterable[str]) -> str:

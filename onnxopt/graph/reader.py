@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.domains import import_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
-from onnxopt.graph.node import Node
+from onnxopt.graph.node import HELD, Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs, tensor_type
@@ -21,16 +21,6 @@ _FUNCTIONS_SINCE = 8  # the IR version from which a model may define functions
 SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
 _NEWEST = (1 << 31) - 1  # what a version of operators may be at most: schemas are looked up by a C int
-_HELD = {  # what a Constant node holds, and in which form
-    "value": AttributeProto.TENSOR,
-    "sparse_value": AttributeProto.SPARSE_TENSOR,
-    "value_float": AttributeProto.FLOAT,
-    "value_floats": AttributeProto.FLOATS,
-    "value_int": AttributeProto.INT,
-    "value_ints": AttributeProto.INTS,
-    "value_string": AttributeProto.STRING,
-    "value_strings": AttributeProto.STRINGS,
-}
 
 
 def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initializers: bool = False) -> Model:
@@ -84,7 +74,7 @@ def _check_text(model: Model) -> None:
 
 
 def _has_value(constant: NodeProto) -> bool:
-    return any(a.ref_attr_name or _HELD.get(a.name) == a.type != a.UNDEFINED for a in constant.attribute)
+    return any(a.ref_attr_name or HELD.get(a.name) == a.type != a.UNDEFINED for a in constant.attribute)
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:

@@ -1,0 +1,51 @@
+"""What a Constant holds is said by the attributes that the standard gives it; others say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxopt.errors import ModelError
+from onnxopt.graph import read_model
+from onnxopt.graph.node import Node
+
+FORMS: list[tuple[str, Any, Any]] = [
+    ("value", numpy_helper.from_array(np.array([1, 2], np.int8)), np.array([1, 2], np.int8)),
+    ("value_float", 0.5, np.float32(0.5)),
+    ("value_floats", [0.5, 1.0], np.array([0.5, 1.0], np.float32)),
+    ("value_int", 3, np.int64(3)),
+    ("value_ints", [3, 4], np.array([3, 4])),
+    ("value_string", "a", np.array("a", object)),
+    ("value_strings", ["a", "b"], np.array(["a", "b"], object)),
+]
+
+
+def constant(*attributes: tuple[str, Any]) -> Node:
+    made = helper.make_node("Constant", [], ["y"])
+    made.attribute.extend(helper.make_attribute(name, value) for name, value in attributes)
+    graph = helper.make_graph([made], "g", [], [helper.make_tensor_value_info("y", 0, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return next(iter(read_model(model).graph))
+
+
+@pytest.mark.parametrize(("name", "value", "held"), FORMS, ids=[name for name, _, _ in FORMS])
+def test_an_unknown_attribute_says_nothing(name: str, value: Any, held: Any) -> None:
+    for order in ([("foo", 7), (name, value)], [(name, value), ("foo", 7)]):
+        node = constant(*order)
+        assert node.holds_array
+        found = node.constant_array()
+        assert found.dtype == held.dtype and np.array_equal(found, held) and not found.flags.writeable
+
+
+@pytest.mark.parametrize("attributes", [(), (("foo", 7),), (("value_float", 7),)])
+def test_without_one_that_is_known_it_is_refused(attributes: Sequence[tuple[str, Any]]) -> None:
+    with pytest.raises(ModelError, match="has no value"):
+        constant(*attributes)
+
+
+def test_an_attribute_of_another_type_says_nothing() -> None:
+    assert constant(("value_float", 7), ("value_int", 3)).constant_array() == 3
