@@ -86,12 +86,10 @@ class OnnxRuntime:
         self._open: Callable[[], Any] = lambda: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
+        given = self._session.get_outputs()
+        self.outputs: list[str] = [o.name for o in given]  # one that is listed twice is given twice
         # The type of each output: `tensor(float)`, `seq(tensor(int64))`.
-        self.output_types: dict[str, str] = {o.name: o.type for o in self._session.get_outputs()}
-
-    @property
-    def outputs(self) -> list[str]:
-        return list(self.output_types)
+        self.output_types: dict[str, str] = {o.name: o.type for o in given}
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         if self._stateful or self._session is None:

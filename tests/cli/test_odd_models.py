@@ -189,3 +189,32 @@ def test_names_that_a_runtime_or_nobody_asks_for(run: Run, tmp_path: Path, comma
     done = run(*command.split())
     assert done.returncode in (0, 1, 2), done.stderr
     assert "internal error" not in done.stderr
+
+
+TWICE = """
+<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { r = Relu (x) y = Identity (r) z = OPERATOR (r) }
+"""
+
+
+@pytest.mark.parametrize("operator", ["Neg", "my.Own"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["optimize", "m.onnx", "out.onnx"],
+        ["optimize", "m.onnx", "out.onnx", "--dtype", "float16"],
+        ["verify", "m.onnx", "m.onnx"],
+        ["verify", "m.onnx", "m.onnx", "--pieces"],
+        ["report", "m.onnx", "m.onnx", "-o", "r.html"],
+        ["partition", "m.onnx", "--ops", "Relu", "--out-dir", "parts"],
+        ["partition", "m.onnx", "--ops", "Relu", "--fuse", "out.onnx"],
+    ],
+)
+def test_an_output_that_is_listed_twice(run: Run, tmp_path: Path, command: list[str], operator: str) -> None:
+    model = onnx.parser.parse_model(TWICE.replace("OPERATOR", operator))
+    model.graph.output.append(model.graph.output[0])
+    write(tmp_path, model)
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    if (tmp_path / "out.onnx").exists():
+        assert [o.name for o in onnx.load(tmp_path / "out.onnx").graph.output] == ["y", "z", "y"]
