@@ -76,6 +76,7 @@ fuzz: $(READY) ## optimize many random graphs, and what the suite has a sample o
 
 fuzz-hostile: $(READY) ## run 5,700 hostile files and calls, and end commands at 100 moments (JOBS=2 SEED=0)
 	@seq 0 $$(( $(JOBS) - 1 )) | xargs -I{} -P $(JOBS) $(BIN)/python -m tests.hostile --seed $(SEED) --part {}/$(JOBS)
+	@$(BIN)/python -m tests.hostile.odd_calls 500 --seed $(SEED) | tail -1
 	@ONNXOPT_MOMENTS=100 $(BIN)/python -m pytest tests/hostile/test_faults.py -q -n $(JOBS)
 
 fuzz-load: $(READY) ## load, optimize and save what a fuzzer makes, guided by coverage (SECONDS=600)

@@ -1,4 +1,4 @@
-"""The door to onnx.helper, onnx.numpy_helper and onnx.shape_inference: tensors, attributes and types as plain Python.
+"""The door to onnx.helper and onnx.numpy_helper: tensors, attributes and types as plain Python.
 
 Everything here is a pure function of protobuf messages; nothing knows about graphs. What is done for each node or
 tensor reads a repeated field as a slice, here and elsewhere: protobuf ends a loop over the field itself by an
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -301,71 +301,3 @@ def tensor_type_proto(data_type: int, dims: Iterable[int | str | None] | None) -
 
 def tensor_value_info(name: str, data_type: int, dims: Iterable[int | str | None] | None) -> ValueInfoProto:
     return ValueInfoProto(name=name, type=tensor_type_proto(data_type, dims))
-
-
-# Operators of which onnx's inference (1.23) dies where what they read has no type; a test looks at every operator.
-BLIND: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
-
-
-def give_types(model: ModelProto) -> None:
-    """Give what `BLIND` operators read an empty type where it has none, in place: what is inferred is the same. In
-    functions, where that is no help, onnx is not asked about them."""
-    rest = _give_types(model.graph)
-    model.graph.value_info.extend(ValueInfoProto(name=name, type=_nothing_known()) for name in sorted(rest))
-    for function in model.functions:
-        _hide(function.node)
-
-
-def inferable(model: ModelProto) -> bytes:
-    """The model for `infer_shapes`; itself it stays as it is."""
-    if any(_has_blind(nodes) for nodes in (model.graph.node, *(f.node for f in model.functions))):
-        copy = ModelProto()
-        copy.CopyFrom(model)
-        give_types(copy)
-        model = copy
-    data: bytes = model.SerializeToString()
-    return data
-
-
-def _has_blind(nodes: Iterable[NodeProto]) -> bool:
-    return any(n.op_type in BLIND or any(_has_blind(body.node) for _, body in body_graphs(n)) for n in nodes)
-
-
-def _give_types(graph: GraphProto) -> set[str]:
-    """Returns the names of what is not made here."""
-    asked: set[str] = set()
-    for node in graph.node:
-        for _, body in body_graphs(node):
-            asked |= _give_types(body)
-        if node.op_type in BLIND:
-            asked.update(node.input[:1])
-    if not asked:
-        return asked
-    infos = {i.name: i for i in (*graph.output, *graph.value_info, *graph.input)}
-    stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    made = stored.union(infos, (o for n in graph.node for o in n.output))
-    for name in sorted((asked & made) - stored):
-        info = infos[name] if name in infos else graph.value_info.add(name=name)
-        if info.type.WhichOneof("value") is None:
-            info.type.CopyFrom(_nothing_known())
-    return asked - made - {""}
-
-
-def _nothing_known() -> TypeProto:
-    kind = TypeProto()
-    kind.tensor_type.SetInParent()
-    return kind
-
-
-def _hide(nodes: Iterable[NodeProto]) -> None:
-    for node in nodes:
-        if node.op_type in BLIND:
-            node.op_type = ""
-        for _, body in body_graphs(node):
-            _hide(body.node)
-
-
-def infer_shapes(model: bytes, values: bool = False) -> ModelProto:
-    """As onnx.shape_inference.infer_shapes, which imports readers of text and JSON to read the result, of a model that
-    `give_types` has seen if it has such operators. `values`: those of integers are followed too."""
-    return ModelProto.FromString(onnx.shape_inference.C.infer_shapes(model, False, False, values))

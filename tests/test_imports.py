@@ -33,7 +33,7 @@ def test_imports_go_one_way() -> None:
         for other in imports(file) - {room}:
             where = f"{file.relative_to(PACKAGE)} imports {other}"
             if room == "verification":
-                assert other in ("errors", "lazy", "ort", "protos", "record", "wire", "worker"), where
+                assert other in ("errors", "inferring", "lazy", "ort", "protos", "record", "wire", "worker"), where
             elif room == "report":
                 assert other in ("report", "plaintext"), where
             elif room in LEVEL and other in LEVEL:

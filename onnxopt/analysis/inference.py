@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnx.defs import OpSchema
 
 from onnxopt.analysis.claims import carried, forget_claims, forget_shape
@@ -20,12 +20,10 @@ from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
+from onnxopt.inferring import infer_call, infer_shapes, inferable, open_sizes
 from onnxopt.protos import (
-    BLIND,
     array_to_tensor,
     body_graphs,
-    give_types,
-    infer_shapes,
     qualified,
     tensor_bytes,
     tensor_value_info,
@@ -66,16 +64,14 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
     a matrix for a vector, and dies of steps that are as large as integers get.
     """
     proto = skeleton(model, nodes, like)
-    if any(op.rpartition("::")[2] in BLIND for scope in model.scopes() for op in scope.by_op):
-        give_types(proto)
     try:
-        given = proto.SerializeToString()
+        given = inferable(proto)
         del proto  # onnx makes two more of it, which is where memory is highest
         inferred = infer_shapes(given)
         while depends(model) and (wrong := {n.output[0] for n in contradicted(inferred.graph)}):
             proto = ModelProto.FromString(given)
             hide(proto.graph, wrong)
-            given = proto.SerializeToString()
+            given = inferable(proto)
             inferred = infer_shapes(given)
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None
@@ -87,11 +83,8 @@ def infer_operator(
     schema: OpSchema, node: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
 ) -> dict[str, TypeProto]:
     """The types of the outputs of one operator, of those that can be known. It has no bodies."""
-    imported = [OperatorSetIdProto(domain=node.domain, version=opset)]
     try:
-        found: dict[str, TypeProto] = shape_inference.infer_node_outputs(
-            schema, node, types, data, opset_imports=imported
-        )
+        found = infer_call(schema, node, types, data, opset)
     except Exception:  # as above
         return {}
     return believed_of(node, opset, types, found)
@@ -179,10 +172,7 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
             if info.name in followed:
                 forget_shape(info.type)
     target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
-    for info in (*target.input, *target.value_info, *target.output):
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_value < 0:  # exporters' way to say that it is dynamic; onnx calculates with it
-                dim.Clear()
+    open_sizes(target)
     return skeleton
 
 

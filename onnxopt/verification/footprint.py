@@ -34,7 +34,7 @@ def least(path: str, feeds: dict[str, Any]) -> int:
 
 
 def _inferred(model: ModelProto) -> GraphProto:
-    from onnxopt.protos import infer_shapes, inferable
+    from onnxopt.inferring import infer_shapes, inferable
 
     try:
         with spare(_ROOM):

@@ -14,7 +14,7 @@ import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.defs import OpSchema
 
-from onnxopt.protos import BLIND, give_types, infer_shapes, inferable
+from onnxopt.inferring import BLIND, Inferable, infer_shapes, inferable
 from tests.cli.conftest import SCRIPT
 
 X = helper.make_node("Find", ["x"], ["u"], domain="my")
@@ -77,13 +77,13 @@ def test_what_is_inferred_is_the_same() -> None:
             ),
         ]
     )
-    given = ModelProto()
-    given.CopyFrom(plain)
-    give_types(given)
-    assert len(given.graph.value_info) == 1
-    found = [{i.name: i.type for i in infer_shapes(m.SerializeToString()).graph.value_info} for m in (plain, given)]
+    given = inferable(plain)
+    assert len(ModelProto.FromString(given).graph.value_info) == 1
+    found = [
+        {i.name: i.type for i in infer_shapes(data).graph.value_info}
+        for data in (Inferable(plain.SerializeToString()), given)
+    ]
     assert found[0] == found[1]
-    assert inferable(plain) != plain.SerializeToString()
     assert not plain.graph.value_info, "the model itself stays as it is"
 
 
@@ -128,7 +128,7 @@ def main(only: str) -> None:
             print(schema.domain, schema.name, schema.since_version, flush=True)
             for found in calls(schema):
                 with contextlib.suppress(Exception):  # it may refuse a call
-                    infer_shapes(found.SerializeToString() if only else inferable(found))
+                    infer_shapes(Inferable(found.SerializeToString()) if only else inferable(found))
 
 
 def run(only: str = "") -> subprocess.CompletedProcess[str]:

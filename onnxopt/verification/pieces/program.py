@@ -217,7 +217,7 @@ def tensor_types(model: ModelProto) -> Iterator[tuple[str, str]]:
     """(name, type as onnxruntime writes it) of the tensors whose types onnx can tell; those in bodies come first."""
     from onnx import TensorProto
 
-    from onnxopt.protos import infer_shapes, inferable
+    from onnxopt.inferring import infer_shapes, inferable
 
     kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
     graphs = [infer_shapes(inferable(model)).graph]
