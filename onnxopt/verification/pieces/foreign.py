@@ -73,7 +73,8 @@ def _called(nodes: Iterable[NodeProto]) -> Iterable[tuple[str, str]]:
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     """Take the nodes that are or hold such operators out of the graph: what they make becomes inputs, what they read
-    outputs. Returns them, in the order of their names; those that make nothing for an output are just gone."""
+    outputs, in the order of the names that nodes make. Returns the nodes, in that of the graph; those that make nothing
+    for an output are just gone."""
     unknown, unseen = foreign.operators, set(foreign.unseen)
     if not unknown:
         return []
@@ -90,8 +91,7 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
                 unseen.update(node.output)
         elif not alive.isdisjoint(node.output):
             found.append(copy)
-    found.sort(key=lambda n: list(n.output))
-    for node in found:
+    for node in sorted(found, key=_made):
         for output in (o for o in node.output if o and o not in unseen):
             given = graph.input.add(name=output)
             if output in declared:
@@ -101,6 +101,10 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     del graph.node[:]
     graph.node.extend(kept)
     return found
+
+
+def _made(node: NodeProto) -> list[str]:
+    return list(node.output)
 
 
 def _alive(graph: GraphProto) -> set[str]:
@@ -142,7 +146,7 @@ class Around:
         """Why nodes that nothing here can run are not the same in the result; empty where they are."""
         if len(self.nodes) != len(other.nodes):
             return f"{len(self.nodes)} nodes that cannot be run became {len(other.nodes)}"
-        for x, y in zip(self.nodes, other.nodes):
+        for x, y in zip(sorted(self.nodes, key=_made), sorted(other.nodes, key=_made)):
             same = (x.op_type, x.domain, x.output, len(x.input)) == (y.op_type, y.domain, y.output, len(y.input))
             if not same or sorted(map(_text, x.attribute)) != sorted(map(_text, y.attribute)):
                 return f"{x.op_type} `{x.output[0]}`, which cannot be run, is not the same in both"
@@ -157,9 +161,13 @@ class Around:
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         declared = {i.name: i for i in self._program.graph.input}
-        waiting = [n for n in self.nodes if not feeds.keys() | self.unseen >= {*filter(None, n.output)}]
+        sizes: dict[str, int] = {}
+        for name in [name for name in declared if name in feeds]:
+            _learn(sizes, declared[name], feeds[name])
+        known = feeds.keys() | self.unseen
+        waiting = [n for n in self.nodes if not known >= {*filter(None, n.output)}]
         while waiting:
-            ready = [n for n in waiting if self._stand_in(n, declared, feeds)]
+            ready = [n for n in waiting if self._stand_in(n, declared, sizes, feeds)]
             if not ready:
                 raise ValueError(f"the shape of `{waiting[0].output[0]}`, which {waiting[0].op_type} makes, is unknown")
             waiting = [n for n in waiting if not feeds.keys() >= {*filter(None, n.output)}]
@@ -175,14 +183,10 @@ class Around:
         self.unseen |= self._guesses
         return found
 
-    def _stand_in(self, node: NodeProto, declared: Mapping[str, ValueInfoProto], feeds: dict[str, Any]) -> bool:
+    def _stand_in(
+        self, node: NodeProto, declared: Mapping[str, ValueInfoProto], sizes: dict[str, int], feeds: dict[str, Any]
+    ) -> bool:
         """Make up what the node makes: as it is declared, or else like the first that it reads."""
-        sizes = {
-            d.dim_param: size
-            for i in declared.values()
-            if i.name in feeds and len(i.type.tensor_type.shape.dim) == np.ndim(feeds[i.name])
-            for d, size in zip(i.type.tensor_type.shape.dim, np.shape(feeds[i.name]))
-        }
         made: dict[str, Any] = {}
         for output in filter(None, node.output):
             tensor = declared[output].type.tensor_type
@@ -202,9 +206,18 @@ class Around:
             numbers = rng.normal(shape) if np.dtype(dtype).kind == "f" else rng.flags(shape)
             made[output] = np.asarray(numbers).astype(dtype)
         feeds.update(made)
+        for name, value in made.items():
+            _learn(sizes, declared[name], value)
         return True
 
     def _first(self, node: NodeProto, feeds: dict[str, Any]) -> Any:
         """What results are taken to be like: the first that the node reads, if there is one the first of floats."""
         read = [v for name in reads_of(node) if isinstance(v := self._streamed.value(name, feeds), np.ndarray)]
         return next(iter(sorted(read, key=lambda v: not is_float(v))), None)
+
+
+def _learn(sizes: dict[str, int], declared: ValueInfoProto, value: Any) -> None:
+    """What sizes with a name are, by a value that has them."""
+    dims = declared.type.tensor_type.shape.dim
+    if len(dims) == np.ndim(value):
+        sizes.update((d.dim_param, size) for d, size in zip(dims, np.shape(value)))

@@ -36,7 +36,8 @@ class Pairs:
         self.by_original = {original: name for name, original in self.of.items()}
         self._equal: dict[str, bool] = {}
         self._versions: list[dict[str, int]] | None = None
-        self._functions: list[dict[tuple[str, str], bytes]] = []
+        self._functions: set[tuple[str, str]] = set()  # of either
+        self._are_alike = True  # those of both
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:
@@ -73,16 +74,14 @@ class Pairs:
         models = [p.skeleton.proto for p in (self.a, self.b)]
         if self._versions is None:
             self._versions = [{domain_of(o.domain): o.version for o in m.opset_import} for m in models]
-            self._functions = [
-                {(f.domain, f.name): f.SerializeToString(deterministic=True) for f in m.functions} for m in models
-            ]
+            a, b = ({(f.domain, f.name): f.SerializeToString(deterministic=True) for f in m.functions} for m in models)
+            self._functions, self._are_alike = a.keys() | b.keys(), a == b
         for n in inside([node]):
             if self._versions[0].get(domain_of(n.domain)) != self._versions[1].get(domain_of(n.domain)):
                 return False
             if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
                 return False  # the same place in another folder is another
-            called = any((n.domain, n.op_type) in f for f in self._functions)
-            if called and self._functions[0] != self._functions[1]:
+            if not self._are_alike and (n.domain, n.op_type) in self._functions:
                 return False
         return True
 
