@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.dependence import changing
+from onnxopt.verification.dependence import NOTHING, changing, is_fixed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import GraphProto, ModelProto, NodeProto
 
 # Operators whose results jump where their input crosses a threshold, or two of them tie.
@@ -132,10 +134,23 @@ def _captured(body: GraphProto) -> set[str]:
     return found
 
 
-def conditions(graph: GraphProto) -> list[str]:
-    """Values that decide an If of the main graph and are no outputs. What no feed changes takes one branch by right."""
+def open_conditions(path: Path) -> set[str]:
+    """The same of a file, as far as inference tells: of the dims that an If asks about one may be a number, whatever
+    the others are. That takes longer, and is asked of those of which no case took both branches."""
+    from onnxopt.inferring import infer_shapes, inferable
+    from onnxopt.verification.skeleton import Skeleton
+
+    graph = infer_shapes(inferable(Skeleton(path).proto), values=True).graph
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    dims = {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
+    return set(conditions(graph, dims))
+
+
+def conditions(graph: GraphProto, dims: Mapping[str, Sequence[int | None]] = NOTHING) -> list[str]:
+    """Values that decide an If of the main graph and are no outputs. What no feed changes takes one branch by right.
+    `dims`: what is known of shapes."""
     outputs = {o.name for o in graph.output}
     produced = {o for n in graph.node for o in n.output}
     deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    changed = changing(graph, lambda n: {*n.input, *(name for a in n.attribute for name in _captured(a.g))})
+    changed = changing(graph, lambda n: {*n.input, *(name for a in n.attribute for name in _captured(a.g))}, dims)
     return sorted((deciding - outputs) & produced & changed)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto
 
+NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
+_INTEGERS: Final = (6, 7)  # of TensorProto.DataType
+_FEW: Final = 4
 # Shapes of what these make depend on the shapes of what they read, never on elements.
 _BY_SHAPES: Final = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Clip", "Concat",
@@ -31,14 +34,26 @@ _BY_ELEMENTS: Final = {
 }
 
 
-def changing(graph: GraphProto, reads: Callable[[NodeProto], Iterable[str]]) -> set[str]:
+def changing(
+    graph: GraphProto, reads: Callable[[NodeProto], Iterable[str]], dims: Mapping[str, Sequence[int | None]] = NOTHING
+) -> set[str]:
     """Values of which feeds can change the elements. Those of a Shape change with the sizes only, and these are given
-    by a fixed signature, as long as no element says otherwise."""
+    by a fixed signature, as long as no element says otherwise. `dims`: what is known of the shapes of values; a number
+    among them, picked out of a Shape, does not change."""
+    measured: dict[str, str] = {}  # what a Shape is of
+    numbers = _small_integers(graph) if dims else {}
     values = {i.name for i in graph.input}
     shapes = {i.name for i in graph.input if not _has_shape(i) or not all(map(is_fixed, i.type.tensor_type.shape.dim))}
     ranks = {i.name for i in graph.input if not _has_shape(i)}
     for node in graph.node:
         read = set(reads(node))
+        if node.op_type == "Shape" and not node.attribute:
+            measured[node.output[0]] = node.input[0]
+        elif node.op_type == "Gather" and node.input[0] in measured:
+            places = numbers.get(node.input[1], ())
+            known_dims = dims.get(measured[node.input[0]], ())
+            if places and all(-len(known_dims) <= p < len(known_dims) and known_dims[p] is not None for p in places):
+                continue
         changed, sized, ranked = (not known.isdisjoint(read) for known in (values, shapes, ranks))
         told = [node.input[i] for i in _BY_ELEMENTS.get(node.op_type, ()) if i < len(node.input)]
         if not _is_known(node):
@@ -52,6 +67,18 @@ def changing(graph: GraphProto, reads: Callable[[NodeProto], Iterable[str]]) -> 
             if is_so:
                 known.update(node.output)
     return values
+
+
+def _small_integers(graph: GraphProto) -> dict[str, list[int]]:
+    """The elements of constants that pick dims."""
+    from onnxopt.protos import tensor_to_array
+
+    tensors = {t.name: t for t in graph.initializer}
+    tensors |= {
+        n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+    }
+    few = {name: t for name, t in tensors.items() if t.data_type in _INTEGERS and sum(t.dims) <= _FEW}
+    return {name: [int(i) for i in tensor_to_array(t).reshape(-1)] for name, t in few.items()}
 
 
 def _is_known(node: NodeProto) -> bool:

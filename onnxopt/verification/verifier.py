@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -214,6 +215,7 @@ class Verifier:
 
     def _weak(self, answers: Sequence[Answer]) -> tuple[dict[str, str], dict[str, str]]:
         """Why the cases prove little, by output; and by value that decides a branch."""
+        from onnxopt.verification.decisions import open_conditions
         from onnxopt.verification.verdict import untaken_branches, weak_outputs
 
         found = [a for a in answers if a.evidence]
@@ -224,7 +226,12 @@ class Verifier:
         for answer in answers:
             for name, taken in answer.branches.items():
                 branches.setdefault(name, set()).add(taken)
-        return weak_outputs(outputs, self._plan.gives_all(self.options.inputs)), untaken_branches(branches)
+        untaken = untaken_branches(branches)
+        if untaken:
+            with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+                still_open = open_conditions(self.original)
+                untaken = {name: why for name, why in untaken.items() if name in still_open}
+        return weak_outputs(outputs, self._plan.gives_all(self.options.inputs)), untaken
 
     # -- the second look ---------------------------------------------------------------------------------
 
