@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
-from onnxopt.graph import Shape, Value
+from onnxopt.graph import Node, Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting.axis_runs import Moved, after, before_transpose, behind_transpose, constant_target
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import KEEP_ORDER
 
@@ -209,13 +212,101 @@ def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     return m.op.Unsqueeze(turned, m.const(np.array(places, np.int64)), like=m.middle)
 
 
+@rewrite(
+    one_of(*KEEP_ORDER)(
+        op.Transpose(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), name="transpose"), ..., name="outer"
+    )
+)
+def reshapes_around_transpose(m: Match, x: Value) -> Value:
+    """Reshape(Transpose(Reshape(x, s), p), t) = Transpose(Reshape(x, u), q), or Reshape(Transpose(x, q), t)."""
+    dims, between, wanted = (m.shape(v) for v in (x, m.inner.output, m.outer.output))
+    m.require(dims is not None and between is not None and wanted is not None, "a rank is unknown")
+    assert dims is not None and between is not None and wanted is not None
+    perm = _order(m.transpose, between)
+    first = before_transpose(between, perm, wanted)
+    last = behind_transpose(dims, between, perm)
+    m.require(not _is_beside_alike(m, x), "what is beside it is turned alike, and may be turned together with it")
+    return _one_of_each(m, x, first, None if last is None else Moved(wanted, last))
+
+
+@rewrite(op.Transpose(one_of(*KEEP_ORDER)(op.Transpose(var("x"), name="first"), ..., name="middle"), name="last"))
+def transposes_around_reshape(m: Match, x: Value) -> Value:
+    """Transpose(Reshape(Transpose(x, p), t), q) = Transpose(Reshape(x, u), r), or Reshape(Transpose(x, r), u)."""
+    dims, between, wanted = (m.shape(v) for v in (x, m.middle.output, m.last.output))
+    m.require(dims is not None and between is not None and wanted is not None, "a rank is unknown")
+    assert dims is not None and between is not None and wanted is not None
+    p, q = _order(m.first, dims), _order(m.last, between)
+    first = before_transpose(dims, p, between)
+    last = behind_transpose(tuple(dims[i] for i in p), between, q)
+    return _one_of_each(
+        m,
+        x,
+        None if first is None else Moved(first.dims, after(first.perm, q)),
+        None if last is None else Moved(wanted, after(p, last)),
+    )
+
+
+def _order(transpose: Node, dims: Shape) -> Sequence[int]:
+    return transpose.attr("perm") or range(len(dims))[::-1]
+
+
+def _is_beside_alike(m: Match, x: Value) -> bool:
+    """Does another part, or product, of the same tensor take the same Reshape and Transpose and stay as it is then?
+    Heads are turned together where they are turned alike (merge-parallel), which saves more."""
+    for part in _parts_beside(x):
+        reshape = part.only_user if part is not x else None
+        turned = reshape.output.only_user if reshape is not None and reshape.op == "Reshape" else None
+        if turned is not None and turned.op == "Transpose" and turned.attr("perm") == m.transpose.attr("perm"):
+            reader = turned.output.only_user
+            if reader is None or reader.op not in KEEP_ORDER:
+                return True
+    return False
+
+
+def _parts_beside(x: Value) -> Iterator[Value]:
+    node = x.producer
+    if node is not None and node.op == "Split":
+        yield from (v for v in node.outputs if v is not None)
+    if node is not None and node.op == "Add":
+        node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
+    if node is not None and node.op == "MatMul" and node.inputs[0] is not None:
+        for other in node.inputs[0].users:
+            if other.op == "MatMul":
+                add = other.output.only_user
+                yield add.output if add is not None and add.op == "Add" else other.output
+
+
+def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None) -> Value:
+    """A Reshape, as `first` says, and a Transpose; or a Transpose and a Reshape, as `last` says, where only the target
+    of this is constant. In front it merges with the Reshape of rows, and a product reads the Transpose itself."""
+    m.require(first or last, "what a Reshape joins or splits is not provably side by side where it could go")
+    m.require(m.opset >= 5, "there is no Reshape for it")
+    dims = m.shape(x) or ()
+    target = constant_target(dims, first.dims) if first is not None else None
+    if first is not None and target is not None:
+        return _turned(m, m.op.Reshape(x, m.const(np.array(target, np.int64))), first.perm)
+    target = constant_target(tuple(dims[i] for i in last.perm), last.dims) if last is not None else None
+    m.require(target is not None, "more than one unknown dim")
+    assert last is not None
+    return m.op.Reshape(_turned(m, x, last.perm), m.const(np.array(target, np.int64)))
+
+
+def _turned(m: Match, x: Value, perm: Sequence[int]) -> Value:
+    return x if list(perm) == sorted(perm) else m.op.Transpose(x, perm=list(perm))
+
+
 @register
 class ReshapeChains(RewritePass):
-    """Transpose where only axes of one element move, Flatten, Squeeze, Unsqueeze and Reshape in a row are one step.
+    """Transpose where only axes of one element move, Flatten, Squeeze, Unsqueeze and Reshape in a row are one step;
+    Reshapes around a Transpose, or Transposes around a Reshape, are one of each.
 
     Applies when: they are next to each other, nobody else reads the result in between, and one target with at most one
-    unknown dim says it all. A decoder that is run one token at a time turns [batch, 1, heads, width] like that.
-    Keeps: a Transpose between operators that compute, where a Reshape would save nothing.
+    unknown dim says it all. A decoder that is run one token at a time turns [batch, 1, heads, width] like that. Two
+    Reshapes meet where one can pass the Transpose: the axes that it joins or splits stay side by side. PyTorch's
+    attention turns [tokens, batch · heads, width], and splits batch and heads then.
+    Keeps: a Transpose between operators that compute, where a Reshape would save nothing; heads that are turned as
+    others of the same tensor are, with which they may be turned together.
+    Not done: a Reshape past a Transpose where no node goes; dims of 0.
     """
 
     info = PassInfo("reshape-chains", opt_level=1, after=("elim-identity",))
@@ -229,4 +320,6 @@ class ReshapeChains(RewritePass):
         ones_elsewhere,
         reshape_there_and_back,
         transposes_around_unsqueeze,
+        reshapes_around_transpose,
+        transposes_around_reshape,
     )

@@ -7,7 +7,7 @@ by element, or along axes that can be renamed. Turned into the order of the conv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from typing import Final
 
@@ -19,6 +19,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.axis_runs import after, inverse
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import BINARY, UNARY, is_reshape
 from onnxopt.rewriting.regions import Region, regions
@@ -73,19 +74,6 @@ class TransposePropagation(GraphPass):
                 region.turn(q)
                 turned = True
         return turned
-
-
-def inverse(perm: Sequence[int]) -> Perm:
-    """Where each axis goes: inverse(p)[p[i]] = i."""
-    result = [0] * len(perm)
-    for i, p in enumerate(perm):
-        result[p] = i
-    return tuple(result)
-
-
-def after(first: Sequence[int], second: Sequence[int]) -> Perm:
-    """The one order that does both: Transpose(Transpose(x, first), second)."""
-    return tuple(first[i] for i in second)
 
 
 def _perm(node: Node, rank: int) -> Perm:
