@@ -226,7 +226,7 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     first = before_transpose(between, perm, wanted)
     last = behind_transpose(dims, between, perm)
     m.require(not _is_beside_alike(m, x), "what is beside it is turned alike, and may be turned together with it")
-    return _one_of_each(m, x, first, None if last is None else Moved(wanted, last))
+    return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose)
 
 
 @rewrite(op.Transpose(one_of(*KEEP_ORDER)(op.Transpose(var("x"), name="first"), ..., name="middle"), name="last"))
@@ -243,6 +243,7 @@ def transposes_around_reshape(m: Match, x: Value) -> Value:
         x,
         None if first is None else Moved(first.dims, after(first.perm, q)),
         None if last is None else Moved(wanted, after(p, last)),
+        m.first,
     )
 
 
@@ -276,7 +277,7 @@ def _parts_beside(x: Value) -> Iterator[Value]:
                 yield add.output if add is not None and add.op == "Add" else other.output
 
 
-def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None) -> Value:
+def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None, like: Node) -> Value:
     """A Reshape, as `first` says, and a Transpose; or a Transpose and a Reshape, as `last` says, where only the target
     of this is constant. In front it merges with the Reshape of rows, and a product reads the Transpose itself."""
     m.require(first or last, "what a Reshape joins or splits is not provably side by side where it could go")
@@ -284,15 +285,15 @@ def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None) ->
     dims = m.shape(x) or ()
     target = constant_target(dims, first.dims) if first is not None else None
     if first is not None and target is not None:
-        return _turned(m, m.op.Reshape(x, m.const(np.array(target, np.int64))), first.perm)
+        return _turned(m, m.op.Reshape(x, m.const(np.array(target, np.int64))), first.perm, like)
     target = constant_target(tuple(dims[i] for i in last.perm), last.dims) if last is not None else None
     m.require(target is not None, "more than one unknown dim")
     assert last is not None
-    return m.op.Reshape(_turned(m, x, last.perm), m.const(np.array(target, np.int64)))
+    return m.op.Reshape(_turned(m, x, last.perm, like), m.const(np.array(target, np.int64)))
 
 
-def _turned(m: Match, x: Value, perm: Sequence[int]) -> Value:
-    return x if list(perm) == sorted(perm) else m.op.Transpose(x, perm=list(perm))
+def _turned(m: Match, x: Value, perm: Sequence[int], like: Node) -> Value:
+    return x if list(perm) == sorted(perm) else m.op.Transpose(x, like=like, perm=list(perm))
 
 
 @register
