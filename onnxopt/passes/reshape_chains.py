@@ -222,6 +222,9 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     dims, between, wanted = (m.shape(v) for v in (x, m.inner.output, m.outer.output))
     m.require(dims is not None and between is not None and wanted is not None, "a rank is unknown")
     assert dims is not None and between is not None and wanted is not None
+    target = m.inner.input(1) if m.inner.op == "Reshape" else None
+    if target is not None and target.constant and x.only_user is m.inner and _is_reshape(x):
+        m.skip()  # it takes the place of what is before it first, whose target may be computed
     perm = _order(m.transpose, between)
     first = before_transpose(between, perm, wanted)
     last = behind_transpose(dims, between, perm)
@@ -245,6 +248,10 @@ def transposes_around_reshape(m: Match, x: Value) -> Value:
         None if last is None else Moved(wanted, after(p, last)),
         m.first,
     )
+
+
+def _is_reshape(x: Value) -> bool:
+    return x.producer is not None and x.producer.op in KEEP_ORDER
 
 
 def _order(transpose: Node, dims: Shape) -> Sequence[int]:
