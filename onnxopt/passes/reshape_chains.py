@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import Moved, after, before_transpose, behind_transpose, constant_target
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.parts import KEEP_ORDER
+
+_MANY: Final = 100  # parts of one tensor, each of which may ask for all
 
 
 @rewrite(op.Transpose(var("x"), name="transpose"))
@@ -272,13 +276,14 @@ def _is_beside_alike(m: Match, x: Value) -> bool:
 
 
 def _parts_beside(x: Value) -> Iterator[Value]:
+    """Parts of a Split, or products of one tensor, with their bias; `x` is one of them."""
     node = x.producer
     if node is not None and node.op == "Split":
-        yield from (v for v in node.outputs if v is not None)
+        yield from (v for v in node.outputs[:_MANY] if v is not None)
     if node is not None and node.op == "Add":
         node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
     if node is not None and node.op == "MatMul" and node.inputs[0] is not None:
-        for other in node.inputs[0].users:
+        for other in islice(node.inputs[0].users, _MANY):
             if other.op == "MatMul":
                 add = other.output.only_user
                 yield add.output if add is not None and add.op == "Add" else other.output

@@ -54,7 +54,7 @@ def behind_transpose(dims: Shape, target: Shape, perm: Sequence[int]) -> tuple[i
 
 
 def _is_order(perm: Sequence[int], dims: Shape) -> bool:
-    """An exporter writes negative axes, which runtimes refuse."""
+    """Each axis once, counted from the front: an exporter writes negative ones, which the standard does not know."""
     return sorted(perm) == list(range(len(dims)))
 
 
