@@ -64,7 +64,7 @@ def inferable(model: ModelProto) -> Inferable:
 
 def _is_marked(data: bytes) -> bool:
     """Is it worthwhile to walk over the nodes? In bytes it is seen in no time that most models have nothing to find."""
-    return any(op not in _MARKS or _MARKS[op].search(data) for op in set(_CALLS.findall(data)))
+    return any(call in data and (op not in _MARKS or re.search(_MARKS[op], data)) for call, op in _CALLS.items())
 
 
 def _is_sound_throughout(model: ModelProto) -> bool:
@@ -150,7 +150,7 @@ def _gives_all_parts(split: NodeProto) -> bool:
 
 
 def _is_equation(einsum: NodeProto) -> bool:
-    return _says(einsum, "equation", lambda a: _EQUATION.fullmatch(a.s.replace(b" ", b"")) is not None)
+    return _says(einsum, "equation", lambda a: re.fullmatch(_EQUATION, a.s.replace(b" ", b"")) is not None)
 
 
 def _has_axis(norm: NodeProto) -> bool:
@@ -168,7 +168,7 @@ def _says(call: NodeProto, name: str, test: Callable[[AttributeProto], bool]) ->
 
 _INT_MAX: Final = 2**31 - 1
 _TERM: Final = rb"[A-Za-z]*(\.\.\.[A-Za-z]*)?"
-_EQUATION: Final = re.compile(rb"%b(,%b)*(->%b)?" % (_TERM, _TERM, _TERM))
+_EQUATION: Final = rb"%b(,%b)*(->%b)?" % (_TERM, _TERM, _TERM)  # compiled where there is one
 _SOUND: Final[dict[str, Callable[[NodeProto], bool]]] = {
     **dict.fromkeys(BLIND, _reads_something),
     "Split": _gives_all_parts,
@@ -179,10 +179,11 @@ _SOUND: Final[dict[str, Callable[[NodeProto], bool]]] = {
 _ENTERED: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 # The same in bytes, as the wire has it.
+_OP_TYPE: Final = 4 << 3 | 2  # of NodeProto
 _NEGATIVE: Final = re.compile(rb"\x08[\x80-\xff]{9}\x01")  # a size
-_CALLS: Final = re.compile(b'"[%b](%b)' % (bytes(sorted({len(op) for op in _SOUND})), "|".join(_SOUND).encode()))
+_CALLS: Final = {bytes((_OP_TYPE, len(op))) + op.encode(): op for op in _SOUND}
 _MARKS: Final = {
-    b"Split": re.compile(rb"num_outputs"),
-    b"GatherND": re.compile(rb"batch_dims"),
-    b"LayerNormalization": re.compile(rb"\x18[\x80-\xff]{4,8}[\x00-\x7f]"),  # an integer of more than 28 bits
+    "Split": rb"num_outputs",
+    "GatherND": rb"batch_dims",
+    "LayerNormalization": rb"\x18[\x80-\xff]{4,8}[\x00-\x7f]",  # an integer of more than 28 bits
 }

@@ -6,15 +6,17 @@ import re
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
-from typing import Final, NamedTuple
+from typing import Final
 
 from onnxopt.analysis.symbolic import Size, TooComplex, symbol
 from onnxopt.graph.value import Dim, Shape
+from onnxopt.record import record
 
-_PRODUCT: Final = re.compile(r"\{([\w.?@]+(?:\*[\w.?@]+)*)\}")  # of numbers and symbols: no sum, no floor, no quotes
+_PRODUCT: Final = r"\{([\w.?@]+(?:\*[\w.?@]+)*)\}"  # of numbers and symbols: no sum, no floor, no quotes
 
 
-class Moved(NamedTuple):
+@record(frozen=True)
+class Moved:
     """A Reshape to `dims`, then a Transpose in the order `perm`."""
 
     dims: Shape
@@ -118,7 +120,7 @@ def _size(dim: Dim) -> Size | None:
     """A dim, that is written as a product of symbols, as one."""
     if not isinstance(dim, str):
         return dim
-    product = _PRODUCT.fullmatch(dim)
+    product = re.fullmatch(_PRODUCT, dim)
     factors = product[1].split("*") if product is not None else [dim]
     total: Size = 1
     for f in factors:
