@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from onnxopt.errors import InvariantError
 from onnxopt.graph.emission import admit, make_call
 from onnxopt.graph.node import Node
+from onnxopt.graph.order import Order
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array, contiguous, element_type, make_node
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from onnxopt.graph.model import Model
 
 
-class Graph:
-    """Nodes as a doubly linked list in topological order, with an index by operator.
+class Graph(Order):
+    """Nodes in topological order, with an index by operator.
 
     All mutation goes through `make`, `insert`, `remove`, `move_after`, `inline`, `take_over`, `rename`, `constant`,
     `remove_initializer`, `drop_input` and `drop_output` here and `Node.op`, `Node.set_input`, `Node.remove_input`,
@@ -29,6 +30,7 @@ class Graph:
     """
 
     def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
+        super().__init__()
         self.model = model
         self.proto = proto
         self.owner = owner  # the node whose body this is
@@ -39,8 +41,6 @@ class Graph:
         self.initializers: dict[str, Value] = {}
         self.by_op: defaultdict[str, dict[Node, None]] = defaultdict(dict)
         self.owners: dict[Node, None] = {}  # nodes with bodies
-        self.first: Node | None = None
-        self.last: Node | None = None
         self.size = 0
         self.opsets: dict[str, int] | None = None  # a function has its own
         self.skipped = False  # marked `onnxopt.skip` in its metadata, or inside a scope that is: passes leave it alone
@@ -48,14 +48,6 @@ class Graph:
         self.initializers_changed = False
 
     # -- reading -----------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[Node]:
-        """Nodes in order; the current node may be removed, and nodes inserted anywhere, while iterating."""
-        node = self.first
-        while node is not None:
-            following = node.next
-            yield node
-            node = following if node.graph is None else node.next
 
     def __len__(self) -> int:
         return self.size
@@ -125,7 +117,7 @@ class Graph:
 
     @overload
     def make(
-        self, op: str, inputs: Sequence[Value | None], /, *, outputs: int, before: Node | None = None, **attributes: Any
+        self, op: str, inputs: Sequence[Value | None], /, outputs: int, before: Node | None = None, **attributes: Any
     ) -> tuple[Value, ...]: ...
     @overload
     def make(
@@ -136,7 +128,6 @@ class Graph:
         op: str,
         inputs: Sequence[Value | None],
         /,
-        *,
         outputs: int = 1,
         before: Node | None = None,
         **attributes: Any,
@@ -178,16 +169,7 @@ class Graph:
         """Insert a node as it is, which a file has: nobody has looked at it yet."""
         assert node.graph is None
         node.graph = self
-        following, preceding = before, before.prev if before is not None else self.last
-        node.prev, node.next = preceding, following
-        if preceding is None:
-            self.first = node
-        else:
-            preceding.next = node
-        if following is None:
-            self.last = node
-        else:
-            following.prev = node
+        self._put(node, before)
         self.size += 1
         op = node.op
         self.by_op[op][node] = None
@@ -243,24 +225,9 @@ class Graph:
     def move_after(self, node: Node, place: Node) -> None:
         """Put `node` right behind `place`; only the order changes."""
         self._take_out(node)
-        node.prev, node.next = place, place.next
-        if place.next is None:
-            self.last = node
-        else:
-            place.next.prev = node
-        place.next = node
+        self._put(node, place.next)
         self.nodes_changed = True
         self.model.version += 1
-
-    def _take_out(self, node: Node) -> None:
-        if node.prev is None:
-            self.first = node.next
-        else:
-            node.prev.next = node.next
-        if node.next is None:
-            self.last = node.prev
-        else:
-            node.next.prev = node.prev
 
     def _release(self) -> None:
         """Drop every use that this scope makes of values outside it, its owner being removed."""
@@ -287,12 +254,8 @@ class Graph:
         self.initializers_changed = self.initializers_changed or bool(body.initializers)
         for node in list(body):
             body._take_out(node)
-            node.prev, node.next = owner.prev, owner
-            if owner.prev is None:
-                self.first = node
-            else:
-                owner.prev.next = node
-            owner.prev, node.graph = node, self
+            self._put(node, owner)
+            node.graph = self
             self.by_op[node.op][node] = None
             if node.bodies:
                 self.owners[node] = None

@@ -298,7 +298,5 @@ def sort_nodes(graph: Graph) -> None:
     if len(order) < len(nodes):
         stuck = next(n for n in nodes if waiting[n] > 0)
         raise ModelError(f"{graph.model.name}: {graph.path}: {stuck!r} is part of a cycle", _HINT)
-    for before, node, after in zip([None, *order], order, [*order[1:], None]):
-        node.prev, node.next = before, after
-    graph.first, graph.last = (order[0], order[-1]) if order else (None, None)
+    graph.arrange(order)
     graph.nodes_changed = True

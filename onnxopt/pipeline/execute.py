@@ -185,7 +185,7 @@ def _node_in(tb: TracebackType | None) -> Node | None:
     found = None
     while tb is not None:
         frame = tb.tb_frame
-        if "/onnxopt/graph/" not in frame.f_code.co_filename:
+        if not str(frame.f_globals.get("__name__")).startswith("onnxopt.graph."):
             found = next((v for v in frame.f_locals.values() if isinstance(v, Node)), found)
         tb = tb.tb_next
     return found

@@ -140,10 +140,24 @@ def open_conditions(path: Path) -> set[str]:
     from onnxopt.inferring import infer_shapes, inferable
     from onnxopt.verification.skeleton import Skeleton
 
-    graph = infer_shapes(inferable(Skeleton(path).proto), values=True).graph
+    proto = Skeleton(path).proto
+    _forget_claims(proto.graph)
+    graph = infer_shapes(inferable(proto), values=True).graph
     infos = (*graph.input, *graph.value_info, *graph.output)
     dims = {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
     return set(conditions(graph, dims))
+
+
+def _forget_claims(graph: GraphProto) -> None:
+    """What the file says of the shapes of its own results is no proof."""
+    del graph.value_info[:]
+    for output in graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for a in node.attribute:
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                _forget_claims(body)
 
 
 def conditions(graph: GraphProto, dims: Mapping[str, Sequence[int | None]] = NOTHING) -> list[str]:

@@ -11,6 +11,7 @@ from onnx import numpy_helper, parser
 
 from onnxopt.errors import UsageError
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
+from onnxopt.verification.decisions import open_conditions
 
 
 def model(
@@ -383,3 +384,18 @@ def test_a_dim_that_is_one_whatever_the_others_are_decides_nothing(asked: int, s
         onnx.save(model, tmp_path / f"{name}.onnx")
     options = VerifyOptions(dims={"h": 3})
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx", options).status == status
+
+
+def test_what_a_file_claims_of_a_dim_decides_nothing(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x, int64[2] s) => (float[?] y) <float[1, 1] m, int64 zero = {0}, int64 one = {1}> {
+          m = Reshape (x, s)  u = Shape (m)  k = Gather (u, zero)  c = Equal (k, one)
+          f = If (c) <
+            then_branch: graph = th () => (float[?] p) { p = ReduceSum <keepdims = 0> (m) },
+            else_branch: graph = el () => (float[?] q) { q = ReduceMax <keepdims = 0> (m) }>
+          y = Abs (f) }"""
+    )
+    assert model.graph.value_info[0].name == "m"
+    onnx.save(model, tmp_path / "a.onnx")
+    assert open_conditions(tmp_path / "a.onnx") == {"c"}
