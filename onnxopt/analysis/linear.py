@@ -66,7 +66,11 @@ def scale_inputs(node: Node, w: Array, a: Array) -> Array:
 
 
 def sum_over_inputs(node: Node, w: Array, c: Array) -> Array:
-    """What a constant `c` per input channel adds to each output channel of a Conv (group 1) or Gemm; float64."""
+    """What a constant `c` per input channel adds to each output channel of a Conv (group 1) or Gemm; float64.
+
+    Not finite where a weight is infinite, even of a channel to which nothing is added: then the sign of the whole input
+    decides, x + c and not x.
+    """
     wide = w.astype(np.float64)
     if node.op == "Gemm":
         return np.asarray((wide @ c) if node.attr("transB") else (c @ wide)) * float(node.attr("alpha"))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import onnx
 
 from onnxopt.errors import DomainError, UsageError
+from onnxopt.graph.model import inner_scopes
+from onnxopt.graph.schema import is_alike
 from onnxopt.record import record
 
 if TYPE_CHECKING:
@@ -78,6 +80,29 @@ def opset_for(graph: Graph, op: str, place: object = None) -> int:
         return int(onnx.defs.get_schema(op_type, domain).since_version)
     except onnx.defs.SchemaError:
         return model.opsets.get(domain, 1)
+
+
+def adopt_opsets(graph: Graph) -> None:
+    """In a function those versions are in force that the model imports, where all that it calls is the same in both.
+
+    onnx's checker wants each operator of a function to be the one that the model imports (`check_opset_compatibility`):
+    what comes into a function of which that holds has to be such, too.
+    """
+    assert graph.opsets is not None
+    given = graph.model.opsets
+    others = [d for d, version in graph.opsets.items() if is_standard(d) and given.get(d, version) != version]
+    called = {op for scope in inner_scopes(graph) for op in scope.by_op} if others else ()
+    for domain in others:
+        ops = [op for op in called if op.rpartition("::")[0] == domain]
+        if all(is_alike(op, graph.opsets[domain], given[domain]) for op in ops):
+            graph.opsets[domain] = given[domain]
+
+
+def write_opsets(graph: Graph) -> None:
+    """Say in the function around `graph` which versions are in force there."""
+    opsets = graph.root.opsets or {}
+    for o in graph.root.proto.opset_import if opsets else ():
+        o.version = opsets["" if o.domain == "ai.onnx" else o.domain]
 
 
 def import_domain(graph: Graph, domain: str, version: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
-from onnxopt.graph.domains import import_domain
+from onnxopt.graph.domains import adopt_opsets, import_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import HELD, Node
@@ -105,6 +105,7 @@ def _index_function(model: Model, function: FunctionProto) -> Graph:
     model.functions[label] = graph
     reader = _Reader(model)
     reader.read_function(graph, function)
+    adopt_opsets(graph)
     reader.name_apart()
     return graph
 

@@ -134,5 +134,13 @@ def is_known(op: str, opset: int) -> bool:
     return find_schema(op, opset) is not None
 
 
+def is_alike(op: str, opset: int, other: int) -> bool:
+    """Is an operator the same in two opsets, as far as the installed onnx knows both?"""
+    if newer(opset) or newer(other):
+        return False
+    a, b = find_schema(op, opset), find_schema(op, other)
+    return a is b if a is None or b is None else bool(a.since_version == b.since_version)
+
+
 def is_deterministic(op: str) -> bool:
     return op not in NONDETERMINISTIC

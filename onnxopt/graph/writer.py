@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onnxopt.graph.dim_names import as_written
+from onnxopt.graph.domains import write_opsets
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model, inner_scopes
 from onnxopt.graph.node import Node
@@ -100,6 +101,7 @@ def _write_scope(graph: Graph, deferred: dict[int, Array | Stored], at_least: in
     if graph.nodes_changed:
         _arrange(proto.node, nodes)
         _name_apart(graph, nodes)
+        write_opsets(graph)
     if graph.is_function:
         for field, values in ((proto.input, graph.inputs), (proto.output, graph.outputs)):
             names = [v.name for v in values]

@@ -141,6 +141,7 @@ def fold_shifted_input(m: Match, x: Value, t: Array, w: Array, b: Array | None) 
     assert c is not None and bias is not None
     m.require(np.isfinite(c).all(), "the term is not finite")
     more = linear.sum_over_inputs(m.conv, w, c)
+    m.require(linear.is_finite(more), "the weights are not finite")
     total = m.const(bias + more if m.shift.op == "Add" else bias - more, like=w, hint=m.value("t").name)
     return m.op.Conv(x, m.value("w"), total, like=m.conv)
 

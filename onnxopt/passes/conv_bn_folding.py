@@ -98,8 +98,10 @@ def fold_bn_before(
     bias = linear.bias_of(node, b, channels)
     m.require(bias is not None, "the bias is not one per channel")
     assert bias is not None
+    shift_of_sum = linear.sum_over_inputs(node, w, c)
+    m.require(linear.is_finite(shift_of_sum), "the weights are not finite")
     weight = m.const(linear.scale_inputs(node, w, a), like=w)
-    bias_value = m.const(bias + linear.sum_over_inputs(node, w, c), like=w, hint=m.value("shift").name)
+    bias_value = m.const(bias + shift_of_sum, like=w, hint=m.value("shift").name)
     changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
     result: Value = m.op[node.op](x, weight, bias_value, like=node, **changes)
     return result

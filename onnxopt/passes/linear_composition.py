@@ -28,6 +28,11 @@ def require_chain(m: Match, made: int, read: int) -> None:
     m.require(made == read, "no runtime takes these channels")
 
 
+def require_finite(m: Match, composed: Array) -> None:
+    """Where a weight is infinite, the sign of the value in between decides, which the product does not know."""
+    m.require(linear.is_finite(composed), "the weights are not finite")
+
+
 def require_cheaper(m: Match, composed: int, apart: int, multiplications: int) -> None:
     """A product of weights may be larger than both: a bottleneck is there to be narrow. And it is to end."""
     m.require(composed <= apart, "the composed weights are larger, and take more multiplications")
@@ -55,6 +60,7 @@ def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Ar
     """The Conv with `weight`, of the type of `w`, where nothing forbids it."""
     x = m.value("x")
     m.require(not quantized(m, x), "the convolutions are quantized")
+    require_finite(m, weight)
     bias_value = None if bias is None else m.const(bias, like=w, hint=f"{m.outer.output.name}_bias")
     weight_value = m.const(weight, like=w, hint=f"{m.outer.output.name}_weight")
     result: Value = m.op.Conv(x, weight_value, bias_value, like=like, **attributes)
@@ -110,6 +116,7 @@ def product(m: Match, w1: Array, w2: Array) -> Array:
     require_chain(m, w1.shape[1], w2.shape[0])
     require_cheaper(m, w1.shape[0] * w2.shape[1], w1.size + w2.size, w1.shape[0] * w2.size)
     result: Array = w1.astype(np.float64) @ w2.astype(np.float64)
+    require_finite(m, result)
     return result
 
 
@@ -152,8 +159,10 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
     m.require(b is not None and c is not None, "a bias is not one per column")
     require_chain(m, first.shape[1], second.shape[0])
     require_cheaper(m, first.shape[0] * second.shape[1], w1.size + w2.size, first.shape[0] * second.size)
-    weight = m.const(first @ second, like=w1)
     assert b is not None and c is not None
+    composed = first @ second
+    require_finite(m, composed)
+    weight = m.const(composed, like=w1)
     has_bias = b1 is not None or b2 is not None
     bias = m.const(b @ second + c, like=w1, hint=f"{m.outer.output.name}_bias") if has_bias else None
     return m.op.Gemm(x, weight, bias, like=m.inner, transB=None, alpha=None, beta=None)
