@@ -5,7 +5,12 @@ Inference over the model comes later, and sees only what is in it. A rule asks b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
 from onnx import NodeProto, TensorProto, TypeProto
+from onnx.defs import OpSchema
 
 from onnxopt.analysis.inference import infer_operator
 from onnxopt.analysis.misread import is_misread
@@ -14,7 +19,10 @@ from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.protos import array_to_tensor, tensor_bytes, tensor_type, tensor_type_proto
 
-_DATA_UP_TO = 4096  # bytes; larger constants are no shapes, axes or indices
+DATA_UP_TO: Final = 4096  # bytes; larger constants are no shapes, axes or indices
+Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # of a value
+Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"
+NOTHING: Final[Mapping[Value, Known]] = MappingProxyType({})
 
 
 def infer_made(value: Value) -> None:
@@ -34,31 +42,44 @@ def infer_made(value: Value) -> None:
             _infer(node)
 
 
-def _infer(node: Node) -> None:
+def as_call(node: Node, given: Mapping[Value, Known] = NOTHING) -> Call | None:
+    """What inference is asked about one operator, with `given` in place of what is known of some operands. Its results
+    are called o0, o1, … None where it cannot be asked."""
     from onnxopt.analysis import types  # which asks this module
 
     graph = next((v.graph for v in node.outputs if v is not None), None)
     schema = find_schema(node.op, graph.opset(node.domain)) if graph is not None else None
     if graph is None or schema is None or node.bodies or node.has_references:
-        return
-    if node.op == "Constant" or is_misread(node, graph.opset()):
-        return
+        return None
     names = ["" if v is None else f"i{i}" for i, v in enumerate(node.inputs)]
-    given: dict[str, TypeProto] = {}
+    kinds: dict[str, TypeProto] = {}
     data: dict[str, TensorProto] = {}
     for name, v in zip(names, node.inputs):
         if v is None:
             continue
+        if v in given:
+            kinds[name], tensor = given[v]
+            if tensor is not None:
+                data[name] = tensor
+            continue
         kind = types.dtype(v)
         if not kind:
-            return
-        given[name] = tensor_type_proto(kind, types.shape(v))
-        if v.constant and tensor_bytes(*v.constant_type()) <= _DATA_UP_TO:
+            return None
+        kinds[name] = tensor_type_proto(kind, types.shape(v))
+        if v.constant and tensor_bytes(*v.constant_type()) <= DATA_UP_TO:
             data[name] = array_to_tensor(v.array, name)
     proto = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, attribute=node.proto.attribute)
     proto.input.extend(names)
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
-    found = infer_operator(schema, proto, given, data, graph.opset(node.domain))
+    return schema, proto, kinds, data, graph.opset(node.domain)
+
+
+def _infer(node: Node) -> None:
+    graph = next((v.graph for v in node.outputs if v is not None), None)
+    if graph is None or node.op == "Constant" or is_misread(node, graph.opset()):
+        return
+    call = as_call(node)
+    found = infer_operator(*call) if call is not None else {}
     for i, v in enumerate(node.outputs):
         if v is not None and f"o{i}" in found:
             kind, dims = tensor_type(found[f"o{i}"])

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.quantization import quantize
+from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
@@ -335,6 +336,10 @@ class _Cone:
             if growth > self.options.max_bytes:
                 reason = "the file would grow beyond the limit (--max-constant-bytes)"
                 self._decline(node, reason, f" (+{growth:,} bytes)")
+                kept.add(node)
+                continue
+            if any(is_refused(v, self.arrays[v]) for v in wanted):
+                self._decline(node, REFUSED)
                 kept.add(node)
                 continue
             replaced += [(node, v) for v in wanted]

@@ -11,6 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.analysis.shapes.operators import ELSEWHERE
 from onnxopt.analysis.shapes.sizes import Dims, ints
 from onnxopt.analysis.shapes.sweep import ShapeData
@@ -91,9 +92,14 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
     if None in elements:
         return False
     if all(isinstance(e, int) for e in elements):
-        if not _fits(elements, dtype) or not ctx.spend("constant", at=value):
+        if not _fits(elements, dtype):
             return False
         array = np.array(elements, numpy_dtype(dtype)).reshape(content.shape)
+        if is_refused(value, array):
+            ctx.decline("constant", REFUSED, repr(node))
+            return False
+        if not ctx.spend("constant", at=value):
+            return False
         _redirect(value, _graph_of(node).constant(array, value.name, node))
         return True
     key = (dtype, content.shape, tuple(elements))
@@ -186,10 +192,15 @@ def _redirect(value: Value, other: Value) -> None:
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
     given = node.inputs[index]
     assert given is not None
-    if given.constant or not ctx.spend(what, at=node):
+    if given.constant:
         return False
-    dtype = numpy_dtype(types.dtype(given))
-    node.set_input(index, _graph_of(node).constant(np.array(target, dtype), given.name, node))
+    array = np.array(target, numpy_dtype(types.dtype(given)))
+    if is_refused(given, array, [node]):
+        ctx.decline(what, REFUSED, repr(node))
+        return False
+    if not ctx.spend(what, at=node):
+        return False
+    node.set_input(index, _graph_of(node).constant(array, given.name, node))
     return True
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from onnx import NodeProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.graph.emission import refusal
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -22,10 +23,12 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     """Replace the anchor by `result`, one value per output; what became dead goes.
 
     A new node takes over the output's value: object, name, users and graph-output flag. Raises Declined, before
-    any change, where an interface would break.
+    any change, where an interface would break, and what would make runtimes refuse the model.
     """
     anchor, graph = m.anchor, m.graph
     pairs = check_replacement(m, result)
+    if any(new.constant and not old.constant and is_refused(old, new) for old, new in pairs):
+        raise Declined(REFUSED)
     created = set(m.new_nodes)
     taken: set[Value] = set()
     before: dict[Node, None] = {}  # what makes what the match reads

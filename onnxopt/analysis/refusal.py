@@ -1,0 +1,172 @@
+"""Which values must not become constant: those as which runtimes would refuse the model.
+
+A runtime infers all of a model when it loads it, also what never runs: a branch that is not taken, the body of a Loop
+without trips. What such a body computes may be impossible, as long as nobody knows: a TopK of more than there is, a
+product of matrices that do not fit. What is in no body runs always: what is impossible there is the model's own fault.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Final
+
+import numpy as np
+
+from onnxopt.analysis import kernels, types
+from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.inferring import infer_call
+from onnxopt.protos import Array, array_to_tensor, element_type, tensor_bytes, tensor_to_array, tensor_type_proto
+from onnxopt.record import record
+
+REFUSED: Final = "runtimes would refuse what reads it, in a body that may never run"
+_EARLIER: Final = "values that may be constant"
+_NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
+
+
+@record
+class _Earlier:
+    """What the same pass was told it may do, which may meet, and how much it may still ask."""
+
+    left: int
+    known: dict[Value, Known] = field(default_factory=dict)
+
+
+def is_refused(value: Value, constant: Array | Value, readers: Iterable[Node] | None = None) -> bool:
+    """Would a runtime that is told that `value` is this `constant` refuse the model, and does it not now?
+
+    Its `readers` are asked (all, if none are named), and what comes after them for as long as more is known of it: in
+    bodies by inference, and everywhere what is made of constants only, which runtimes compute when they load a model.
+    """
+    graph = value.graph
+    if graph.owner is None and not graph.owners:
+        return False
+    earlier = _earlier(graph.model)
+    asked = dict.fromkeys(value.users if readers is None else readers)
+    if not _reaches_body(value, asked, earlier):
+        return False
+    before: dict[Value, Known] = {value: _as_it_is(value)}
+    after: dict[Value, Known] = {value: _constant(constant)}
+    if before == after:
+        return False  # it is too large to be looked at, and nobody learns a size
+    now, then = ChainMap(before, earlier.known), ChainMap(after, earlier.known)
+    while asked and earlier.left > 0:
+        node = next(iter(asked))
+        del asked[node]
+        if not _is_in_body(node) and _operands(node, then) is None:
+            continue
+        earlier.left -= 1
+        old, new = _made(node, now), _made(node, then)
+        if new is None and old is not None:
+            return True
+        for v, known in (new or {}).items():
+            was = (old or {}).get(v, _NOTHING)
+            if known != was and then.get(v) != known:
+                before[v], after[v] = was, known
+                asked.update(dict.fromkeys(v.users))
+    earlier.known.update(after)
+    return False
+
+
+def _earlier(model: Model) -> _Earlier:
+    known = model.analyses.get(_EARLIER)
+    if known is None:
+        known = model.analyses[_EARLIER] = _Earlier(1000 + 4 * model.node_count())
+    assert isinstance(known, _Earlier)
+    return known
+
+
+def _is_in_body(node: Node) -> bool:
+    return node.graph is not None and node.graph.owner is not None
+
+
+def _reaches_body(value: Value, readers: Iterable[Node], earlier: _Earlier) -> bool:
+    """Is it, or what is made of it and other constants only, read in a body?"""
+    known, stack = {value}, list(readers)
+    while stack and earlier.left > 0:
+        node = stack.pop()
+        if _is_in_body(node):
+            return True
+        earlier.left -= 1
+        if all(v is None or v.constant or v in known for v in node.inputs):
+            new = {v for v in node.outputs if v is not None} - known
+            known |= new
+            stack += [user for v in new for user in v.users]
+    return False
+
+
+def _operands(node: Node, given: Mapping[Value, Known]) -> list[Array | None] | None:
+    """What the node reads, if all of it is known."""
+    found = [None if v is None else _content(v, given) for v in node.inputs]
+    return None if any(v is not None and a is None for v, a in zip(node.inputs, found)) else found
+
+
+def _content(value: Value | None, given: Mapping[Value, Known]) -> Array | None:
+    """What it holds, if that is known, and small."""
+    if value is None:
+        return None
+    if value in given:
+        data = given[value][1]
+        return None if data is None else tensor_to_array(data)
+    small = value.constant and tensor_bytes(*value.constant_type()) <= DATA_UP_TO
+    return value.array if small else None
+
+
+def _constant(given: Array | Value) -> Known:
+    kind, dims = given.constant_type() if isinstance(given, Value) else (element_type(given), given.shape)
+    if tensor_bytes(kind, dims) > DATA_UP_TO:
+        return tensor_type_proto(kind, dims), None
+    array = np.array(given.array if isinstance(given, Value) else given, order="C")
+    return tensor_type_proto(kind, dims), array_to_tensor(array, "")
+
+
+def _as_it_is(value: Value) -> Known:
+    """What inference says of it, and nothing that is known otherwise."""
+    made = _inferred(value.producer, {}) if value.producer is not None else None
+    return (made or {}).get(value) or (tensor_type_proto(types.dtype(value), None), None)
+
+
+def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    """What is known of its results; None if it is refused."""
+    if _has_no_kernel(node, given):
+        return None
+    arrays = _operands(node, given)
+    if arrays is not None and not node.has_references and kernels.result_bytes(node, arrays) <= DATA_UP_TO:
+        try:
+            results = kernels.evaluate(node, arrays, _opset(node))
+        except kernels.Invalid:
+            return None
+        if results is not None:
+            return {v: _constant(r) for v, r in zip(node.outputs, results) if v is not None}
+    return _inferred(node, given)
+
+
+def _inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    call = as_call(node, given)
+    if call is None:
+        return {}
+    try:
+        found = infer_call(*call)
+    except Exception:  # as onnx says it
+        return None
+    return {v: (found[f"o{i}"], None) for i, v in enumerate(node.outputs) if v is not None and f"o{i}" in found}
+
+
+def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
+    """Does onnxruntime refuse it as soon as it is to compute it, whatever inference says?"""
+    if node.op in ("Div", "Mod"):
+        divisor = _content(node.input(1), given)
+        return divisor is not None and divisor.dtype.kind in "iu" and not divisor.all()
+    if node.op in ("Resize", "Upsample"):
+        scales = _content(node.input(1 if _opset(node) < 11 else 2), given)
+        return scales is not None and bool((scales <= 0).any())
+    return False
+
+
+def _opset(node: Node) -> int:
+    assert node.graph is not None
+    return node.graph.opset()
