@@ -319,8 +319,9 @@ class _Cone:
             if any(v in self.dangerous for v in wanted):
                 kept.add(node)
                 continue
-            if not self.graph.opset() and not all(self._is_initializer(v) for v in wanted):
-                self._decline(node, "the result would be a Constant, and the default domain is not imported")
+            if not all(map(self._is_held, wanted)):
+                told = "opset 9 has the first such" if self.graph.opset() else "the default domain is not imported"
+                self._decline(node, f"the result would be a Constant, and {told}")
                 kept.add(node)
                 continue
             if any(self._stays_filled(self.arrays[v]) for v in wanted):
@@ -375,6 +376,11 @@ class _Cone:
     def _is_initializer(self, value: Value) -> bool:
         """Can it be one? Else a Constant node holds it."""
         return self.graph.holds_initializers and not value.is_output
+
+    def _is_held(self, value: Value) -> bool:
+        """Has the opset what holds it? A Constant is of floats before opset 9."""
+        opset = self.graph.opset()
+        return self._is_initializer(value) or opset >= 9 or (opset > 0 and self.arrays[value].dtype.kind == "f")
 
     def _materialise(self, node: Node, value: Value) -> None:
         array = np.array(self.arrays[value], order="C")
