@@ -128,11 +128,18 @@ def session(proto: onnx.ModelProto) -> rt.InferenceSession:
     return rt.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
+def size_of(symbol: str | None, seed: int) -> int:
+    """Of a dim that a mutation made a symbol, D8 for instance, what it was."""
+    if symbol and (was := re.fullmatch(r"D(\d+)(_\d+)?", symbol)):
+        return int(was[1])
+    return SIZES.get(symbol or "", 2) + seed * (symbol != "one")
+
+
 def make_feeds(s: rt.InferenceSession, case: Case, seed: int, special: bool) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     feeds = {}
     for i in s.get_inputs():
-        shape = [d if isinstance(d, int) else SIZES.get(d, 2) + seed * (d != "one") for d in i.shape]
+        shape = [d if isinstance(d, int) else size_of(d, seed) for d in i.shape]
         kind = i.type.removeprefix("tensor(").removesuffix(")")
         if kind == "bool":
             feeds[i.name] = rng.integers(0, 2, shape).astype(bool)

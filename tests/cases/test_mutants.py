@@ -1,4 +1,4 @@
-"""The cases, changed at random in one to three places: what guards do not foresee, they meet here.
+"""The cases, changed at random in one to three places, or put elsewhere: what guards do not foresee, they meet here.
 
 `ONNXOPT_FUZZ=20000 pytest tests/cases` (or `make fuzz`) runs more of them.
 """
@@ -24,6 +24,7 @@ from onnxopt.graph import write_model
 from onnxopt.io import from_proto
 from onnxopt.pipeline import CheckEach
 from tests.cases.mutations import MUTATIONS, value_types
+from tests.cases.surroundings import SURROUNDINGS
 from tests.cases.test_cases import CASES, Case, make_feeds, session
 from tests.conftest import keeping_worker
 
@@ -38,7 +39,7 @@ def mutants(draw: st.DrawFn) -> tuple[Case, onnx.ModelProto]:
     def pick(choices: object) -> object:
         return draw(st.sampled_from(choices))  # type: ignore[call-overload]
 
-    for mutation in draw(st.lists(st.sampled_from(MUTATIONS), min_size=1, max_size=3)):
+    for mutation in draw(st.lists(st.sampled_from((*MUTATIONS, *SURROUNDINGS)), min_size=1, max_size=3)):
         if not mutation(model, pick):
             reject()
     return case, model
