@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.rounding import INFINITE, NO_NUMBER
+
 if TYPE_CHECKING:
     from onnx import GraphProto
 
 _FILL: Final = 1e9
+_FILLS: Final = 4  # of a sum of masks, and
+_SCORES: Final = 16  # bits of a number which a score that is added to -1e9 changes
 CODES: Final = {"float16": 10, "bfloat16": 16}  # as onnx numbers them
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
 
@@ -36,11 +40,23 @@ def narrowed(value: Any, dtype: str) -> Any:
 
 def forgiven(b: Any, a: Any, dtype: str) -> Any:
     """The result's narrow value `b`, in which what stands for infinity in the original's `a`, a mask's lowest number,
-    may be one: it is the largest number there is."""
+    may be one: it is the largest number there is. A mask has few such numbers, a square that overflows has many."""
     if not isinstance(b, np.ndarray) or b.dtype.kind != "f" or b.shape != a.shape or not np.isinf(b).any():
         return b
-    stands = np.isinf(b) & np.isfinite(a) & (np.abs(a) >= _FILL)
-    return np.where(stands & (np.sign(a) == np.sign(b)), np.copysign(_LARGEST[dtype], b), b)
+    stands = np.isinf(b) & np.isfinite(a) & (np.abs(a) >= _FILL) & (np.sign(a) == np.sign(b))
+    if np.unique(a[stands].astype(np.float32).view(np.int32) >> _SCORES).size > _FILLS:
+        return b
+    return np.where(stands, np.copysign(_LARGEST[dtype], b), b)
+
+
+def lost(a: Any, b: Any) -> str:
+    """What became of numbers of the original's value `a` that are none in the result's `b`; empty if nothing did."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
+        return ""
+    if "f" not in (a.dtype.kind, b.dtype.kind) or a.dtype.kind != b.dtype.kind:
+        return ""
+    gone = np.isfinite(a) & ~np.isfinite(b)
+    return "" if not gone.any() else NO_NUMBER if np.isnan(b[gone]).any() else INFINITE
 
 
 def as_held(a: Any, b: Any, dtype: str) -> Any:

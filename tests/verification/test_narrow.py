@@ -13,7 +13,7 @@ from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.narrow import narrowed
+from onnxopt.verification.narrow import forgiven, narrowed
 
 
 def products(scales: list[float]) -> ModelProto:
@@ -154,3 +154,27 @@ def test_a_kernel_that_refuses_the_type_when_it_is_run(tmp_path: Path) -> None:
     assert "fails where" in found.message
     report = optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", OptimizeOptions(dtype="float16"))
     assert report.verification is not None and report.verification.agrees
+
+
+def test_what_is_infinite_of_a_number_that_became_zero_is_wrong(tmp_path: Path) -> None:
+    """The logarithm of a rounded probability: of the same numbers the original makes infinities as well."""
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, 16] x) => (float[N, 16] y) { h = MatMul (x, w)  p = Softmax (h)  y = Log (p) }"""
+    )
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) * 8
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, source)
+    with pytest.raises(DifferentResult, match="infinities in other places"):
+        optimize_file(source, result, OptimizeOptions(dtype="float16"))
+
+
+def test_an_overflow_is_no_mask() -> None:
+    """A mask has a few huge numbers; squares have as many as there are elements."""
+    squares = np.square(np.linspace(4e4, 9e4, 64, dtype=np.float32))
+    infinite = np.full(64, np.inf, np.float16)
+    assert np.isinf(forgiven(infinite, squares, "float16")).all()
+    scores = np.where(np.arange(64) % 2 == 0, np.linspace(-900, 900, 64), np.linspace(-1e9 - 900, -1e9, 64))
+    masked = np.where(np.arange(64) % 2 == 0, scores, -np.inf).astype(np.float16)
+    assert np.isfinite(forgiven(masked, scores.astype(np.float32), "float16")).all()

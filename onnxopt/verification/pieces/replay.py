@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.narrow import forgiven, narrowed
+from onnxopt.verification.narrow import forgiven, lost, narrowed
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
@@ -111,6 +111,9 @@ class Replay:
             found = [forgiven(y, x, self.dtype) for x, y in zip(mine, found, strict=True)]
             mine = [narrowed(x, self.dtype) for x in mine]
         differences = [difference(x, y, coarse=coarse) for x, y in zip(mine, found, strict=True)]
+        if self.held:  # of rounded numbers A may make infinities, too, and of its own it did not
+            gone = [lost(x, y) for x, y in zip(self.mine(value), found, strict=True)]
+            differences = [d if d.note or not g else Difference(note=g) for d, g in zip(differences, gone)]
         if all(d.within(share) for d in differences):
             return True, differences, None
         if self.is_narrow(value):
