@@ -36,14 +36,19 @@ BLIND: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFul
 def infer_shapes(model: Inferable, values: bool = False) -> ModelProto:
     """As onnx.shape_inference.infer_shapes, which imports readers of text and JSON to read the result. `values`: those
     of integers are followed too."""
-    return ModelProto.FromString(shape_inference.C.infer_shapes(model, False, False, values))
+    inferred = ModelProto.FromString(shape_inference.C.infer_shapes(model, False, False, values))
+    if model.find(_LOOKS) >= 0:
+        from onnxopt.below_zero import restore
+
+        restore(inferred, _ENTERED)
+    return inferred
 
 
 def infer_call(
     schema: OpSchema, call: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
 ) -> dict[str, TypeProto]:
     """Types of what one operator makes, which has no bodies, and whose operands have types. Raises what onnx does."""
-    if not _is_sound(call):
+    if not _is_sound(call) or (call.op_type in _MINDFUL and any(map(_is_below_zero, types.values()))):
         return {}
     imported = [OperatorSetIdProto(domain=call.domain, version=opset)]
     found: dict[str, TypeProto] = shape_inference.infer_node_outputs(schema, call, types, data, opset_imports=imported)
@@ -54,11 +59,16 @@ def inferable(model: ModelProto) -> Inferable:
     """The model for `infer_shapes`; itself it stays as it is."""
     data = model.SerializeToString()
     if _NEGATIVE.search(data) or (_is_marked(data) and not _is_sound_throughout(model)):
-        copy = ModelProto.FromString(data)
-        _hide(copy)
-        open_sizes(copy.graph)
-        _give_types(copy)
-        data = copy.SerializeToString()
+        model = ModelProto.FromString(data)
+        _hide(model)
+        open_sizes(model.graph)
+        _give_types(model)
+        data = model.SerializeToString()
+    if any(call in data for call in _MINDFUL_CALLS):
+        from onnxopt.below_zero import looking_first
+
+        with looking_first(model, _ENTERED) as changed:
+            data = model.SerializeToString() if changed else data
     return Inferable(data)
 
 
@@ -107,6 +117,10 @@ def _give_types_in(graph: GraphProto) -> set[str]:
         if info.type.WhichOneof("value") is None:
             info.type.CopyFrom(_nothing_known())
     return asked - made
+
+
+def _is_below_zero(kind: TypeProto) -> bool:
+    return any(dim.dim_value < 0 for dim in kind.tensor_type.shape.dim)
 
 
 def open_sizes(graph: GraphProto) -> None:
@@ -178,10 +192,14 @@ _SOUND: Final[dict[str, Callable[[NodeProto], bool]]] = {
 }
 _ENTERED: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
+_MINDFUL: Final = frozenset({"GatherND", "Slice"})  # which die of sizes below zero
+
 # The same in bytes, as the wire has it.
 _OP_TYPE: Final = 4 << 3 | 2  # of NodeProto
 _NEGATIVE: Final = re.compile(rb"\x08[\x80-\xff]{9}\x01")  # a size
 _CALLS: Final = {bytes((_OP_TYPE, len(op))) + op.encode(): op for op in _SOUND}
+_MINDFUL_CALLS: Final = [bytes((_OP_TYPE, len(op))) + op.encode() for op in sorted(_MINDFUL)]
+_LOOKS: Final = b"onnxopt.below_zero"
 _MARKS: Final = {
     "Split": rb"num_outputs",
     "GatherND": rb"batch_dims",

@@ -64,15 +64,16 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
     a matrix for a vector, and dies of steps that are as large as integers get.
     """
     proto = skeleton(model, nodes, like)
+    wrong: set[str] = set()
     try:
         given = inferable(proto)
         del proto  # onnx makes two more of it, which is where memory is highest
         inferred = infer_shapes(given)
-        while depends(model) and (wrong := {n.output[0] for n in contradicted(inferred.graph)}):
-            proto = ModelProto.FromString(given)
+        while depends(model) and (more := {n.output[0] for n in contradicted(inferred.graph)}):
+            wrong |= more
+            proto = skeleton(model, nodes, like)
             hide(proto.graph, wrong)
-            given = inferable(proto)
-            inferred = infer_shapes(given)
+            inferred = infer_shapes(inferable(proto))
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None
     forget(model, inferred.graph)

@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, helper
 from onnx.defs import OpSchema, get_all_schemas_with_history
 
-from onnxopt.inferring import infer_shapes, inferable
+from onnxopt.inferring import Inferable, infer_shapes, inferable
 
 COUNT: Final = 12  # of each version, in the suite
 _TENSOR = helper.make_tensor_type_proto
@@ -143,6 +143,15 @@ def _count(least: int, most: int, rng: Random) -> int:
     return max(0, count + rng.choice((-2, -1, 1))) if rng.random() < 0.15 else count
 
 
+def below_zero(asked: ModelProto, rng: Random) -> ModelProto:
+    """Some sizes of its inputs become less than zero, as if inference had made them so."""
+    for info in asked.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if rng.random() < 0.5:
+                dim.dim_value = rng.choice((-1, -2, -3, -7, -(2**31), -(2**62)))
+    return asked
+
+
 def main() -> None:
     """Prints the call that is asked about, so that it is known who died: its operator, and its number."""
     parser = argparse.ArgumentParser()
@@ -150,13 +159,17 @@ def main() -> None:
     parser.add_argument("--values", type=int, default=0, help="1: values of integers are followed too")
     parser.add_argument("--seed", default="")
     parser.add_argument("--start", type=int, default=0, help="the first version")
+    parser.add_argument("--below-zero", action="store_true", help="sizes of what is read are less than zero")
     chosen = parser.parse_args()
     for i, schema in enumerate(get_all_schemas_with_history()[chosen.start :], chosen.start):
         for number in range(chosen.count):
             print(i, schema.name, schema.since_version, number, flush=True)
-            asked = call(schema, Random(f"{chosen.seed}{schema.domain} {schema.name} {schema.since_version} {number}"))
+            rng = Random(f"{chosen.seed}{schema.domain} {schema.name} {schema.since_version} {number}")
+            given = inferable(call(schema, rng))
+            if chosen.below_zero:
+                given = Inferable(below_zero(ModelProto.FromString(given), rng).SerializeToString())
             with contextlib.suppress(Exception):  # it may refuse a call
-                infer_shapes(inferable(asked), bool(chosen.values))
+                infer_shapes(given, bool(chosen.values))
 
 
 if __name__ == "__main__":

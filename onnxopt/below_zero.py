@@ -1,0 +1,263 @@
+"""Calls of which inference dies where a size is below zero, made such that inference looks at the size first.
+
+onnx makes such sizes out of others: AveragePool of 7 by 7 over 4 by 4 gives -2 by -2. So may any window, Split, Pad,
+and what has sizes from attributes or constants. Two operators do not take it: GatherND counts axes by the last size of
+its indices, and reads what lies before the first one; a Slice by constants clamps these to what ends before it starts,
+which libstdc++ answers with abort (`onnx/defs/tensor/defs.cc`). The size is known in the midst of inference only, so
+that is where it is looked at. The call becomes that of a function, in which TopK takes none of what is along the axis,
+and it refuses to take 0 of less. What it took is put behind the operand, which adds nothing; where it refused, nothing
+is known of both together. So every other size is what it was, and nobody has to know which operators make those below
+zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+
+from onnxopt.protos import body_graphs, is_external, tensor_to_array
+
+DOMAIN: Final = "onnxopt.below_zero"  # of the functions
+SINCE: Final = {"GatherND": 11, "Slice": 10}  # before, a Slice has attributes, and is not clamped
+_FIELDS: Final = ("op_type", "domain", "overload")  # of a call, that change
+_RANK: Final = 64  # more axes has no array of numpy
+
+Constant: TypeAlias = "TensorProto | NodeProto | None"  # None: what a caller was given
+
+
+class _Scope:
+    """What of a graph, or of a function, has to be looked at: a network has few of these, but for constants."""
+
+    def __init__(self, initializers: Iterable[TensorProto], opset: int) -> None:
+        self.initializers, self.opset = initializers, opset
+        self.readers: list[NodeProto] = []
+        self.written: list[NodeProto] = []
+        self.given: dict[str, list[tuple[_Scope, str]]] = {}  # to a function, by its callers
+
+    @classmethod
+    def of(cls, graph: GraphProto, opset: int, ir_version: int = 4) -> _Scope:
+        """Axes whose shape is not known a Slice ignores, also if they are constant: as if somebody else gave them."""
+        scope = cls(graph.initializer, opset)
+        infos = (*graph.input, *graph.value_info, *graph.output)
+        vague = {i.name for i in infos if not i.type.tensor_type.HasField("shape")}
+        if ir_version < 4:
+            vague |= {t.name for t in graph.initializer}.difference(i.name for i in graph.input)
+        scope.given = {name: [(scope, name)] for name in vague}
+        return scope
+
+    @cached_property
+    def constants(self) -> dict[str, list[Constant]]:
+        """What inference may take for the value of a name here: of what is around a body it has none."""
+        found: dict[str, list[Constant]] = {}
+        for tensor in self.initializers:
+            found.setdefault(tensor.name, []).append(tensor)
+        for node in self.written:
+            is_read = self.opset >= 12 or all(a.name == "value" for a in node.attribute)
+            found.setdefault(node.output[0], []).append(node if is_read else None)
+        return found
+
+    def constant(self, name: str) -> list[Constant]:
+        found = self.constants.get(name, [])
+        for caller, argument in self.given.get(name, ()):
+            found = found + ([None] if argument in caller.given else caller.constants.get(argument, []))
+        return found
+
+
+@contextmanager
+def looking_first(model: ModelProto, entered: Collection[str]) -> Iterator[bool]:
+    """As long as this lasts, the model calls functions, if it has to. `entered`: whose bodies inference goes into."""
+    calls = [(node, axes, scope.opset) for scope in _scopes(model, entered) for node, axes in _calls(scope)]
+    if not calls:
+        yield False
+        return
+    before = [[(name, getattr(n, name)) for name in _FIELDS if n.HasField(name)] for n, _, _ in calls]
+    functions: dict[str, FunctionProto] = {}
+    if _is_used(model):  # by a file that wants to be taken for us: nothing is known of its calls then
+        for node, _, _ in calls:
+            node.op_type = ""
+    else:
+        for node, axes, opset in calls:
+            node.domain, node.overload = DOMAIN, _function(node, opset, axes, functions)
+    importers, count = [model, *model.functions] if functions else [], len(model.functions)
+    for importer in importers:
+        importer.opset_import.add(domain=DOMAIN, version=1)
+    model.functions.extend(functions.values())
+    try:
+        yield True
+    finally:
+        del model.functions[count:]
+        for importer in importers:
+            del importer.opset_import[-1]
+        for (node, _, _), kept in zip(calls, before):
+            for name in _FIELDS:
+                node.ClearField(name)
+            for name, text in kept:
+                setattr(node, name, text)
+
+
+def restore(model: ModelProto, entered: Collection[str]) -> None:
+    """The calls are as they were, in place."""
+    for scope in _scopes(model, entered):
+        for node in scope.readers:
+            if node.domain == DOMAIN:
+                node.ClearField("domain")
+                node.ClearField("overload")
+    for i in reversed([i for i, f in enumerate(model.functions) if f.domain == DOMAIN]):
+        del model.functions[i]
+    for importer in (model, *model.functions):
+        for i in reversed([i for i, m in enumerate(importer.opset_import) if m.domain == DOMAIN]):
+            del importer.opset_import[i]
+
+
+def _is_used(model: ModelProto) -> bool:
+    """Does it import the domain, which is needed to call anything of it?"""
+    return any(imported.domain == DOMAIN for owner in (model, *model.functions) for imported in owner.opset_import)
+
+
+def _scopes(model: ModelProto, entered: Collection[str]) -> list[_Scope]:
+    scopes: list[_Scope] = []
+    functions: dict[tuple[str, str, str], tuple[FunctionProto, _Scope]] = {}
+    calls: list[tuple[NodeProto, _Scope]] = []
+    for f in model.functions:
+        inside = _Scope((), _opset(f.opset_import))
+        inside.given = {name: [] for name in f.input}
+        functions.setdefault((f.domain, f.name, f.overload), (f, inside))  # of two onnx takes the first
+    names = {name for _, name, _ in functions}
+
+    def walk(nodes: Iterable[NodeProto], scope: _Scope) -> None:
+        scopes.append(scope)
+        for node in nodes:
+            op = node.op_type
+            if op in SINCE:
+                scope.readers.append(node)
+            elif op == "Constant":
+                if not node.domain and len(node.output) == 1:
+                    scope.written.append(node)
+            elif op in entered:
+                for _, body in body_graphs(node):
+                    walk(body.node[:], _Scope.of(body, scope.opset))
+            if op in names:
+                calls.append((node, scope))
+
+    walk(model.graph.node[:], _Scope.of(model.graph, _opset(model.opset_import), model.ir_version))
+    for f, inside in functions.values():
+        walk(f.node[:], inside)
+    for node, scope in calls:
+        called = functions.get((node.domain, node.op_type, node.overload))
+        if called is not None:
+            for name, argument in zip(called[0].input, node.input):
+                called[1].given[name].append((scope, argument))
+    return scopes
+
+
+def _opset(imported: Iterable[OperatorSetIdProto]) -> int:
+    versions: dict[str, int] = {i.domain: i.version for i in imported}
+    return versions.get("", versions.get("ai.onnx", 0))
+
+
+def _calls(scope: _Scope) -> Iterator[tuple[NodeProto, Sequence[int] | None]]:
+    """Those that may die, with the axes along which they would; None where these are not known."""
+    cut: dict[tuple[str, ...], Sequence[int] | None] = {}  # many are by the same constants
+    for node in scope.readers:
+        if node.domain or scope.opset < SINCE[node.op_type]:
+            continue
+        names = tuple(node.input[1:4])
+        if node.op_type == "GatherND":
+            axes: Sequence[int] | None = (-1,) if names else ()  # what reads nothing is refused
+        else:
+            axes = cut[names] if names in cut else cut.setdefault(names, _cut(names, scope))
+        if axes is None or axes:
+            yield node, axes
+
+
+def _cut(names: Sequence[str], scope: _Scope) -> Sequence[int] | None:
+    """The axes that a Slice by these cuts, as far as inference knows: none if it asks for no size."""
+    starts, ends, axes = (scope.constant(name) if name else [] for name in (*names, "", "", "")[:3])
+    if not starts or not ends:
+        return ()
+    if axes:
+        known = _agreed(axes)
+        return None if known is None else tuple(dict.fromkeys(known))
+    counted = _agreed(starts)  # also where axes are computed: of these it may not know that there are any
+    return None if counted is None else range(len(counted))
+
+
+def _agreed(constants: Iterable[Constant]) -> list[int] | None:
+    """The values, or None if it is not sure that onnx reads the same."""
+    found = [_integers(c) for c in constants]
+    return found[0] if all(f == found[0] for f in found) else None
+
+
+def _integers(constant: Constant) -> list[int] | None:
+    if isinstance(constant, NodeProto):
+        written = list(constant.attribute)
+        if len(written) != 1 or written[0].ref_attr_name:
+            return None
+        kind = written[0].name, written[0].type
+        if kind == ("value_ints", AttributeProto.INTS):
+            return list(written[0].ints)
+        if kind == ("value_int", AttributeProto.INT):
+            return [written[0].i]
+        constant = written[0].t if kind == ("value", AttributeProto.TENSOR) else None
+    if constant is None or is_external(constant):
+        return None
+    if constant.data_type not in (TensorProto.INT32, TensorProto.INT64):
+        return None
+    try:
+        values: list[int] = tensor_to_array(constant).ravel().tolist()
+    except ValueError:  # its elements are not there
+        return None
+    return values
+
+
+def _function(call: NodeProto, opset: int, axes: Sequence[int] | None, functions: dict[str, FunctionProto]) -> str:
+    """Which function, of the operator's name, is called in place of it."""
+    given = "".join("-+"[bool(name)] for name in call.input[:5])
+    key = f"{opset} {given} {'?' if axes is None else ','.join(map(str, axes))}"
+    if f"{call.op_type} {key}" not in functions:
+        looked_at = 1 if call.op_type == "GatherND" else 0
+        names = [f"i{i}" if name else "" for i, name in enumerate(call.input[:5])]
+        inner = NodeProto(op_type=call.op_type, input=names, output=["o"])
+        function = FunctionProto(domain=DOMAIN, name=call.op_type, overload=key, output=["o"])
+        function.input.extend(f"i{i}" for i in range(len(names)))
+        function.opset_import.add(domain="", version=opset)
+        function.opset_import.add(domain=DOMAIN, version=1)
+        if call.op_type == "GatherND":
+            function.attribute.append("batch_dims")
+            inner.attribute.add(name="batch_dims", ref_attr_name="batch_dims", type=AttributeProto.INT)
+        if axes is None or len(axes) > _RANK:  # what is computed is no constant: of such a Slice the rank is known
+            function.node.add(op_type="Identity", input=["i1"], output=["computed"])
+            inner.input[1] = "computed"
+        else:
+            look = _look(axes)
+            functions[look.overload] = look
+            function.node.add(
+                op_type=look.name, domain=DOMAIN, overload=look.overload, input=[names[looked_at]], output=["seen"]
+            )
+            inner.input[looked_at] = "seen"
+        function.node.append(inner)
+        functions[f"{call.op_type} {key}"] = function
+    return key
+
+
+def _look(axes: Sequence[int]) -> FunctionProto:
+    """What it reads, of which nothing is known if a size along one of these axes is below zero."""
+    function = FunctionProto(domain=DOMAIN, name="Look", overload=",".join(map(str, axes)), input=["x"])
+    function.opset_import.add(domain="", version=13)
+    none = function.node.add(op_type="Constant", output=["none"]).attribute.add(
+        name="value", type=AttributeProto.TENSOR
+    )
+    none.t.CopyFrom(TensorProto(data_type=TensorProto.INT64, dims=[1], int64_data=[0]))
+    x = "x"
+    for i, axis in enumerate(axes):
+        taken, both = f"taken{i}", f"x{i}"
+        for op, read, made in (("TopK", "none", [taken, ""]), ("Concat", taken, [both])):
+            node = function.node.add(op_type=op, input=[x, read], output=made)
+            node.attribute.add(name="axis", type=AttributeProto.INT, i=axis)
+        x = both
+    function.output.append(x)
+    return function
