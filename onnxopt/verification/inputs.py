@@ -87,7 +87,7 @@ def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str)
     if i.kind == "string":
         return covering([*i.use.words, "a", "b", "text"], shape, rng)
     if i.kind == "bool":
-        return rng.flags(shape) if shape else np.array(variant % 2 == 0)
+        return rng.flags(shape) if math.prod(shape) != 1 else np.full(shape, variant % 2 == 0)
     dtype = _dtype(i.kind)
     if i.use.mask and mode == "bounded":
         return _mask(shape, "right" if variant else "ones").astype(dtype)

@@ -252,7 +252,7 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
     if dtype.kind == "c":
         return InputSpec(name, "", why=f"input `{name}` is complex")
     use = found.get(name, _NO_USE)
-    return InputSpec(name, dtype.name, shape, bound=use.bound, use=use)
+    return InputSpec(name, dtype.name, shape, bound=use.bound if dtype.kind in "iu" else None, use=use)
 
 
 def _trains(proto: ModelProto) -> bool:
