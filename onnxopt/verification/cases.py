@@ -18,7 +18,7 @@ class Recipe:
     `values`: ones, zeros, random (normally distributed), uniform, extremes, or wide and edges (`wide.py`). `size`: of
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
-    inputs.
+    inputs. `tame`: nothing is tried that the original may not take.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Recipe:
     mask: str = ""
     override: bool = False
     other: bool = False
+    tame: bool = False
 
     @property
     def drawn(self) -> bool:
@@ -37,6 +38,10 @@ class Recipe:
     def wide(self) -> bool:
         """Is it tried, and left out where the original does not take it?"""
         return self.values in ("wide", "edges")
+
+    def is_bold(self, plan: Plan) -> bool:
+        """Is something tried first that the original may not take?"""
+        return not self.tame and bool(plan.ragged) and (self.other or bool(self.size) or self.values == "extremes")
 
     def amplified(self, plan: Plan) -> bool:
         """Are some floats larger, because something inside cuts off what is large?"""
@@ -110,6 +115,10 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
     return "" if recipe == OWN[0] else "all inputs are given"
 
 
+class Trial(dict[str, int]):
+    """Sizes that are given up sooner than others: a model may ask for multiples, and what follows are such."""
+
+
 def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     """Sizes of the dynamic dims to try for a case, until the original runs; `base` are some it is known to take."""
     tried: list[dict[str, int]] = []
@@ -122,8 +131,12 @@ def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[d
 def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     if recipe.size and plan.symbols:
         yield from plan.size_choices((recipe.size,))
+        counts = {s: recipe.size for s in plan.symbols if plan.is_batch(s)}
         if base is not None:  # images and windows have a smallest size, a batch has not
-            yield base | {s: recipe.size for s in plan.symbols if plan.is_batch(s)}
+            yield from _ragged(plan, recipe, base | counts, 0)
+            yield base | counts
+        elif plan.windows:
+            yield from (choice | counts for choice in plan.size_choices())
         return
     batches = [s for s in plan.symbols if plan.is_batch(s)]
     if recipe.other and base is not None:
@@ -133,13 +146,27 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         fitting = (c for c in later if max(c.values(), default=1) <= most and all(c[s] != base[s] for s in changing))
         another = {s: base[s] + (base[s] > 1) for s in batches}  # of one that has to be 1, the larger ones failed
         for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
-            yield choice | {s: another[s] for s in batches if choice[s] in (1, base[s])}
+            choice |= {s: another[s] for s in batches if choice[s] in (1, base[s])}
+            yield from _ragged(plan, recipe, choice, 1)
+            yield choice
         yield base | another
     if recipe.wide and base is not None and plan.is_small(_MANY):
         yield dict.fromkeys(plan.symbols, _MANY)
     if recipe.mask and plan.symbols and not plan.windows:
         yield from plan.size_choices((_MASKED_LENGTH,))
     if base is not None:
+        if recipe.values == "extremes":
+            yield from _ragged(plan, recipe, base, 0)
         yield base
         return
     yield from plan.size_choices()
+
+
+def _ragged(plan: Plan, recipe: Recipe, choice: dict[str, int], which: int) -> Iterator[Trial]:
+    """Instead of this choice, where that has the sizes for windows, some that are no multiples of strides. What is as
+    long as such a dim stays so."""
+    ragged = {s: n for s, n in plan.ragged.items() if s in choice}
+    if recipe.tame or not ragged or any(choice[s] != plan.windows[which][s] for s in ragged):
+        return
+    alike = {choice[s]: n for s, n in ragged.items()}
+    yield Trial(choice | {s: alike.get(n, n) for s, n in choice.items() if not plan.is_batch(s)} | ragged)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from onnxopt.verification.cases import Recipe
+from onnxopt.verification.cases import Recipe, Trial
 from onnxopt.verification.datasets import Data, bound_dims
 from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
@@ -93,7 +93,10 @@ def feed(
                 search.hopeless += is_about_types(e)
                 if search.hopeless == _ENOUGH:
                     search.end(", as sizes do not matter to it")
+                refuses = isinstance(choice, Trial) and not isinstance(e, Refused)
             search.spent += time.monotonic() - began
+            if refuses:
+                break
     if not why and large:
         raise Refused(f"{label} asks for inputs of {_gib(large)}, and {_gib(search.most)} are made (--verify-memory)")
     raise Refused(f"{label} does not take it: {why}" if why else f"{label} has no size for it")

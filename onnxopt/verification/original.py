@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +31,7 @@ from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
+    from onnxopt.verification.cases import Recipe
     from onnxopt.verification.pieces.foreign import Foreign, Operators
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
@@ -127,7 +128,7 @@ class Original:
         base = {s: known[s] for s in plan.symbols} if known.keys() >= {*plan.symbols} else None
         try:
             case, values = feed(
-                self._run_within if request.recipe.wide or request.recipe.amplified(plan) else self._run_original,
+                self._runs(request.recipe, plan),
                 plan,
                 request.recipe,
                 request.data,
@@ -201,6 +202,19 @@ class Original:
         if any(map(_overflows, values)) and not any(map(_overflows, next(iter(self.kept.values()))[1])):
             raise Refused("wide values overflow")
         return values
+
+    def _run_filled(self, feeds: dict[str, Any]) -> list[Any]:
+        """What is too small for windows leaves nothing behind them, and proves nothing."""
+        values = self._run_original(feeds)
+        if all(isinstance(v, np.ndarray) and not v.size for v in values):
+            raise Refused("its outputs are empty")
+        return values
+
+    def _runs(self, recipe: Recipe, plan: Plan) -> Callable[[dict[str, Any]], list[Any]]:
+        """What a case is tried with."""
+        if recipe.wide or recipe.amplified(plan):
+            return self._run_within
+        return self._run_filled if recipe.size and plan.windows else self._run_original
 
     def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
         from onnxopt.verification.footprint import least

@@ -97,6 +97,7 @@ class Plan:
     demanded: dict[str, int] = field(default_factory=dict)  # sizes that weights ask for
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
+    ragged: dict[str, int] = field(default_factory=dict)  # instead of the last of these: they leave something over
     fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
 
@@ -218,7 +219,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
         plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs})
     if plan.symbols and not WINDOWS.isdisjoint(ops):
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
-        plan.windows = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
+        *plan.windows, plan.ragged = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,11 +166,12 @@ class Session:
         if result or not self.stepwise:
             self._post_result()
 
-    def without_wide(self) -> bool:
-        """Leave out the cases that are only tried; False where there are none."""
-        kept = [(recipe, read) for recipe, read in self._requests if not recipe.wide]
-        left_out, self._requests = len(self._requests) - len(kept), kept
-        return left_out > 0
+    def tame(self) -> bool:
+        """Leave out the cases that are only tried, and what is only tried in others; False where that was done."""
+        assert self.plan is not None
+        bold = any(recipe.wide or recipe.is_bold(self.plan) for recipe, _ in self._requests)
+        self._requests = [(replace(recipe, tame=True), read) for recipe, read in self._requests if not recipe.wide]
+        return bold
 
     # -- what it answers ---------------------------------------------------------------------------------
 
@@ -221,7 +223,10 @@ class Session:
         assert self.plan is not None
         answers: list[Answer] = []
         cases: list[JudgedCase] = []
-        for i, (recipe, read) in enumerate(self._requests):
+        i = 0
+        while i < len(self._requests):
+            recipe, read = self._requests[i]
+            i += 1
             data = read()
             try:
                 answer: Answer = self.call("original", Request(recipe, data, self._base))
@@ -234,10 +239,14 @@ class Session:
                 answers.append(answer)
             except Died as e:
                 status = DIFFERENT if e.is_about(self.labels[1]) else "skipped" if recipe.wide else UNVERIFIED
-                cases.append(JudgedCase(recipe.name, {}, status=status, note=str(e)))
+                if status == UNVERIFIED and not e.late and recipe.is_bold(self.plan):
+                    i -= 1
+                    self._requests[i] = replace(recipe, tame=True), read
+                else:
+                    cases.append(JudgedCase(recipe.name, {}, status=status, note=str(e)))
                 if e.late:  # it would again, and each time take as long
                     note = "not run: an earlier case did not finish"
-                    cases += [JudgedCase(r.name, {}, status="skipped", note=note) for r, _ in self._requests[i + 1 :]]
+                    cases += [JudgedCase(r.name, {}, status="skipped", note=note) for r, _ in self._requests[i:]]
                     break
                 self.revive()
                 for method in ("open", "plan", "result"):

@@ -132,7 +132,7 @@ class Verifier:
             try:
                 self._finish(verdict)
             except Died as e:
-                if self.stepwise or e.late or e.is_about(self.labels[1]) or not self._session.without_wide():
+                if self.stepwise or e.late or e.is_about(self.labels[1]) or not self._session.tame():
                     raise
                 self._finish(verdict)  # what kills the original is no case
         except Refused as e:

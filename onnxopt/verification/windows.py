@@ -6,9 +6,11 @@ read: sizes that are too small hide what is wrong.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import ChainMap
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
@@ -25,6 +27,9 @@ _REACH: Final = {1: 64, 2: 16}  # so far a padded window is given what all its t
 _POOLS: Final = ("MaxPool", "AveragePool", "LpPool")
 _WEIGHT: Final = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3, "FusedConv": 1, "ConvTranspose": 1}
 _FIRST_ONLY: Final = (*_WEIGHT, "LSTM", "GRU", "RNN")  # of their other inputs, the lengths are other ones
+_STEPS: Final = 32  # on the way from an input: what is behind does not change which size is chosen by much
+_TRIED: Final = 64  # sizes, on either side
+_BEST: Final = 16
 _BODIES: Final = ("If", "Loop", "Scan")
 _GLOBAL: Final = ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 WINDOWS: Final = frozenset((*_WEIGHT, *_POOLS, *_GLOBAL, "SpaceToDepth", "STFT"))
@@ -35,28 +40,33 @@ _NO_LENGTH: Final = ("Shape", "Size")
 @record(frozen=True)
 class _Need:
     """How long a value must be for each of `_LEFT`, of what that should be a multiple, and how long for every tap of
-    the windows over it to read something that is not padding."""
+    the windows over it to read something that is not padding. `steps` on the way: a position for each so many, the
+    first of which reads so many more; or, where it grows, as many for each."""
 
     sizes: tuple[int, ...] = _LEFT
     stride: int = 1
     reach: int = 1
     windows: bool = False  # is there any?
+    steps: tuple[tuple[int, int], ...] = ()
 
     def either(self, other: _Need) -> _Need:
         sizes = tuple(map(max, self.sizes, other.sizes))
         stride, reach = max(self.stride, other.stride), max(self.reach, other.reach)
-        return _Need(sizes, stride, reach, self.windows or other.windows)
+        steps = max(self.steps, other.steps, key=len)
+        return _Need(sizes, stride, reach, self.windows or other.windows, steps)
 
     def behind(self, stride: int, more: int, reach: int = 1) -> _Need:
         """What this asks of a value, of which a window makes a position each `stride`; it reads `more` than that one,
         and padding beyond `reach`."""
         found = (min((n - 1) * stride + 1 + more, _NEVER) for n in (*self.sizes, self.reach))
         *sizes, last = found
-        return _Need(tuple(sizes), min(self.stride * stride, _NEVER), max(last, min(reach, _NEVER)), True)
+        steps = ((stride, more), *self.steps)[:_STEPS] if more or stride > 1 else self.steps
+        return _Need(tuple(sizes), min(self.stride * stride, _NEVER), max(last, min(reach, _NEVER)), True, steps)
 
     def widened(self, times: int) -> _Need:
         *sizes, reach = (-(-n // times) for n in (*self.sizes, self.reach))
-        return _Need(tuple(sizes), max(self.stride // times, 1), reach, self.windows)
+        steps = ((0, times), *self.steps)[:_STEPS]
+        return _Need(tuple(sizes), max(self.stride // times, 1), reach, self.windows, steps)
 
 
 _NONE: Final = _Need()
@@ -65,10 +75,13 @@ _NONE: Final = _Need()
 def windowed(
     graph: GraphProto, shapes: Mapping[str, Sequence[int | str]], batches: Collection[str]
 ) -> list[dict[str, int]]:
-    """Sizes for the dynamic dims of inputs that windows go over, two sets of them; `shapes` of the inputs."""
+    """Sizes for the dynamic dims of inputs that windows go over, two sets of them if there are any; `shapes` of the
+    inputs. Last, those of the second that could as well be a bit smaller, and no multiple of strides."""
     needs: dict[str, _Need] = {}
     _sweep(graph, needs, _constants(graph))
     found: list[dict[str, int]] = [{}, {}]
+    leads: dict[str, _Need] = {}  # what strides most over a dim
+    groups: dict[tuple[str, ...], None] = {}
     for name, shape in shapes.items():
         need = needs.get(name)
         symbols = list(dict.fromkeys(d for d in (shape[1:] if len(shape) > 1 else shape) if isinstance(d, str)))
@@ -76,6 +89,7 @@ def windowed(
         if need is None or not need.windows or not symbols:
             continue
         axes = min(len(symbols), 2)
+        groups.update(dict.fromkeys([tuple(symbols)] if len(symbols) == 2 else [(s,) for s in symbols]))
         reach = min(need.reach, _REACH[axes])
         for i, left in enumerate(_SEQUENCE if axes == 1 else _PICTURE):
             taken = {sizes[s] for sizes in found[:i] for s in symbols if s in sizes}
@@ -86,7 +100,40 @@ def windowed(
                 taken = {size}
                 if size <= _MOST[axes]:
                     found[i][symbol] = max(size, found[i].get(symbol, 0))
-    return found if all(found) else []
+                    leads[symbol] = max(leads.get(symbol, _NONE), need, key=lambda n: n.stride)
+    return [*found, _ragged(groups, leads, found[1])] if all(found) else [{}]
+
+
+def _ragged(groups: Iterable[Sequence[str]], leads: Mapping[str, _Need], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes, together no larger than these, that differ from them at most strides in whether something is left over."""
+    found: dict[str, int] = {}
+    for group in groups:
+        if not sizes.keys() >= {*group} or not found.keys().isdisjoint(group):
+            continue
+        changes = [_changes(leads[s], sizes[s], len(group)) for s in group]
+        most = math.prod(sizes[s] for s in group)
+        fitting = [c for c in itertools.product(*changes) if math.prod(c) <= most and len({*c}) == len(c)]
+        best = max(fitting, key=lambda c: (sum(known[n] for known, n in zip(changes, c)), math.prod(c)), default=())
+        found.update((s, n) for s, n in zip(group, best) if n != sizes[s])
+    return found
+
+
+def _changes(need: _Need, size: int, axes: int) -> dict[int, int]:
+    """Of sizes about this one, the best: at how many strides they differ from it."""
+    known, about = _left_over(need, size), min(need.stride, _TRIED)
+    least = max(need.sizes[0], min(need.reach, _REACH[min(axes, 2)]))
+    found = {n: sum(map(ne, _left_over(need, n), known)) for n in range(max(least, size - 2 * about), size + about)}
+    return {n: found[n] for n in sorted(found, key=lambda n: (-found[n], abs(n - size)))[:_BEST]} | {size: 0}
+
+
+def _left_over(need: _Need, size: int) -> list[bool]:
+    """At which strides is there something behind the last window?"""
+    found = []
+    for stride, more in need.steps:
+        if stride > 1:
+            found.append((size - more - 1) % stride != 0)
+        size = -(-(size - more) // stride) if stride else size * more
+    return found
 
 
 def _sweep(graph: GraphProto, needs: dict[str, _Need], constants: MutableMapping[str, TensorProto]) -> None:
@@ -183,7 +230,11 @@ def _padded(node: NodeProto, need: _Need, given: Mapping[str, Any], constants: M
         return need
     least = max(pads) + 1 if "mode" in given and given["mode"].s != b"constant" else 1  # others read what they add
     return _Need(
-        tuple(max(n - total, least) for n in need.sizes), need.stride, max(need.reach, max(pads) + 1), need.windows
+        tuple(max(n - total, least) for n in need.sizes),
+        need.stride,
+        max(need.reach, max(pads) + 1),
+        need.windows,
+        ((1, -total), *need.steps)[:_STEPS],
     )
 
 

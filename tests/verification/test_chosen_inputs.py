@@ -48,6 +48,89 @@ def test_a_single_boolean_is_true_then_false() -> None:
 
 
 def test_what_is_wrong_where_all_are_true_is_found(tmp_path: Path) -> None:
-    text = "(float[N, 4] x, bool[4] b) => (float[N, 4] y) {{ f = Cast <to = 1> (b) m = ReduceMin (f) s = {} y = Mul (x, s) }}"
+    text = "(float[N, 4] x, bool[4] b) => (y) {{ f = Cast <to = 1> (b) m = ReduceMin (f) s = {} y = Mul (x, s) }}"
     a, b = (model(text.format(body)) for body in ("Identity (m)", "Sub (m, m)"))
     assert judge(a, b, tmp_path, "random", "ones").status == DIFFERENT
+
+
+# -- sizes that are no multiples of strides --------------------------------------------------------------
+
+WEIGHTS = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)}
+POOL = "MaxPool <kernel_shape = [2, 2], strides = [2, 2]{}>"
+FLOOR = POOL.format("")
+PICTURE = "(float[N, 3, H, W] x) => (float[N, C, P, Q] y)"
+# Rounded up or down, or padding that depends on the size.
+ODD = {
+    "behind two strides": f"{{{{ p = {FLOOR} (x) q = {FLOOR} (p) y = {POOL} (q) }}}}",
+    "at once": f"{{{{ p = {POOL} (x) y = Relu (p) }}}}",
+    "same": "{{ y = Conv <strides = [2, 2]{}> (x, w) }}",
+}
+CEIL = (", ceil_mode = 1", "")
+
+
+@pytest.mark.parametrize("cases", [(), ("random", "extremes")], ids=["own", "named"])
+@pytest.mark.parametrize(
+    ("body", "variants"),
+    [
+        (ODD["behind two strides"], CEIL),
+        (ODD["at once"], CEIL),
+        (ODD["same"], (', auto_pad = "SAME_UPPER"', ", pads = [0, 0, 1, 1]")),
+    ],
+    ids=list(ODD),
+)
+def test_what_is_left_over_at_strides_is_compared(
+    body: str, variants: tuple[str, str], cases: tuple[str, ...], tmp_path: Path
+) -> None:
+    a, b = (model(PICTURE + body.format(v), **WEIGHTS) for v in variants)
+    assert judge(a, b, tmp_path, *cases).status == DIFFERENT
+
+
+def test_a_sequence_leaves_something_over(tmp_path: Path) -> None:
+    text = "(float[N, 2, T] x) => (float[N, 2, P] y) {{ y = MaxPool <kernel_shape = [4], strides = [4]{}> (x) }}"
+    a, b = (model(text.format(v)) for v in CEIL)
+    assert judge(a, b, tmp_path).status == DIFFERENT
+
+
+def test_such_sizes_are_no_larger_and_no_squares() -> None:
+    plan = make_plan(model(PICTURE + ODD["behind two strides"].format(""), **WEIGHTS))
+    second = plan.windows[1]
+    sizes = second | plan.ragged
+    assert sizes["H"] * sizes["W"] <= second["H"] * second["W"] and sizes["H"] != sizes["W"]
+    assert {n % 2 for n in sizes.values()} != {0} and not any(n % 8 == 0 for n in sizes.values())
+
+
+# A model that asks for multiples: the skip does not fit otherwise.
+SKIP = (
+    f"{PICTURE} {{ c = {FLOOR} (x) u = Resize (c, , s) y = Add (x, u) }}",
+    {"s": np.array([1, 1, 2, 2], np.float32)},
+)
+# Padding as long as the sound: it has a dim of its own.
+MASKED = """(float[N, 1, T] x, float[N, 1, S] m) => (float[N, 1, P] y)
+{ s = Mul (x, m) y = MaxPool <kernel_shape = [4], strides = [4]> (s) }"""
+
+
+def test_a_model_that_asks_for_multiples_is_given_them(tmp_path: Path) -> None:
+    made = model(SKIP[0], **SKIP[1])
+    assert make_plan(made).ragged
+    verdict = judge(made, made, tmp_path)
+    assert verdict.status == EQUAL and len(verdict.cases) == 2
+    assert all(n % 2 == 0 for case in verdict.cases for n in (case.dims["H"], case.dims["W"]))
+    verdict = judge(made, made, tmp_path, "all")
+    assert verdict.status == EQUAL, verdict.message
+    assert {c.name for c in verdict.cases} >= {"extremes", "dynamic-2"}
+
+
+def test_what_is_as_long_stays_so(tmp_path: Path) -> None:
+    made = model(MASKED)
+    verdict = judge(made, made, tmp_path)
+    assert verdict.status == EQUAL
+    assert [c.dims["T"] - c.dims["S"] for c in verdict.cases] == [0, 0]
+    assert verdict.cases[1].dims["T"] % 4
+
+
+def test_outputs_that_are_empty_are_no_case_of_a_size(tmp_path: Path) -> None:
+    """What is only there behind the first row of what a window makes."""
+    made = model(f"{PICTURE} {{ p = {FLOOR} (x) y = Slice (p, one, end, two) }}", one=[1], end=[99], two=[2])
+    verdict = judge(made, made, tmp_path, "dynamic")
+    assert [0 in o.shape for c in verdict.cases for o in c.outputs] == [False] * 3
+    assert [c.dims["N"] for c in verdict.cases] == [1, 2, 3]
