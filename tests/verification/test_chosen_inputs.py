@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from onnxopt.verification import DIFFERENT, EQUAL, Verification, VerifyOptions, verify
+from onnxopt.verification import DIFFERENT, EQUAL, Verification, Verifier, VerifyOptions, verify
 from onnxopt.verification.cases import OWN, RECIPES
+from onnxopt.verification.datasets import Data
 from onnxopt.verification.inputs import InputMaker
 from onnxopt.verification.plan import make_plan
 
@@ -134,3 +135,23 @@ def test_outputs_that_are_empty_are_no_case_of_a_size(tmp_path: Path) -> None:
     verdict = judge(made, made, tmp_path, "dynamic")
     assert [0 in o.shape for c in verdict.cases for o in c.outputs] == [False] * 3
     assert [c.dims["N"] for c in verdict.cases] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("stepwise", [False, True], ids=["own", "named"])
+def test_where_the_original_dies_at_such_sizes_it_is_given_others(stepwise: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    onnx.save(model(PICTURE + ODD["at once"].format("")), path)
+    start = (
+        "import os, signal\nfrom onnxopt.verification import judge, run\nmethod = run.OnnxRuntime.run\n"
+        "def die(self, feeds):\n    if any(n % 2 for n in feeds['x'].shape[2:]): os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "    return method(self, feeds)\nrun.OnnxRuntime.run = die\njudge.main()"
+    )
+    with Verifier(path, stepwise=stepwise, start=start) as verifier:
+        if stepwise:
+            plan = make_plan(onnx.load(path))
+            recipes = [RECIPES[name] for name in ("random", "extremes")]
+            verifier.prepare(plan, [(recipe, lambda: Data({})) for recipe in recipes])
+        verifier.submit(path)
+        found = verifier.finish()
+    assert found.status == EQUAL, found.message
+    assert len(found.cases) == 2 and not any(c.dims[s] % 2 for c in found.cases for s in "HW")
