@@ -41,7 +41,15 @@ class Recipe:
 
     def is_bold(self, plan: Plan) -> bool:
         """Is something tried first that the original may not take?"""
-        return not self.tame and bool(plan.ragged) and (self.other or bool(self.size) or self.values == "extremes")
+        ragged = bool(plan.ragged) and (self.other or bool(self.size) or self.values == "extremes")
+        return not self.tame and (ragged or self.is_daring(plan))
+
+    def is_daring(self, plan: Plan) -> bool:
+        """Are these values: sequences of another length, or other integers for initializers?"""
+        if self.tame:
+            return False
+        longer = self.values in ("uniform", "extremes") and any(i.sequence for i in plan.inputs)
+        return longer or (self.override and any(v.dtype.kind in "iub" for v in plan.overridable.values()))
 
     def amplified(self, plan: Plan) -> bool:
         """Are some floats larger, because something inside cuts off what is large?"""

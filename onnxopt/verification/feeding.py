@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -75,12 +76,12 @@ def feed(
         least = min(least or size, size)
         if why and size > least + _MANY:
             continue
-        for mode in modes:
+        for mode, daring in itertools.product(modes, (True, False) if recipe.is_daring(plan) else (False,)):
             if why and search.ended:
                 raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
             began = time.monotonic()
             try:
-                case = maker.fill(recipe, dims, mode)
+                case = maker.fill(recipe, dims, mode, daring=daring)
             except Unsupported as e:
                 raise Refused(str(e)) from e
             case.feeds |= {name: value for name, value in data.inputs.items() if name not in case.feeds}

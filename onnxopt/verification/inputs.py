@@ -41,8 +41,9 @@ class InputMaker:
         self.given = given
         self.seed = seed
 
-    def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded") -> Case:
-        """A named case. `mode` other than bounded: what integers are, whatever the case is called."""
+    def fill(self, recipe: Recipe, dims: dict[str, int], mode: str = "bounded", *, daring: bool = False) -> Case:
+        """A named case. `mode` other than bounded: what integers are, whatever the case is called. `daring`: sequences
+        are longer, and integers overridden, too."""
         rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
         case = Case(recipe.name, dims)
         for i in self.plan.inputs:
@@ -54,27 +55,31 @@ class InputMaker:
             shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
             if rows := [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]:
                 i = replace(i, bound=min([*rows, *([i.bound] if i.bound else [])]))
-            values = [_filled(i, shape, rng, recipe, mode) for _ in range(2 if i.sequence else 1)]
+            values = [_filled(i, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
             case.feeds[i.name] = values if i.sequence else values[0]
-        return self.override(case, recipe.name) if recipe.override else case
+        return self._override(case, daring) if recipe.override else case
 
     def bytes(self, dims: dict[str, int]) -> int:
         """What the inputs that are made take."""
         return sum(
-            math.prod(d if isinstance(d, int) else dims[d] for d in i.shape) * _width(i.kind) * (1 + i.sequence)
+            math.prod(d if isinstance(d, int) else dims[d] for d in i.shape) * _width(i.kind) * (3 if i.sequence else 1)
             for i in self.plan.inputs
             if i.name not in self.given
         )
 
-    def override(self, case: Case, name: str = "other values for overridable initializers") -> Case:
-        """The same case with other values for the initializers that a caller may override."""
+    def _override(self, case: Case, daring: bool) -> Case:
+        """The same case with other values for the initializers that a caller may override: floats, or `daring` all."""
         rng = Draws(self.seed, 99)
         feeds = dict(case.feeds)
         for initializer, value in self.plan.overridable.items():
             if value.dtype.kind == "f":
                 other = 0.9 + 0.2 * rng.uniform(value.shape)
                 feeds[initializer] = np.where(value == 0, other - 1, value * other).astype(value.dtype)
-        return Case(name, case.dims, feeds)
+            elif daring and value.dtype.kind == "b":
+                feeds[initializer] = ~value
+            elif daring and value.dtype.kind in "iu":
+                feeds[initializer] = value + np.where(value < np.iinfo(value.dtype).max, 1, -1).astype(value.dtype)
+        return Case(case.name, case.dims, feeds)
 
 
 _STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3}

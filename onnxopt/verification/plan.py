@@ -43,7 +43,7 @@ _INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits i
 class InputSpec:
     """One input. `kind` is a numpy dtype's name, "string", or "" where no values can be made (`why`).
 
-    `shape` holds numbers and symbols. A sequence is fed as a list of two.
+    `shape` holds numbers and symbols. A sequence is fed as a list of two, or three.
     """
 
     name: str

@@ -155,3 +155,47 @@ def test_where_the_original_dies_at_such_sizes_it_is_given_others(stepwise: bool
         found = verifier.finish()
     assert found.status == EQUAL, found.message
     assert len(found.cases) == 2 and not any(c.dims[s] % 2 for c in found.cases for s in "HW")
+
+
+# -- sequences and initializers --------------------------------------------------------------------------
+
+SEQUENCE = "(seq(float[N, 8]) s) => (float[M, 8] y)"
+PARTS = "p = SequenceAt (s, zero) q = SequenceAt (s, one)"
+NUMBERS = {"zero": np.array(0), "one": np.array(1), "last": np.array(-1)}
+
+
+@pytest.mark.parametrize("cases", [(), ("random", "extremes")], ids=["own", "named"])
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        ("y = SequenceAt (s, last)", "y = SequenceAt (s, one)"),
+        ("y = ConcatFromSequence <axis = 0> (s)", f"{PARTS} y = Concat <axis = 0> (p, q)"),
+    ],
+    ids=["last", "joined"],
+)
+def test_sequences_have_two_lengths(bodies: tuple[str, str], cases: tuple[str, ...], tmp_path: Path) -> None:
+    a, b = (model(f"{SEQUENCE} {{ {body} }}", **NUMBERS) for body in bodies)
+    assert judge(a, b, tmp_path, *cases).status == DIFFERENT
+
+
+def test_a_model_that_asks_for_two_is_given_two(tmp_path: Path) -> None:
+    body = "t = ConcatFromSequence <axis = 0, new_axis = 1> (s) y = Mul (t, w)"
+    made = model(f"(seq(float[N, 8]) s) => (y) {{ {body} }}", w=np.ones((2, 1, 8), np.float32))
+    verdict = judge(made, made, tmp_path)
+    assert verdict.status == EQUAL and len(verdict.cases) == 2
+
+
+PICKED = "(float[N, 8] x, int64[2] at) => (float[N, 2] y) {{ y = Gather <axis = 1> (x, {}) }}"
+
+
+def test_integers_that_a_caller_may_override_are_overridden(tmp_path: Path) -> None:
+    numbers = np.array([1, 2])
+    a, b = (model(PICKED.format(name), at=numbers, fixed=numbers) for name in ("at", "fixed"))
+    assert judge(a, b, tmp_path).status == DIFFERENT
+    assert judge(a, b, tmp_path, "overrides").status == DIFFERENT
+
+
+def test_where_others_are_refused_they_stay(tmp_path: Path) -> None:
+    made = model(PICKED.format("at"), at=np.array([6, 7]))
+    verdict = judge(made, made, tmp_path)
+    assert verdict.status == EQUAL and len(verdict.cases) == 3
