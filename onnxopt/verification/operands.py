@@ -60,6 +60,9 @@ _COMPUTED: Final = frozenset((
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
     "Compress", "ReverseSequence", "DepthToSpace", "SpaceToDepth", "TfIdfVectorizer",
 ))  # fmt: skip
+# Floats that are large there say as much as small ones: no sine, no exponential, nothing that is rounded.
+_STEADILY: Final = frozenset(("Sum", "Mean", "ReduceSum", "ReduceMean", "MatMul", "Gemm"))
+STEADY: Final = (HANDED_ON - {"Round", "Floor", "Ceil"}) | AFFINE | STOPS | _STEADILY
 _KNOWN: Final = HANDED_ON | AFFINE | STOPS | _COMPUTED | frozenset(SINKS)
 
 

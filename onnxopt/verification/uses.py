@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
 from onnxopt.verification.edges import CUTTING, ML_KEYS, edges
-from onnxopt.verification.operands import AFFINE, FIRST_ONLY, HANDED_ON, INDEXED, SINKS, STANDARD, STOPS, TEXT, known
+from onnxopt.verification.operands import (
+    AFFINE,
+    FIRST_ONLY,
+    HANDED_ON,
+    INDEXED,
+    SINKS,
+    STANDARD,
+    STEADY,
+    STOPS,
+    TEXT,
+    known,
+)
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
@@ -28,6 +39,7 @@ _MOST: Final = 64  # edges of an input
 _ROOTS: Final = 8  # inputs that one value is followed from
 _ELEMENTS: Final = 64  # of a constant
 _HUGE: Final = 1000.0
+_FAR: Final = 1e6  # a moment in seconds: what is counted from there is small beside it
 _MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
 _FLOATS: Final = frozenset((1, 10, 11, 16))  # of TensorProto.DataType
 _STRING: Final = 8
@@ -38,7 +50,8 @@ _READABLE: Final = _FLOATS | {2, 3, 4, 5, 6, 7, _STRING, 12, 13}
 @record(frozen=True)
 class Use:
     """Of one input. `role`: the most delicate thing that becomes of integers. `floats`: they are computed with as
-    floats. `mask`: they are multiplied by so much that nothing else counts. `rows`: how many there are of what it
+    floats; `linear`: so that large ones say as much as small ones; `origin`: what is subtracted first, where that is
+    large. `mask`: they are multiplied by so much that nothing else counts. `rows`: how many there are of what it
     indexes, or how a dim of that is called. `jumps`: what is on an edge is not what it would be beside it."""
 
     role: str = FREE
@@ -48,6 +61,8 @@ class Use:
     edges: tuple[float, ...] = ()
     words: tuple[str, ...] = ()
     rows: tuple[int | str, ...] = ()
+    linear: bool = True
+    origin: float = 0.0
 
     @property
     def bound(self) -> int | None:
@@ -79,6 +94,8 @@ class _Found:
         self.edges: dict[float, None] = {}
         self.words: dict[str, None] = {}
         self.rows: list[int | str] = []
+        self.linear = True
+        self.origin = 0.0
 
 
 def uses(graph: GraphProto) -> dict[str, Use]:
@@ -92,6 +109,7 @@ class _Sweep:
         self.shapes = {i.name: _dims(i) for i in graph.input}
         self.traces: dict[str, _Trace] = {}
         self.constants: dict[str, TensorProto] = {}
+        self.turned: dict[str, Sequence[int | str]] = {}  # constants in another order of axes
         self._numbers: dict[str, list[float]] = {}
         listed = {t.name for t in graph.initializer}
         for i in graph.input:
@@ -104,7 +122,17 @@ class _Sweep:
 
     def uses(self) -> dict[str, Use]:
         return {
-            name: Use(f.role, f.floats, f.mask, f.jumps, tuple(f.edges), tuple(f.words), tuple(dict.fromkeys(f.rows)))
+            name: Use(
+                f.role,
+                f.floats,
+                f.mask,
+                f.jumps,
+                tuple(f.edges),
+                tuple(f.words),
+                tuple(dict.fromkeys(f.rows)),
+                f.linear,
+                f.origin,
+            )
             for name, f in self.found.items()
         }
 
@@ -117,6 +145,9 @@ class _Sweep:
                 self.constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
                 continue
             reads = [traces.get(name) for name in node.input]
+            if kind not in STEADY or node.domain not in STANDARD:
+                for name in (name for trace in reads if trace is not None and trace.floating for name in trace.inputs):
+                    self._of(name).linear = False
             if kind in ("If", "Loop", "Scan"):
                 self._bodies(node, reads)
             elif any(reads):
@@ -126,6 +157,8 @@ class _Sweep:
                         traces.update((name, made) for name in node.output)
             elif kind in HANDED_ON and node.input and node.input[0] in self.constants:
                 self.constants[node.output[0]] = self.constants[node.input[0]]
+                if kind == "Transpose":
+                    self._turned(node)
 
     def _bodies(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """What a loop carries is followed through one trip."""
@@ -204,6 +237,8 @@ class _Sweep:
                     c = other[0] if other else 0.0  # what else is added may be anything: nothing, for a guess
                     sign = -1.0 if kind == "Sub" and k else 1.0
                     found.append((name, sign * a, sign * b + (-c if kind == "Sub" and not k else c)))
+                    if abs(c) >= _FAR and trace is not None and trace.floating and a:
+                        self._of(name).origin = -found[-1][2] / found[-1][1]
                 elif other and other[0] and kind == "Mul":
                     computed = trace is not None and (trace.floating or not trace.inputs)
                     if computed and (a, b) in _MASKS and abs(other[0]) >= _HUGE:
@@ -284,9 +319,17 @@ class _Sweep:
             found.role = max(found.role, role, key=_ROLES.index)
 
     def _shape(self, name: str) -> Sequence[int | str]:
+        if name in self.turned:
+            return self.turned[name]
         if name in self.constants:
             return tuple(self.constants[name].dims)
         return self.shapes.get(name, ())
+
+    def _turned(self, node: NodeProto) -> None:
+        dims = self._shape(node.input[0])
+        order = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(len(dims)))[::-1])
+        if sorted(order) == list(range(len(dims))):
+            self.turned[node.output[0]] = [dims[k] for k in order]
 
     def numbers(self, name: str) -> list[float]:
         """Those of a small constant, each once; none of what is no such."""

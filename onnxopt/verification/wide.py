@@ -85,14 +85,16 @@ def _integers(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: s
     if i.use.role == INDEX:
         return _indices(i, shape, rng, turn, mode, around)
     most = math.isqrt(limits.max)  # squares are still right
-    most = min(most, _FLOATING) if i.use.floats else most
+    most = min(most, _FLOATING) if i.use.floats and (mode == "near" or i.use.origin or not i.use.linear) else most
     sign = -1 if limits.min else 1
+    origin = round(i.use.origin) if abs(i.use.origin) < _LARGEST else 0
     if single:
         beyond = max(map(abs, around), default=min(most, _FLOATING)) // 3 + 1
-        return np.full(shape, min(around, default=0) + sign * beyond if turn else max(around, default=0) + beyond)
+        beside = min(around, default=origin) + sign * beyond if turn else max(around, default=origin) + beyond
+        return np.full(shape, beside)
     sizes = np.trunc(np.exp(spread(shape, rng) * math.log(most + 1)))
     sizes[sizes == sizes.max(initial=0)] = most
-    return _among(around, np.where(spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
+    return _among(around, origin + np.where(spread(shape, rng) < 0.5, sizes, sign * sizes), rng)
 
 
 def _among(around: Sequence[int], numbers: Any, rng: Draws) -> Any:

@@ -199,3 +199,51 @@ def test_where_others_are_refused_they_stay(tmp_path: Path) -> None:
     made = model(PICKED.format("at"), at=np.array([6, 7]))
     verdict = judge(made, made, tmp_path)
     assert verdict.status == EQUAL and len(verdict.cases) == 3
+
+
+# -- numbers ---------------------------------------------------------------------------------------------
+
+
+def test_tiny_numbers_of_float64_are_numbers(tmp_path: Path) -> None:
+    a, b = (model("(double[N, 4] x) => (y) { y = Mul (x, k) }", k=np.float64(k)) for k in (1e-40, 3e-40))
+    assert judge(a, b, tmp_path).status == DIFFERENT
+
+
+MOMENT = "d = Cast <to = {0}> (t) o = Cast <to = {0}> (origin) s = Sub (d, o) y = Cast <to = 1> (s)"
+LARGE = [
+    ("f = Cast <to = 1> (t) y = Mul (f, k)", "i = Cast <to = 6> (t) f = Cast <to = 1> (i) y = Mul (f, k)"),
+    (MOMENT.format(11), MOMENT.format(1)),
+]
+
+
+@pytest.mark.parametrize("bodies", LARGE, ids=["narrower", "moments"])
+def test_integers_that_become_floats_are_large(bodies: tuple[str, str], tmp_path: Path) -> None:
+    numbers = {"k": np.float32(1e-3), "origin": np.float32(1.6e9)}
+    a, b = (model(f"(int64[N, 4] t) => (float[N, 4] y) {{ {body} }}", **numbers) for body in bodies)
+    assert judge(a, b, tmp_path).status == DIFFERENT
+
+
+@pytest.mark.parametrize(("body", "largest"), [("y = Mul (f, k)", 1e9), ("p = Mul (f, k) y = Sin (p)", 1000)])
+def test_integers_of_which_sines_are_taken_are_small(body: str, largest: float) -> None:
+    plan = make_plan(model(f"(int64[N] t) => (y) {{ f = Cast <to = 1> (t) {body} }}", k=np.float32(0.5)))
+    found = InputMaker(plan, {}, 0).fill(OWN[2], {"N": 64}, "wide").feeds["t"]
+    assert (abs(found).max() > 1000) == (largest > 1000)
+
+
+def test_all_rows_of_a_turned_table_are_picked() -> None:
+    plan = make_plan(
+        model("(int64[N, 64] ids) => (y) { t = Transpose (w) y = Gather (t, ids) }", w=np.zeros((8, 5000), np.float32))
+    )
+    assert InputMaker(plan, {}, 0).fill(OWN[0], {"N": 2}).feeds["ids"].max() > 1000
+
+
+def test_scores_of_few_rows_beside_boxes(tmp_path: Path) -> None:
+    text = """(float[N, 6] x) => (float[N, 6] y)
+    { a = MatMul (x, w) s = Sigmoid (a) b = Mul (s, k) q = MatMul (x, v) p = Sigmoid (q) BODY
+      y = Concat <axis = 1> (b, r) }"""
+    rng = np.random.default_rng(0)
+    numbers = {"w": rng.standard_normal((6, 4)), "v": rng.standard_normal((6, 2)), "k": np.array(4000)}
+    bodies = ("r = Identity (p)", "h = Cast <to = 10> (p) r = Cast <to = 1> (h)")
+    weights = {name: array.astype(np.float32) for name, array in numbers.items()}
+    a, b = (model(text.replace("BODY", body), **weights) for body in bodies)
+    assert judge(a, b, tmp_path).status == DIFFERENT
