@@ -55,7 +55,7 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.
         if found.largest > atol + rtol * found.span:
             record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range"
         elif found.largest and isinstance(a, np.ndarray) and not options.by_tolerance:
-            record.uneven = _is_uneven(a, b, min(_MOST * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE))
+            record.uneven = _is_uneven(a, b, min(_MOST * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE), atol)
     return record
 
 
@@ -63,15 +63,15 @@ _PART: Final = 3  # elements: of fewer, all may be next to nothing by chance
 _CRUDE: Final = 1e-2
 
 
-def _is_uneven(a: Any, b: Any, share: float) -> bool:
-    """Does a row, column or channel differ by more than this share of its own range, which is far smaller than that of
-    the others?"""
+def _is_uneven(a: Any, b: Any, share: float, atol: float) -> bool:
+    """Does a row, column or channel differ by more than `atol` and this share of its own range, which is far smaller
+    than that of the others?"""
     a, b = (v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in (a, b))
     with np.errstate(all="ignore"):
         apart, sizes = np.nan_to_num(np.abs(a - b), posinf=0.0), np.nan_to_num(np.abs(a))
     for axis in (k for k in range(a.ndim) if a.size >= _PART * a.shape[k]):
         others = tuple(k for k in range(a.ndim) if k != axis)
-        if (apart.max(others) > share * sizes.max(others)).any():
+        if (apart.max(others) > atol + share * sizes.max(others)).any():
             return True
     return False
 
