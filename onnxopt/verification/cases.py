@@ -155,7 +155,7 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         another = {s: base[s] + (base[s] > 1) for s in batches}  # of one that has to be 1, the larger ones failed
         for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
             choice |= {s: another[s] for s in batches if choice[s] in (1, base[s])}
-            yield from _ragged(plan, recipe, choice, 1)
+            yield from _ragged(plan, recipe, choice | dict.fromkeys(batches, 1), 1)  # little is lost if it is refused
             yield choice
         yield base | another
     if recipe.wide and base is not None and plan.is_small(_MANY):

@@ -100,6 +100,12 @@ def test_such_sizes_are_no_larger_and_no_squares() -> None:
     assert {n % 2 for n in sizes.values()} != {0} and not any(n % 8 == 0 for n in sizes.values())
 
 
+def test_a_batch_of_one_is_compared(tmp_path: Path) -> None:
+    text = f"(float[N, 1, H, W] x) => (y) {{{{ p = {FLOOR} (x) y = {{}} }}}}"
+    a, b = (model(text.format(body), k=[1]) for body in ("Squeeze (p, k)", "Squeeze (p)"))
+    assert judge(a, b, tmp_path).status == DIFFERENT
+
+
 # A model that asks for multiples: the skip does not fit otherwise.
 SKIP = (
     f"{PICTURE} {{ c = {FLOOR} (x) u = Resize (c, , s) y = Add (x, u) }}",
