@@ -163,8 +163,8 @@ class Pieces:
 
     `cuts` of the `shared` values agree: `same` of them because the same nodes make them, `noisy` no better than what
     the last bits do in their piece; `blank` are those that are zero or NaN everywhere. `largest` is the largest piece,
-    in nodes; `worst_rel` the largest difference of a piece, of the range of `worst`. `note`: why there are none, or
-    what stays open.
+    in nodes; `worst_rel` the largest difference of a piece, of the range of `worst`. `dead`: outputs made of such that
+    the two make otherwise. `note`: why there are none, or what stays open.
     """
 
     cases: list[str] = field(default_factory=list)
@@ -178,6 +178,7 @@ class Pieces:
     worst_rel: float = 0.0
     complete: bool = False  # is every output a cut, or made of cuts?
     branches: list[str] = field(default_factory=list)  # conditions of which no case took both, and whose branches agree
+    dead: list[str] = field(default_factory=list)
     seconds: float = 0.0
     note: str = ""
 
@@ -199,6 +200,7 @@ class Pieces:
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
             branches=[name for name in self.branches if name in other.branches],
+            dead=[name for name in self.dead if name in other.dead],
             seconds=self.seconds + other.seconds,
             note=self.note or other.note,
         )

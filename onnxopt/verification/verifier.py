@@ -195,7 +195,7 @@ class Verifier:
             verdict.hint = "give real data with --inputs"
             return None
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
-            weak = {}  # the values inside say more than the outputs
+            weak = {name: why for name, why in weak.items() if name in verdict.pieces.dead}  # values inside say more
             untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
         if verdict.status == IN_PIECES and is_unexplained(verdict, self._plan):
             weak["the whole"] = "each piece agrees, but the whole differs by far more than rounding explains"

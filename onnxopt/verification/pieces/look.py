@@ -11,6 +11,7 @@ import numpy as np
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.narrow import CODES, as_held
+from onnxopt.verification.pieces.dead_ends import dead_ends, outputs_behind
 from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import walk_bodies
@@ -115,6 +116,8 @@ class Look:
             places += [p for p in inside or [] if (p.scope, p.value) not in known]
             pieces.branches += [name] if inside is not None else []
         pieces.complete = not places and not found.unsettled
+        if pieces.complete:
+            pieces.dead = outputs_behind(walk, dead_ends(walk))
         return pieces, places
 
     def _branches(self, walk: Walk, condition: str, cases: list[str]) -> list[Place] | None:

@@ -16,9 +16,8 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from onnxopt.verification.narrow import as_held
+from onnxopt.verification.pieces.dead_ends import is_blank
 from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.needs import Needs
 from onnxopt.verification.pieces.noise import noise_of
@@ -78,12 +77,13 @@ class Walk:
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
         self.fed: set[str] = set(given)  # those that pieces start from,
-        self._fed_of_a: set[str] = set(given)  # as A calls them
+        self.fed_of_a: set[str] = set(given)  # as A calls them
         self.first: dict[str, First] = {}
         self.latest: dict[str, list[Difference]] = {}  # by value, from cuts alone: of each case
         self._agreed: dict[str, tuple[bool, View | None]] = {}  # and whether it did, and how B held it
         self._new: set[str] = set()  # cuts from which nothing was run yet
         self.pending: list[str] = []
+        self.blank: list[str] = []  # cuts that say nothing, and may be made otherwise
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -108,7 +108,7 @@ class Walk:
         """Let go of values that neither is going to read, should they take more than one segment's."""
         if self.original.size >= VALUES:
             known = self.original.values[0]
-            self.original.keep(self.needs.after(last, known, self.pending, self.fed, self._fed_of_a))
+            self.original.keep(self.needs.after(last, known, self.pending, self.fed, self.fed_of_a))
             self.replay.forget(self.pending)
 
     # -- cuts --------------------------------------------------------------------------------------------
@@ -149,13 +149,15 @@ class Walk:
             self._feed(value)
         self.outcome.cuts += 1
         run = value in self.latest or (value in self.first and not self.first[value].moves)
-        self.outcome.blank += run and all(map(_is_blank, self.replay.mine(value)))
+        if (run or not self.pairs.is_same(value)) and all(map(is_blank, self.replay.mine(value))):
+            self.outcome.blank += run
+            self.blank.append(value)
         if found.relative > self.outcome.worst.relative:
             self.outcome.worst, self.outcome.worst_value = found, value
 
     def _feed(self, value: str) -> None:
         self.fed.add(value)
-        self._fed_of_a.add(self.pairs.of.get(value, value))
+        self.fed_of_a.add(self.pairs.of.get(value, value))
         self._new.add(value)
 
     def _is_entry(self, value: str) -> bool:
@@ -252,7 +254,7 @@ class Walk:
         of, new, self._new = self.pairs.of, self._new, set()
         theirs = self.b.behind(new, self.fed, max(self.b.maker[v] for v in self.pending))
         last = max(self.a.maker[of[v]] for v in self.pending)
-        mine = self.a.behind({of.get(v, v) for v in new}, self._fed_of_a, last)
+        mine = self.a.behind({of.get(v, v) for v in new}, self.fed_of_a, last)
         return [v for v in self.pending if v not in self._agreed or v in theirs or of[v] in mine]
 
     def _hides(self, value: str) -> bool:
@@ -328,6 +330,10 @@ class Walk:
         """Is it no more than noise?"""
         return all(d.explained(n, _MERE) for d, n in zip(self.latest[value], noise))
 
+    def share(self, value: str) -> float:
+        """Of its range, what rounding explains between cuts and this value."""
+        return self._paths([value], self.fed)[value].share
+
     def _paths(self, wanted: Sequence[str], fed: set[str]) -> dict[str, Path]:
         """How much A rounds between what is fed and each of these."""
         of = self.pairs.of
@@ -342,7 +348,7 @@ class Walk:
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
         of = self.pairs.of
-        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self._fed_of_a, self.seed, self.dtype)
+        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self.fed_of_a, self.seed, self.dtype)
         return {v: found[of[v]] for v in wanted if of[v] in found}
 
     def _blame(self, value: str) -> bool:
@@ -354,9 +360,9 @@ class Walk:
         nodes = self.b.cone([value], self.fed)
         original = self.pairs.of[value]
         entries = self.b.entries(nodes, self.fed)
-        fault = Fault(value, found, differences.index(found), entries, self.a.cone([original], self._fed_of_a), nodes)
+        fault = Fault(value, found, differences.index(found), entries, self.a.cone([original], self.fed_of_a), nodes)
         self.outcome.faults.append(fault)
-        self.needs.always.update((original, *self.a.entries(fault.a, self._fed_of_a)))
+        self.needs.always.update((original, *self.a.entries(fault.a, self.fed_of_a)))
         self.cuts.add(value)
         self._feed(value)
         self.pending.remove(value)
@@ -382,10 +388,3 @@ class Walk:
                 found = Difference(note="it is made otherwise")
             if not found.within(allowed(EPSILON["float32"], 1)):
                 self.outcome.unsettled.append(x)
-
-
-def _is_blank(value: Any) -> bool:
-    """Does it say nothing: zero or NaN everywhere?"""
-    return (
-        isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.nan_to_num(value, posinf=1, neginf=1).any()
-    )

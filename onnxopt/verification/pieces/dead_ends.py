@@ -1,0 +1,86 @@
+"""Values that say nothing in any case: zero, NaN or empty. What is changed and makes only such was not seen.
+
+It is tried on numbers that are drawn in place of what says nothing: what follows a detector that detects nothing can be
+compared all the same. Where that differs nobody is accused, for such numbers may never come up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.draws import Draws
+from onnxopt.verification.pieces.replay import Replay
+from onnxopt.verification.pieces.runner import Failed
+from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.stream import Stream
+
+if TYPE_CHECKING:
+    from onnxopt.verification.pieces.walk import Walk
+
+_SOME: Final = 3  # elements, where there are none
+_FEW: Final = 64
+
+
+def dead_ends(walk: Walk) -> list[str]:
+    """The cuts of B that say nothing, and are made otherwise than A makes them."""
+    if not walk.blank:
+        return []
+    sameness = Sameness(walk)
+    return [v for v in walk.blank if not sameness.is_made_alike(v) and not _agree_on_drawn(walk, v)]
+
+
+def outputs_behind(walk: Walk, values: list[str]) -> list[str]:
+    """The outputs, as A calls them, that are made of any of these."""
+    nodes = {walk.b.maker[v] for v in values}
+    pairs = zip(walk.a.outputs, walk.b.outputs)
+    return [x for x, y in pairs if nodes and not nodes.isdisjoint(walk.b.cone([y], ()))]
+
+
+def is_blank(value: Any) -> bool:
+    """Does it say nothing: no elements, or floats that are zero or NaN everywhere?"""
+    if isinstance(value, list):
+        return all(map(is_blank, value))
+    if not isinstance(value, np.ndarray):
+        return False
+    if not value.size or value.dtype.kind != "f":
+        return not value.size
+    return not any(np.nan_to_num(v, posinf=1, neginf=1).any() for v in (value.reshape(-1)[:_FEW], value))
+
+
+def _agree_on_drawn(walk: Walk, value: str) -> bool:
+    original, of = walk.pairs.of[value], walk.pairs.of
+    mine, theirs = walk.a.cone([original], walk.fed_of_a), walk.b.cone([value], walk.fed)
+    entries = walk.a.entries(mine, walk.fed_of_a)
+    names = {*entries, *(of.get(e, e) for e in walk.b.entries(theirs, walk.fed))}
+    known, types = walk.original.values[-1], walk.original.types
+    if not all(isinstance(known.get(name), np.ndarray) for name in names):
+        return False
+    rng, tells = Draws(walk.seed, original), False
+    for is_positive in (False, True):
+        fed = {name: _drawn(known[name], rng, is_positive) for name in sorted(names)}
+        try:
+            found = walk.runner.open(mine, {e: types[e] for e in entries}, [original]).run(fed)[original]
+            stream = Stream(walk.runner, [fed | {original: found}], types)
+            replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
+            replay.views = dict(walk.replay.views)
+            made = replay.run([value], walk.fed)[value]
+            agrees = replay.hold(value, made, walk.share(value))[0]
+        except (Failed, ValueError, IndexError, KeyError):  # it does not take them, nor does a view
+            return False
+        if not agrees:
+            return False
+        tells |= not is_blank(found)
+    return tells
+
+
+def _drawn(value: Any, rng: Draws, is_positive: bool) -> Any:
+    """Something in place of what says nothing."""
+    shape = [size or _SOME for size in value.shape]
+    if value.dtype.kind == "f" and (is_blank(value) or np.isnan(value).any()):
+        numbers = rng.normal(shape)
+        return (np.abs(numbers) if is_positive else numbers).astype(value.dtype)
+    if value.size:
+        return value
+    return rng.integers(0, 2, shape).astype(value.dtype) if value.dtype.kind in "iub" else np.empty(shape, value.dtype)

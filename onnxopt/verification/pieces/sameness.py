@@ -1,0 +1,218 @@
+"""What two models make alike, by what stands in their files: there is nothing that a run would have to show.
+
+Values get numbers, equal ones where the same operators make them of values with equal numbers, whatever the names are,
+and wherever constants are kept. Calls of the model's functions are what their bodies make.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import ChainMap
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.pieces.program import Program, domain_of
+from onnxopt.verification.random_nodes import draws
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+
+    from onnxopt.verification.pieces.walk import Walk
+
+Numbers = MutableMapping[str, int]
+_DEEPEST: Final = 20  # functions that call each other
+
+
+class Sameness:
+    """Of the values of a walk: what agrees and what is fed has the number of A's, whoever makes it."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._table: dict[Hashable, int] = {}
+        self._walk = walk
+        self.a, self.b = (_Numbering(p, self._table) for p in (walk.a, walk.b))
+
+    def is_made_alike(self, value: str) -> bool:
+        """Do the nodes between cuts and this value of B make of the cuts what A's make of them?"""
+        walk = self._walk
+        original = walk.pairs.of[value]
+        pieces = walk.a.cone([original], walk.fed_of_a), walk.b.cone([value], walk.fed)
+        mine, theirs = self._begin()
+        self.a.number([walk.a.nodes[i] for i in pieces[0]], mine)
+        self.b.number([walk.b.nodes[i] for i in pieces[1]], theirs)
+        return mine[original] == theirs[value]
+
+    def _begin(self) -> tuple[Numbers, Numbers]:
+        walk, table = self._walk, self._table
+
+        def of_a(name: str) -> Hashable:
+            return self.a.constant(name) if walk.a.is_constant(name) else ("value", name)
+
+        def of_b(name: str) -> Hashable:
+            if walk.b.is_constant(name):
+                return self.b.constant(name)
+            if name not in walk.cuts or name in walk.replay.views:
+                return "other", name
+            return "value", walk.pairs.of.get(name, name)
+
+        return _Begun(of_a, table), _Begun(of_b, table)
+
+
+class _Begun(dict[str, int]):
+    """The numbers of what no node here makes are asked for."""
+
+    def __init__(self, of: Callable[[str], Hashable], table: dict[Hashable, int]) -> None:
+        self._of, self._table = of, table
+
+    def __missing__(self, name: str) -> int:
+        found = self[name] = _number(self._table, self._of(name))
+        return found
+
+
+def _number(table: dict[Hashable, int], key: Hashable) -> int:
+    return table.setdefault(key, len(table))
+
+
+class _Numbering:
+    """Numbers the values of one model."""
+
+    def __init__(self, program: Program, table: dict[Hashable, int]) -> None:
+        self._program = program
+        self._table = table
+        model = program.skeleton.proto
+        self._versions = {domain_of(o.domain): o.version for o in model.opset_import}
+        self._functions = {(domain_of(f.domain), f.name): f for f in model.functions}
+
+    def constant(self, name: str) -> Hashable:
+        program = self._program
+        if name not in program.constants:
+            return "sparse", id(program), name
+        return _elements(program.constant(name))
+
+    def number(self, nodes: Iterable[NodeProto], known: Numbers) -> None:
+        """Give what the nodes make its numbers, in `known`."""
+        for node in nodes:
+            self._node(node, known, self._versions, {}, 0)
+
+    def _node(
+        self,
+        node: NodeProto,
+        known: Numbers,
+        versions: Mapping[str, int],
+        given: Mapping[str, AttributeProto],
+        depth: int,
+    ) -> None:
+        """`given`: the attributes of the call, in a function; `depth`: of bodies and calls."""
+        domain, outputs = domain_of(node.domain), list(node.output)
+        reads = [known[name] if name else -1 for name in node.input]
+        while reads and reads[-1] == -1:
+            reads.pop()
+        if not domain and node.op_type == "Identity":
+            known[outputs[0]] = reads[0]
+            return
+        if (domain, node.op_type) in self._functions and depth < _DEEPEST:
+            made = self._called(self._functions[domain, node.op_type], node, reads, given, depth + 1)
+            known.update((name, number) for name, number in zip(outputs, made) if name)
+            return
+        attributes = [b for a in node.attribute if (b := given.get(a.ref_attr_name) if a.ref_attr_name else a)]
+        names = [a.name for a in node.attribute if not a.ref_attr_name or a.ref_attr_name in given]
+        key: Hashable
+        if not domain and node.op_type == "Constant" and len(attributes) == 1:
+            key = _held(names[0], attributes[0])
+            known[outputs[0]] = _number(self._table, key)
+            return
+        told = tuple(sorted((n, self._told(a, known, versions, given, depth)) for n, a in zip(names, attributes)))
+        drawn = outputs[0] if draws(node) else ""  # what is drawn alike is known by its name
+        version = _since(node.op_type, domain, versions.get(domain, 0))
+        key = domain, node.op_type, version, tuple(reads), told, drawn
+        for k, name in enumerate(outputs):
+            if name:
+                known[name] = _number(self._table, (key, k))
+
+    def _told(
+        self,
+        a: AttributeProto,
+        known: Numbers,
+        versions: Mapping[str, int],
+        given: Mapping[str, AttributeProto],
+        depth: int,
+    ) -> tuple[str, ...]:
+        """What an attribute says, in an order."""
+        if a.type in (a.GRAPH, a.GRAPHS):
+            graphs = (a.g,) if a.type == a.GRAPH else a.graphs
+            return "", *(str(n) for g in graphs for n in (*self.body(g, known, versions, given, depth + 1), -1))
+        if a.t.data_location == a.t.EXTERNAL:  # the same place in another folder is another
+            return "", str(id(self._program)), a.t.SerializeToString(deterministic=True).hex()
+        plain = type(a)()
+        plain.CopyFrom(a)
+        plain.name = plain.doc_string = ""
+        return (plain.SerializeToString(deterministic=True).hex(),)
+
+    def body(
+        self,
+        graph: GraphProto,
+        known: Numbers,
+        versions: Mapping[str, int] | None = None,
+        given: Mapping[str, AttributeProto] | None = None,
+        depth: int = 1,
+    ) -> list[int]:
+        """The numbers of what a body gives out."""
+        inner: Numbers = ChainMap({}, known)
+        for k, i in enumerate(graph.input):
+            inner[i.name] = _number(self._table, ("given", depth, k))
+        for t in graph.initializer:
+            inner[t.name] = _number(self._table, _elements(self._program.skeleton.values(t)))
+        for s in graph.sparse_initializer:
+            inner[s.values.name] = _number(self._table, ("sparse", id(self._program), s.values.name))
+        for node in graph.node:
+            self._node(node, inner, self._versions if versions is None else versions, given or {}, depth)
+        return [inner[o.name] for o in graph.output]
+
+    def _called(
+        self,
+        function: FunctionProto,
+        node: NodeProto,
+        reads: Sequence[int],
+        given: Mapping[str, AttributeProto],
+        depth: int,
+    ) -> list[int]:
+        """The numbers of what a call gives out."""
+        told = {a.name: a for a in function.attribute_proto}
+        told |= {a.name: given[a.ref_attr_name] if a.ref_attr_name in given else a for a in node.attribute}
+        versions = {domain_of(o.domain): o.version for o in function.opset_import}
+        inner: Numbers = dict.fromkeys(function.input, -1) | dict(zip(function.input, reads))
+        for n in function.node:
+            self._node(n, inner, versions, told, depth)
+        return [inner[name] for name in function.output]
+
+
+def _held(name: str, a: AttributeProto) -> Hashable:
+    """What a Constant holds."""
+    from onnxopt.protos import tensor_to_array
+
+    if name == "value" and a.t.data_location != a.t.EXTERNAL:
+        return _elements(tensor_to_array(a.t))
+    if name in ("value_int", "value_ints"):
+        return _elements(np.array(a.i if name == "value_int" else list(a.ints), np.int64))
+    if name in ("value_float", "value_floats"):
+        return _elements(np.array(a.f if name == "value_float" else list(a.floats), np.float32))
+    return "held", a.SerializeToString(deterministic=True)
+
+
+def _elements(array: Any) -> Hashable:
+    array = np.asarray(array)
+    if array.dtype.kind in "OUS":
+        return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return "constant", array.dtype.str, array.dtype.name, array.shape, hashlib.blake2b(data.data).digest()
+
+
+def _since(op: str, domain: str, version: int) -> int:
+    """The version in which the operator became what it is."""
+    from onnx import defs
+
+    try:
+        return int(defs.get_schema(op, version, domain).since_version)
+    except defs.SchemaError:
+        return version
