@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.dependence import NOTHING, changing, is_fixed
@@ -10,7 +10,7 @@ from onnxopt.verification.dependence import NOTHING, changing, is_fixed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 # Operators whose results jump where their input crosses a threshold, or two of them tie.
 _DECIDING: Final = frozenset((
@@ -23,6 +23,7 @@ _SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _WITH_BODIES: Final = frozenset((
     "If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
 ))  # fmt: skip
+_DEEPEST: Final = 20  # functions that call each other
 _FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
 # Operators that decide upon floats and give out something else.
 _GIVE_OTHERS: Final = frozenset((
@@ -137,15 +138,27 @@ def _captured(body: GraphProto) -> set[str]:
 def open_conditions(path: Path) -> set[str]:
     """The same of a file, as far as inference tells: of the dims that an If asks about one may be a number, whatever
     the others are. That takes longer, and is asked of those of which no case took both branches."""
+    model, dims = _inferred(path)
+    return set(conditions(model.graph, dims))
+
+
+def open_nodes(path: Path) -> set[str]:
+    """Of a file, as far as inference tells, what decides at every depth and can change: see `Changing.open`."""
+    model, dims = _inferred(path)
+    return changing(model.graph, _every_read, dims, model.functions).open
+
+
+def _inferred(path: Path) -> tuple[ModelProto, dict[str, list[int | None]]]:
+    """The model at `path`, and what inference knows of shapes."""
     from onnxopt.inferring import infer_shapes, inferable
     from onnxopt.verification.skeleton import Skeleton
 
     proto = Skeleton(path).proto
     _forget_claims(proto.graph)
-    graph = infer_shapes(inferable(proto), values=True).graph
+    model = infer_shapes(inferable(proto), values=True)
+    graph = model.graph
     infos = (*graph.input, *graph.value_info, *graph.output)
-    dims = {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
-    return set(conditions(graph, dims))
+    return model, {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
 
 
 def _forget_claims(graph: GraphProto) -> None:
@@ -166,5 +179,26 @@ def conditions(graph: GraphProto, dims: Mapping[str, Sequence[int | None]] = NOT
     outputs = {o.name for o in graph.output}
     produced = {o for n in graph.node for o in n.output}
     deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    changed = changing(graph, lambda n: {*n.input, *(name for a in n.attribute for name in _captured(a.g))}, dims)
-    return sorted((deciding - outputs) & produced & changed)
+    return sorted((deciding - outputs) & produced & changing(graph, _every_read, dims).values)
+
+
+def hides(model: ModelProto, given_out: Collection[str]) -> bool:
+    """Is there a part that some data run and others do not, but for branches on what is `given_out`?"""
+    graph = model.graph
+    seen = {n.output[0] for n in graph.node if n.op_type == "If" and n.input[0] in given_out}
+    return bool(changing(graph, _every_read, NOTHING, model.functions).open - seen)
+
+
+def may_hide(node: NodeProto, functions: Mapping[tuple[str, str], FunctionProto], depth: int = 0) -> bool:
+    """Does it hold a part that may not run, or call a function that does?"""
+    function = functions.get((node.domain, node.op_type)) if depth < _DEEPEST else None
+    if function is not None:
+        return any(may_hide(n, functions, depth + 1) for n in inside(function.node))
+    if node.op_type in ("If", "Loop"):
+        return True
+    nested = (n for a in node.attribute for g in ((a.g,) if a.HasField("g") else a.graphs) for n in g.node)
+    return any(may_hide(n, functions, depth) for n in nested)
+
+
+def _every_read(node: NodeProto) -> set[str]:
+    return {*node.input, *(name for a in node.attribute for name in _captured(a.g))} - {""}

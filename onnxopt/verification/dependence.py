@@ -1,16 +1,22 @@
-"""What feeds can change of values: their elements, their sizes, their ranks."""
+"""What feeds can change of values: their elements, their sizes, their ranks; and what decides upon such."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.verification.order import in_order
+
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, ValueInfoProto
+    from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
 NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
 _INTEGERS: Final = (6, 7)  # of TensorProto.DataType
 _FEW: Final = 4
+_DEEPEST: Final = 20  # functions that call each other
+_DRAWING: Final = frozenset((
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
+))  # fmt: skip
 # Shapes of what these make depend on the shapes of what they read, never on elements.
 _BY_SHAPES: Final = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Clip", "Concat",
@@ -34,29 +40,78 @@ _BY_ELEMENTS: Final = {
 }
 
 
+def draws(node: NodeProto) -> bool:
+    """Does it make random numbers itself? Dropout does where it is told that it trains."""
+    if node.op_type not in _DRAWING or node.domain not in ("", "ai.onnx"):
+        return False
+    return node.op_type != "Dropout" or len(node.input) > 2
+
+
+def may_draw(operators: Collection[str]) -> bool:
+    """Is one of these among them?"""
+    return not _DRAWING.isdisjoint(operators)
+
+
 def changing(
-    graph: GraphProto, reads: Callable[[NodeProto], Iterable[str]], dims: Mapping[str, Sequence[int | None]] = NOTHING
-) -> set[str]:
-    """Values of which feeds can change the elements. Those of a Shape change with the sizes only, and these are given
-    by a fixed signature, as long as no element says otherwise. `dims`: what is known of the shapes of values; a number
-    among them, picked out of a Shape, does not change."""
-    measured: dict[str, str] = {}  # what a Shape is of
-    numbers = _small_integers(graph) if dims else {}
-    values = {i.name for i in graph.input}
-    shapes = {i.name for i in graph.input if not _has_shape(i) or not all(map(is_fixed, i.type.tensor_type.shape.dim))}
-    ranks = {i.name for i in graph.input if not _has_shape(i)}
-    for node in graph.node:
-        read = set(reads(node))
+    graph: GraphProto,
+    reads: Callable[[NodeProto], Iterable[str]],
+    dims: Mapping[str, Sequence[int | None]] = NOTHING,
+    functions: Iterable[FunctionProto] = (),
+) -> Changing:
+    """Values of which feeds, or what is drawn, can change the elements. Those of a Shape change with the sizes only,
+    and these are given by a fixed signature, as long as no element says otherwise. `dims`: what is known of the shapes
+    of values; a number among them, picked out of a Shape, does not change. `functions`: of the model, whose calls are
+    followed."""
+    found = Changing(reads, dims, _small_integers(graph) if dims else {})
+    found.functions = {(f.domain, f.name): f for f in functions}
+    found.values = {i.name for i in graph.input}
+    found.shapes = {
+        i.name for i in graph.input if not _has_shape(i) or not all(map(is_fixed, i.type.tensor_type.shape.dim))
+    }
+    found.ranks = {i.name for i in graph.input if not _has_shape(i)}
+    found.follow(graph.node)
+    return found
+
+
+class Changing:
+    """What can change: the elements of `values`, the sizes of `shapes`, the number of dims of `ranks`.
+
+    `open`: what decides, at every depth, and can change: a branch of an If, or whether a Loop runs at all; each by the
+    first value that the node makes.
+    """
+
+    def __init__(
+        self,
+        reads: Callable[[NodeProto], Iterable[str]],
+        dims: Mapping[str, Sequence[int | None]],
+        numbers: Mapping[str, list[int]],
+    ) -> None:
+        self.values, self.shapes, self.ranks = set[str](), set[str](), set[str]()
+        self.open = set[str]()
+        self.functions: dict[tuple[str, str], FunctionProto] = {}
+        self._reads, self._dims, self._numbers = reads, dims, numbers
+        self._measured: dict[str, str] = {}  # what a Shape is of
+
+    def follow(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
+        reads = [list(self._reads(n)) for n in nodes]
+        for i in in_order(nodes, reads):
+            self._node(nodes[i], set(reads[i]))
+            self._inside(nodes[i], depth)
+
+    def _node(self, node: NodeProto, read: set[str]) -> None:
+        values, shapes, ranks = self.values, self.shapes, self.ranks
         if node.op_type == "Shape" and not node.attribute:
-            measured[node.output[0]] = node.input[0]
-        elif node.op_type == "Gather" and node.input[0] in measured:
-            places = numbers.get(node.input[1], ())
-            known_dims = dims.get(measured[node.input[0]], ())
+            self._measured[node.output[0]] = node.input[0]
+        elif node.op_type == "Gather" and node.input[0] in self._measured:
+            places = self._numbers.get(node.input[1], ())
+            known_dims = self._dims.get(self._measured[node.input[0]], ())
             if places and all(-len(known_dims) <= p < len(known_dims) and known_dims[p] is not None for p in places):
-                continue
+                return
         changed, sized, ranked = (not known.isdisjoint(read) for known in (values, shapes, ranks))
         told = [node.input[i] for i in _BY_ELEMENTS.get(node.op_type, ()) if i < len(node.input)]
-        if not _is_known(node):
+        if draws(node):
+            changed = True
+        elif not _is_known(node):
             sized = ranked = changed or sized or ranked
         elif node.op_type in ("Shape", "Size"):
             changed, sized, ranked = sized, ranked, False
@@ -66,7 +121,56 @@ def changing(
         for known, is_so in ((values, changed), (shapes, sized), (ranks, ranked)):
             if is_so:
                 known.update(node.output)
-    return values
+
+    # -- bodies and calls --------------------------------------------------------------------------------
+
+    def _inside(self, node: NodeProto, depth: int) -> None:
+        if (node.domain, node.op_type) in self.functions and depth < _DEEPEST:
+            return self._call(self.functions[node.domain, node.op_type], node, depth + 1)
+        bodies = [g for a in node.attribute for g in ((a.g,) if a.HasField("g") else a.graphs)]
+        if not bodies:
+            return None
+        deciding = [n for n in node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)] if n]
+        if not self.values.isdisjoint(deciding):
+            self.open.add(_first(node))
+        for body in bodies:
+            given = [i.name for i in body.input]
+            if node.op_type == "Loop":
+                self.values.update(given[:1])  # it counts: what is asked of that is answered otherwise in some turn
+                self._carry(list(node.input[1:]), given[1:])
+            elif given:
+                self._carry(list(node.input), given)
+            while True:
+                before = self._sizes
+                self.follow(body.node, depth)
+                made = [o.name for o in body.output]
+                if node.op_type == "Loop":
+                    self._carry(made[: len(given) - 1], given[1:])
+                elif given:
+                    self._carry(made[: len(given)], given[: len(made)])
+                if self._sizes == before:
+                    break
+        return None
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(known) for known in (self.values, self.shapes, self.ranks)]
+
+    def _carry(self, sources: Sequence[str], targets: Sequence[str]) -> None:
+        for known in (self.values, self.shapes, self.ranks):
+            known.update([t for s, t in zip(sources, targets) if s in known])
+
+    def _call(self, function: FunctionProto, node: NodeProto, depth: int) -> None:
+        inner = Changing(self._reads, NOTHING, {})
+        inner.functions = self.functions
+        for theirs, known in zip((inner.values, inner.shapes, inner.ranks), (self.values, self.shapes, self.ranks)):
+            theirs.update(formal for formal, name in zip(function.input, node.input) if name in known)
+        inner.follow(function.node, depth)
+        self.open |= inner.open
+
+
+def _first(node: NodeProto) -> str:
+    return next((o for o in node.output if o), "")
 
 
 def _small_integers(graph: GraphProto) -> dict[str, list[int]]:

@@ -159,14 +159,21 @@ class Judge(Original):
 
     # -- pieces ------------------------------------------------------------------------------------------
 
-    def pieces(self, names: Sequence[str], untaken: Sequence[str]) -> tuple[Pieces, list[Place]]:
-        """Compare in pieces, on the inputs of these cases, of which some conditions take one branch only: `untaken`."""
+    def hides(self) -> bool:
+        """Is there anything that may not run, and is not the same in both, as far as files tell?"""
+        try:
+            return self._looked().hides()
+        except (OSError, ValueError):
+            return False  # what cannot be read is said where it is run
+
+    def pieces(self, names: Sequence[str], taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
+        """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken."""
         from onnxopt.verification.pieces.runner import Failed
 
         began = time.monotonic()
         self._rest()
         try:
-            found, places = self._looked().pieces([self.kept[n][0] for n in names], untaken)
+            found, places = self._looked().pieces([self.kept[n][0] for n in names], taken)
         except (Failed, OSError, ValueError) as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began

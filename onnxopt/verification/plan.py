@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.decisions import conditions, decides, operator_names
+from onnxopt.verification.decisions import conditions, decides, hides, operator_names
 from onnxopt.verification.dependence import is_fixed
 from onnxopt.verification.edges import CUTTING
 from onnxopt.verification.hints import baked, batches, compared, demanded, sums
@@ -85,6 +85,7 @@ class Plan:
     names: list[str] = field(default_factory=list)
     overridable: dict[str, Any] = field(default_factory=dict)
     conditions: list[str] = field(default_factory=list)
+    hides: bool = False  # are there other parts that some data run and others do not?
     random: bool = False
     stateful: bool = False
     narrow: bool = False  # is there an input or output of a type that numpy does not have?
@@ -225,6 +226,8 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
     if "If" in ops:
         plan.conditions = conditions(graph)
+    if "If" in ops or "Loop" in ops:
+        plan.hides = hides(proto, plan.conditions)
     return plan
 
 

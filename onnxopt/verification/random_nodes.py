@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from onnxopt.verification.decisions import inside, operator_names
+from onnxopt.verification.dependence import draws, may_draw
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 Functions = Collection[tuple[str, str]]  # domain and name
-
-_RANDOM: Final = frozenset((
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
-))  # fmt: skip
-
-
-def draws(node: NodeProto) -> bool:
-    """Does it make some itself? Dropout does where it is told that it trains."""
-    if node.op_type not in _RANDOM or node.domain not in ("", "ai.onnx"):
-        return False
-    return node.op_type != "Dropout" or len(node.input) > 2
 
 
 def is_random(node: NodeProto, functions: Functions) -> bool:
@@ -51,7 +41,7 @@ def random_functions(model: ModelProto) -> Functions:
 def is_random_model(model: ModelProto) -> bool:
     """Does any of its nodes make some?"""
     bodies = (f.node for f in model.functions)
-    if _RANDOM.isdisjoint(operator_names(itertools.chain(model.graph.node, *bodies))):
+    if not may_draw(operator_names(itertools.chain(model.graph.node, *bodies))):
         return False
     functions = random_functions(model)
     return any(is_random(node, functions) for node in model.graph.node)

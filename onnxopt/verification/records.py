@@ -178,6 +178,7 @@ class Pieces:
     worst_rel: float = 0.0
     complete: bool = False  # is every output a cut, or made of cuts?
     branches: list[str] = field(default_factory=list)  # conditions of which no case took both, and whose branches agree
+    unseen: list[str] = field(default_factory=list)  # parts that no case ran and nothing else shows, in words
     dead: list[str] = field(default_factory=list)
     seconds: float = 0.0
     note: str = ""
@@ -200,6 +201,7 @@ class Pieces:
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
             branches=[name for name in self.branches if name in other.branches],
+            unseen=[why for why in self.unseen if why in other.unseen],
             dead=[name for name in self.dead if name in other.dead],
             seconds=self.seconds + other.seconds,
             note=self.note or other.note,

@@ -179,8 +179,8 @@ class Verifier:
         compared = [c for c in cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
-        weak, untaken = self._weak(answers)
-        looked = self._look(verdict, answers, failed, untaken, weak=bool(weak))
+        weak, untaken, taken = self._weak(answers)
+        looked = self._look(verdict, answers, failed, untaken, taken, weak=bool(weak))
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
@@ -196,7 +196,9 @@ class Verifier:
             return None
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {name: why for name, why in weak.items() if name in verdict.pieces.dead}  # values inside say more
-            untaken = {name: why for name, why in untaken.items() if name not in verdict.pieces.branches}
+        if verdict.pieces is not None and verdict.pieces.complete:
+            verdict.pieces.branches = [name for name, why in untaken.items() if why not in verdict.pieces.unseen]
+            untaken = {why: why for why in verdict.pieces.unseen}
         if verdict.status == IN_PIECES and is_unexplained(verdict, self._plan):
             weak["the whole"] = "each piece agrees, but the whole differs by far more than rounding explains"
         session = self._session
@@ -213,25 +215,26 @@ class Verifier:
             verdict.hint = f"give real data with {'--inputs' if self.stepwise else '--input NAME=FILE.npy'}"
         return None
 
-    def _weak(self, answers: Sequence[Answer]) -> tuple[dict[str, str], dict[str, str]]:
-        """Why the cases prove little, by output; and by value that decides a branch."""
+    def _weak(self, answers: Sequence[Answer]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+        """Why the cases prove little, by output; and by value that decides a branch; those of which both were taken."""
         from onnxopt.verification.decisions import open_conditions
         from onnxopt.verification.verdict import untaken_branches, weak_outputs
 
         found = [a for a in answers if a.evidence]
         if not self._plan.inputs or not found:
-            return {}, {}
+            return {}, {}, []
         outputs = {name: [a.evidence[name] for a in found] for name in found[0].evidence}
         branches: dict[str, set[bool]] = {}
         for answer in answers:
             for name, taken in answer.branches.items():
                 branches.setdefault(name, set()).add(taken)
         untaken = untaken_branches(branches)
+        both = [name for name in branches if name not in untaken]
         if untaken:
             with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
                 still_open = open_conditions(self.original)
                 untaken = {name: why for name, why in untaken.items() if name in still_open}
-        return weak_outputs(outputs, self._plan.gives_all(self.options.inputs)), untaken
+        return weak_outputs(outputs, self._plan.gives_all(self.options.inputs)), untaken, both
 
     # -- the second look ---------------------------------------------------------------------------------
 
@@ -241,6 +244,7 @@ class Verifier:
         answers: Sequence[Answer],
         failed: JudgedCase | None,
         untaken: Mapping[str, str],
+        taken: Sequence[str],
         *,
         weak: bool,
     ) -> bool:
@@ -251,16 +255,21 @@ class Verifier:
         hidden = self._plan.decides and not verdict.exact
         asked = self.options.pieces or self.options.dtype
         wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
-        if not (asked or rough or hidden or weak or untaken or wrong) and self._session.is_steady:
+        open_ = asked or rough or hidden or weak or untaken or wrong or not self._session.is_steady
+        deep = bool(answers) and self._hides(taken, untaken)
+        if not open_ and not deep:
             return False
         wrong |= {failed.name} if failed else set()
-        names = [a.case.name for a in answers if a.case.name in wrong] or [a.case.name for a in answers]
+        names = sorted((a.case.name for a in answers), key=lambda name: name not in wrong)
+        if wrong and not deep:
+            names = names[: len(wrong)]
+        status = verdict.status
         pieces, places = None, []
         try:
             for i in range(0, len(names), _AT_ONCE):
                 group = names[i : i + _AT_ONCE]
                 self._session.hold(group)
-                found, places = self._session.call("pieces", group, list(untaken))
+                found, places = self._session.call("pieces", group, taken)
                 pieces = found if pieces is None else pieces.joined(found)
                 if places:
                     break
@@ -278,7 +287,16 @@ class Verifier:
             verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
         else:
             settle(verdict, pieces, places, noise)
+            if not open_ and verdict.status == IN_PIECES:
+                verdict.status = status
         return True
+
+    def _hides(self, taken: Sequence[str], untaken: Mapping[str, str]) -> bool:
+        """May there be parts that differ and that no case ran, but for branches of which that is known?"""
+        known = {*taken, *untaken}
+        if not self._plan.hides and known.issuperset(self._plan.conditions):
+            return False
+        return bool(self._session.alive and self._session.call("hides"))
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does

@@ -231,7 +231,7 @@ def test_a_branch_that_cannot_be_compared_is_inconclusive(tmp_path: Path) -> Non
                     else_branch = e () => (float[M] q) { q = Relu (x) }> }""",
         "(float[4] x) => (float[M] y)",
     )
-    v = judge(tmp_path, text % ("", "r"), text % ("i = Identity (r)", "i"))
+    v = judge(tmp_path, text % ("", "r"), text % ("n = Neg (r) i = Neg (n)", "i"))
     assert v.status == "inconclusive"
     assert "then branch on `c` was never taken" in v.message
 
@@ -261,7 +261,7 @@ def test_a_branch_that_no_input_takes_needs_no_evidence(tmp_path: Path, size: st
     """What only fixed sizes decide, or the rank, takes one branch by right."""
     text = model(BOUNDED.replace("DECIDES", decides), f"(float[{size}] x) => (float[M] y)")
     one, other = (
-        text.replace("MORE", more).replace("READ", read) for more, read in (("", "r"), ("i = Identity (r)", "i"))
+        text.replace("MORE", more).replace("READ", read) for more, read in (("", "r"), ("o = Neg (r) i = Neg (o)", "i"))
     )
     assert judge(tmp_path, one, other).status == status
 

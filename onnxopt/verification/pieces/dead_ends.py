@@ -27,8 +27,12 @@ def dead_ends(walk: Walk) -> list[str]:
     """The cuts of B that say nothing, and are made otherwise than A makes them."""
     if not walk.blank:
         return []
-    sameness = Sameness(walk)
+    sameness = sameness_of(walk)
     return [v for v in walk.blank if not sameness.is_made_alike(v) and not _agree_on_drawn(walk, v)]
+
+
+def sameness_of(walk: Walk) -> Sameness:
+    return Sameness(walk.pairs, walk.agreed, walk.replay.views)
 
 
 def outputs_behind(walk: Walk, values: list[str]) -> list[str]:

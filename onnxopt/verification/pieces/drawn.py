@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.random_nodes import draws
+from onnxopt.verification.dependence import draws
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.decisions import open_nodes
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.narrow import CODES, as_held
@@ -16,9 +18,11 @@ from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.outcome import Fault, Outcome
+from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
+from onnxopt.verification.pieces.unseen import called, may_differ, unseen
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
@@ -85,10 +89,10 @@ class Look:
             round_results(skeleton.proto, self.held, CODES[options.dtype])
             self.b = self.b.inside(Program(skeleton))
 
-    def pieces(self, cases: Sequence[Case], untaken: Sequence[str] = ()) -> tuple[Pieces, list[Place]]:
+    def pieces(self, cases: Sequence[Case], taken: Sequence[str] = ()) -> tuple[Pieces, list[Place]]:
         """Hold the second file against the first on the inputs of these cases.
 
-        `untaken`: values of the first that decide branches which no case takes; these are compared all the same.
+        `taken`: values of the first that decide branches, of which there are cases that take both.
         """
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
@@ -110,37 +114,29 @@ class Look:
             note=_left(found),
         )
         places = [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
-        for name in untaken:
-            inside = self._branches(walk, name, names)
+        for part in unseen(walk, self._is_open, taken) if not found.unsettled or found.faults else ():
             known = {(p.scope, p.value) for p in places}
-            places += [p for p in inside or [] if (p.scope, p.value) not in known]
-            pieces.branches += [name] if inside is not None else []
+            there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, names, part.scope)]
+            places += [p for p in there if (p.scope, p.value) not in known]
+            pieces.unseen += [part.why] if part.why else []
         pieces.complete = not places and not found.unsettled
         if pieces.complete:
             pieces.dead = outputs_behind(walk, dead_ends(walk))
         return pieces, places
 
-    def _branches(self, walk: Walk, condition: str, cases: list[str]) -> list[Place] | None:
-        """Where the branches that the condition decides differ on what they capture; None where that is not known."""
-        places: list[Place] = []
-        for i in (i for i, n in enumerate(walk.a.nodes) if n.op_type == "If" and n.input[0] == condition):
-            value = next((walk.pairs.by_original[o] for o in walk.a.nodes[i].output if o in walk.pairs.by_original), "")
-            if value and walk.pairs.is_same(value):
-                continue
-            if not value:  # one that B no longer has may have become one with another
-                if not any(n.op_type == "If" and _agree(walk, i, j) for j, n in enumerate(walk.b.nodes)):
-                    return None
-                continue
-            inner = dict(walk_bodies(walk, i, walk.b.maker[value]))
-            if len(inner) < 2 or any(w.outcome.unsettled and not w.outcome.faults for w in inner.values()):
-                return None
-            if all(w.outcome.faults for w in inner.values()):
-                continue  # so is the one that is taken, and the node is to blame
-            scopes = {name: f"main / {_called(walk.b.nodes[walk.b.maker[value]])} / {name}" for name in inner}
-            places += [
-                p for n, w in inner.items() for f in w.outcome.faults for p in self._places(w, f, cases, scopes[n])
-            ]
-        return places
+    def hides(self) -> bool:
+        """Is there anything that may not run, and is not the same in both?"""
+        return may_differ(Pairs(self.a.program, self.b.program))
+
+    def _is_open(self, value: str) -> bool:
+        return self._open is None or value in self._open
+
+    @functools.cached_property
+    def _open(self) -> set[str] | None:
+        """The first values of nodes of which data decide what they run; None where that is not known."""
+        with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+            return open_nodes(self.a.program.skeleton.path)
+        return None
 
     def _places(self, walk: Walk, fault: Fault, cases: list[str], scope: str) -> list[Place]:
         """Of a fault: inside a body, where that shows it. Where both branches are wrong the node is, which has them."""
@@ -150,7 +146,7 @@ class Look:
         wrong = [name for name, w in inner.items() if w.outcome.faults]
         if len(wrong) != 1:
             return [_place(walk, fault, cases, scope)]
-        path, found = f"{scope} / {_called(node)} / {wrong[0]}", inner[wrong[0]]
+        path, found = f"{scope} / {called(node)} / {wrong[0]}", inner[wrong[0]]
         return [p for f in found.outcome.faults for p in self._places(found, f, cases, path)]
 
     def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -218,16 +214,6 @@ def _fed(runner: Runner, fed: set[str]) -> Runner:
     program = runner.program
     known = program.given & program.constants.keys()
     return runner if known == fed & program.constants.keys() else runner.inside(Program(program.skeleton, fed=fed))
-
-
-def _called(node: NodeProto) -> str:
-    """As paths of scopes write it."""
-    return f'{node.op_type} "{node.name}"' if node.name else str(node.op_type)
-
-
-def _agree(walk: Walk, i: int, j: int) -> bool:
-    inner = [w.outcome for _, w in walk_bodies(walk, i, j)]
-    return len(inner) == 2 and not any(outcome.faults or outcome.unsettled for outcome in inner)
 
 
 def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:

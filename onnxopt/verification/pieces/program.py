@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.order import in_order
 from onnxopt.verification.random_nodes import is_random
 from onnxopt.verification.skeleton import Skeleton
 
@@ -52,7 +53,7 @@ class Program:
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
         nodes = list(self.graph.node)
         reads = [list(dict.fromkeys(reads_of(n))) for n in nodes]
-        order = _sorted(nodes, reads)
+        order = in_order(nodes, reads)
         self.nodes = [nodes[i] for i in order]
         self.reads = [reads[i] for i in order]
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output if o}
@@ -297,19 +298,3 @@ def captured(body: GraphProto) -> Iterator[str]:
         yield from (name for name in reads_of(node) if name not in made)
         made.update(node.output)
     yield from (o.name for o in body.output if o.name not in made)
-
-
-def _sorted(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
-    """A topological order: as it stands, if it is one."""
-    maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}
-    done: dict[int, None] = {}
-    for root in range(len(nodes)):
-        stack = [root]
-        while stack:
-            i = stack[-1]
-            before = [maker[r] for r in reads[i] if r in maker and maker[r] not in done and maker[r] != i]
-            if i in done or not before or len(stack) > len(nodes):
-                done[stack.pop()] = None
-            else:
-                stack += before
-    return list(done)

@@ -8,55 +8,86 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program, domain_of
-from onnxopt.verification.random_nodes import draws
+from onnxopt.verification.dependence import draws
+from onnxopt.verification.pieces.program import Program, bodies, domain_of
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
-    from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.pieces.pairs import Pairs
 
 Numbers = MutableMapping[str, int]
 _DEEPEST: Final = 20  # functions that call each other
 
 
 class Sameness:
-    """Of the values of a walk: what agrees and what is fed has the number of A's, whoever makes it."""
+    """Of the values of two programs: what is fed has the number of A's, whoever makes it."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = ()) -> None:
+        """`fed`: values of B that agree with A's; those of `views` in another shape or order."""
         self._table: dict[Hashable, int] = {}
-        self._walk = walk
-        self.a, self.b = (_Numbering(p, self._table) for p in (walk.a, walk.b))
+        self._pairs = pairs
+        self._fed = frozenset(fed)
+        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
+        self._views = views
+        self.a, self.b = (_Numbering(p, self._table) for p in (pairs.a, pairs.b))
 
     def is_made_alike(self, value: str) -> bool:
-        """Do the nodes between cuts and this value of B make of the cuts what A's make of them?"""
-        walk = self._walk
-        original = walk.pairs.of[value]
-        pieces = walk.a.cone([original], walk.fed_of_a), walk.b.cone([value], walk.fed)
+        """Do the nodes between what is fed and this value of B make of it what A's make of it?"""
+        a, b, original = self._pairs.a, self._pairs.b, self._pairs.of[value]
         mine, theirs = self._begin()
-        self.a.number([walk.a.nodes[i] for i in pieces[0]], mine)
-        self.b.number([walk.b.nodes[i] for i in pieces[1]], theirs)
+        self.a.number([a.nodes[i] for i in a.cone([original], self._fed_of_a)], mine)
+        self.b.number([b.nodes[i] for i in b.cone([value], self._fed)], theirs)
         return mine[original] == theirs[value]
 
+    def is_still_made(self, node: int) -> bool:
+        """Does any node of B make what this node of A does?"""
+        a, b = self._pairs.a, self._pairs.b
+        made = [o for o in a.nodes[node].output if o][:1]
+        mine, theirs = self._begin()
+        self.a.number([a.nodes[i] for i in a.cone(made, self._fed_of_a)], mine)
+        for n in b.nodes:
+            if n.op_type == a.nodes[node].op_type and (other := [o for o in n.output if o][:1]):
+                self.b.number([b.nodes[i] for i in b.cone(other, self._fed)], theirs)
+                if mine[made[0]] == theirs[other[0]]:
+                    return True
+        return False
+
+    def alike(self, i: int, j: int) -> dict[str, bool]:
+        """Of the bodies of node i of A and node j of B, by attribute: do both make the same of what they read? For an
+        If: if the condition is the same."""
+        a, b = self._pairs.a, self._pairs.b
+        mine, theirs = self._begin()
+        x, y = a.nodes[i], b.nodes[j]
+        self.a.number([a.nodes[k] for k in a.cone(a.reads[i], self._fed_of_a)], mine)
+        self.b.number([b.nodes[k] for k in b.cone(b.reads[j], self._fed)], theirs)
+        if x.op_type == "If" and mine[x.input[0]] != theirs[y.input[0]]:
+            return {}
+        other = bodies(y)
+        return {
+            name: name in other and self.a.body(graph, mine) == self.b.body(other[name], theirs)
+            for name, graph in bodies(x).items()
+        }
+
     def _begin(self) -> tuple[Numbers, Numbers]:
-        walk, table = self._walk, self._table
+        pairs = self._pairs
 
         def of_a(name: str) -> Hashable:
-            return self.a.constant(name) if walk.a.is_constant(name) else ("value", name)
+            return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
 
         def of_b(name: str) -> Hashable:
-            if walk.b.is_constant(name):
+            if pairs.b.is_constant(name):
                 return self.b.constant(name)
-            if name not in walk.cuts or name in walk.replay.views:
+            if name not in self._fed or name in self._views:
                 return "other", name
-            return "value", walk.pairs.of.get(name, name)
+            return "value", pairs.of.get(name, name)
 
-        return _Begun(of_a, table), _Begun(of_b, table)
+        return _Begun(of_a, self._table), _Begun(of_b, self._table)
 
 
 class _Begun(dict[str, int]):

@@ -330,6 +330,11 @@ class Walk:
         """Is it no more than noise?"""
         return all(d.explained(n, _MERE) for d, n in zip(self.latest[value], noise))
 
+    @property
+    def agreed(self) -> set[str]:
+        """The cuts, but for what was taken for one to go on behind it."""
+        return self.cuts - {fault.value for fault in self.outcome.faults}
+
     def share(self, value: str) -> float:
         """Of its range, what rounding explains between cuts and this value."""
         return self._paths([value], self.fed)[value].share
