@@ -95,8 +95,14 @@ class Changing:
     def follow(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
         reads = [list(self._reads(n)) for n in nodes]
         for i in in_order(nodes, reads):
-            self._node(nodes[i], set(reads[i]))
-            self._inside(nodes[i], depth)
+            node = nodes[i]
+            if node.op_type == "If" and node.input[0] not in self.values:  # it gives what one branch always does
+                self._inside(node, depth)
+                for a in node.attribute:
+                    self._carry([o.name for o in a.g.output], node.output)
+            else:
+                self._node(node, set(reads[i]))
+                self._inside(node, depth)
 
     def _node(self, node: NodeProto, read: set[str]) -> None:
         values, shapes, ranks = self.values, self.shapes, self.ranks
