@@ -196,7 +196,7 @@ class Verifier:
             return None
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {name: why for name, why in weak.items() if name in verdict.pieces.dead}  # values inside say more
-        if verdict.pieces is not None and verdict.pieces.complete:
+        if verdict.pieces is not None and (verdict.pieces.complete or verdict.pieces.unseen):
             verdict.pieces.branches = [name for name, why in untaken.items() if why not in verdict.pieces.unseen]
             untaken = {why: why for why in verdict.pieces.unseen}
         if verdict.status == IN_PIECES and is_unexplained(verdict, self._plan):
@@ -275,6 +275,8 @@ class Verifier:
                     break
             if pieces is None:
                 return False
+            if deep and not pieces.complete and not places:
+                pieces.unseen = [*untaken.values(), f"parts that may not have run were not compared ({pieces.note})"]
             told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
             noise = {}
             if told or (rough and not pieces.complete):

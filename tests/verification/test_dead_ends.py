@@ -60,3 +60,10 @@ def test_where_drawn_numbers_differ_nobody_is_accused(tmp_path: Path) -> None:
     """What is left out may be right for all that can come up."""
     v = judge(tmp_path, CUT_OFF + "p = Abs (u) y = Neg (p)", CUT_OFF + "y = Neg (u)")
     assert v.status == "inconclusive"
+
+
+def test_a_piece_that_begins_before_a_dead_end_is_tried_on_larger_numbers(tmp_path: Path) -> None:
+    a = "t = Constant <value = float {5}> () s = Sub (r11, t) u = Relu (s) y = Mul (u, two)"
+    b = "n = Mul (r11, two) t = Constant <value = float {TEN}> () s = Sub (n, t) y = Relu (s)"
+    assert judge(tmp_path, a, b.replace("TEN", "10")).status == "verified in pieces"
+    assert judge(tmp_path, a, b.replace("TEN", "12")).status == "inconclusive"

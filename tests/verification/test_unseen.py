@@ -56,7 +56,7 @@ PLACES = {
     "an output": ("(float[N, 4] x) => (float[N, 4] y, bool c)", "{ " + rare("y") + " }", ""),
     "drawn": (
         X,
-        "{ " + rare("y").replace("(x) c", "(t) c").replace("m =", "t = RandomUniformLike (x) m =") + " }",
+        "{ " + rare("y").replace("(x) c", "(t) c").replace("m =", "t = RandomUniform <shape = [2]> () m =") + " }",
         "",
     ),
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SOME: Final = 3  # elements, where there are none
 _FEW: Final = 64
+_SCALES: Final = ((False, 1.0), (True, 1.0), (True, 64.0), (False, 64.0), (True, 4096.0), (False, 4096.0))
 
 
 def dead_ends(walk: Walk) -> list[str]:
@@ -62,8 +63,10 @@ def _agree_on_drawn(walk: Walk, value: str) -> bool:
     if not all(isinstance(known.get(name), np.ndarray) for name in names):
         return False
     rng, tells = Draws(walk.seed, original), False
-    for is_positive in (False, True):
-        fed = {name: _drawn(known[name], rng, is_positive) for name in sorted(names)}
+    for is_positive, factor in _SCALES:
+        if tells and factor > 1:
+            break
+        fed = {name: _drawn(known[name], rng, is_positive, factor) for name in sorted(names)}
         try:
             found = walk.runner.open(mine, {e: types[e] for e in entries}, [original]).run(fed)[original]
             stream = Stream(walk.runner, [fed | {original: found}], types)
@@ -79,12 +82,12 @@ def _agree_on_drawn(walk: Walk, value: str) -> bool:
     return tells
 
 
-def _drawn(value: Any, rng: Draws, is_positive: bool) -> Any:
-    """Something in place of what says nothing."""
+def _drawn(value: Any, rng: Draws, is_positive: bool, factor: float) -> Any:
+    """Something in place of what says nothing; and more of what may be cut off."""
     shape = [size or _SOME for size in value.shape]
-    if value.dtype.kind == "f" and (is_blank(value) or np.isnan(value).any()):
-        numbers = rng.normal(shape)
-        return (np.abs(numbers) if is_positive else numbers).astype(value.dtype)
+    if value.dtype.kind == "f":
+        numbers = rng.normal(shape) if is_blank(value) or np.isnan(value).any() else value
+        return ((np.abs(numbers) if is_positive else numbers) * factor).astype(value.dtype)
     if value.size:
         return value
     return rng.integers(0, 2, shape).astype(value.dtype) if value.dtype.kind in "iub" else np.empty(shape, value.dtype)

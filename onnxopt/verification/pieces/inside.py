@@ -33,7 +33,9 @@ def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:
         if not cases or None in cases:
             continue
         known: list[dict[str, Any]] = [c for c in cases if c is not None]
-        types = {n: outer.original.types.get(n) or type_of(v) for n, v in known[0].items()}
+        kinds = outer.original.types
+        carried = {inner: name for body in (a, b) for inner, name in _carried(x, body)}
+        types = {n: kinds.get(n) or kinds.get(carried.get(n, "")) or type_of(v) for n, v in known[0].items()}
         walk = Walk(
             outer.runner.inside(a),
             outer.replay.runner.inside(b),
@@ -46,7 +48,7 @@ def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:
         )
         try:
             walk.run()
-        except Failed:
+        except (Failed, ValueError):  # or a type that no input has
             continue
         yield name, walk
 
@@ -69,6 +71,12 @@ def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
     for n in function.node:
         graph.node.append(_told(n, given))
     return {function.name: graph}
+
+
+def _carried(node: NodeProto, body: Program) -> Iterator[tuple[str, str]]:
+    """(name inside, name outside) of what a node hands to its body. Empty sequences tell no type of their own."""
+    names = [i.name for i in body.graph.input]
+    yield from zip(names[2:], node.input[2:]) if node.op_type == "Loop" else zip(names, node.input)
 
 
 def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
