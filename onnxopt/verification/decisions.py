@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.dependence import NOTHING, changing, is_fixed
+from onnxopt.verification.order import inside
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 # Operators whose results jump where their input crosses a threshold, or two of them tie.
 _DECIDING: Final = frozenset((
@@ -23,7 +24,6 @@ _SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _WITH_BODIES: Final = frozenset((
     "If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
 ))  # fmt: skip
-_DEEPEST: Final = 20  # functions that call each other
 _FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
 # Operators that decide upon floats and give out something else.
 _GIVE_OTHERS: Final = frozenset((
@@ -116,15 +116,6 @@ def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
     return frozenset(found)
 
 
-def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes, and those in their bodies, at every depth."""
-    for node in nodes:
-        yield node
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                yield from inside(body.node)
-
-
 def _captured(body: GraphProto) -> set[str]:
     """Every name that a body reads, its own included: an estimate from above."""
     found: set[str] = {o.name for o in body.output}
@@ -145,7 +136,7 @@ def open_conditions(path: Path) -> set[str]:
 def open_nodes(path: Path) -> set[str]:
     """Of a file, as far as inference tells, what decides at every depth and can change: see `Changing.open`."""
     model, dims = _inferred(path)
-    return changing(model.graph, _every_read, dims, model.functions).open
+    return changing(model.graph, dims, model.functions).open
 
 
 def _inferred(path: Path) -> tuple[ModelProto, dict[str, list[int | None]]]:
@@ -179,26 +170,25 @@ def conditions(graph: GraphProto, dims: Mapping[str, Sequence[int | None]] = NOT
     outputs = {o.name for o in graph.output}
     produced = {o for n in graph.node for o in n.output}
     deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    return sorted((deciding - outputs) & produced & changing(graph, _every_read, dims).values)
+    return sorted((deciding - outputs) & produced & changing(graph, dims).values)
 
 
 def hides(model: ModelProto, given_out: Collection[str]) -> bool:
     """Is there a part that some data run and others do not, but for branches on what is `given_out`?"""
     graph = model.graph
     seen = {n.output[0] for n in graph.node if n.op_type == "If" and n.input[0] in given_out}
-    return bool(changing(graph, _every_read, NOTHING, model.functions).open - seen)
+    return bool(changing(graph, NOTHING, model.functions).open - seen)
 
 
-def may_hide(node: NodeProto, functions: Mapping[tuple[str, str], FunctionProto], depth: int = 0) -> bool:
-    """Does it hold a part that may not run, or call a function that does?"""
-    function = functions.get((node.domain, node.op_type)) if depth < _DEEPEST else None
-    if function is not None:
-        return any(may_hide(n, functions, depth + 1) for n in inside(function.node))
-    if node.op_type in ("If", "Loop"):
-        return True
-    nested = (n for a in node.attribute for g in ((a.g,) if a.HasField("g") else a.graphs) for n in g.node)
-    return any(may_hide(n, functions, depth) for n in nested)
+def hiding_functions(model: ModelProto) -> set[tuple[str, str]]:
+    """Domain and name of the model's functions that hold a part which may not run."""
+    found, size = set[tuple[str, str]](), -1
+    while size < len(found):
+        size = len(found)
+        found |= {(f.domain, f.name) for f in model.functions if any(may_hide(n, found) for n in f.node)}
+    return found
 
 
-def _every_read(node: NodeProto) -> set[str]:
-    return {*node.input, *(name for a in node.attribute for name in _captured(a.g))} - {""}
+def may_hide(node: NodeProto, functions: Collection[tuple[str, str]]) -> bool:
+    """Does it hold a part that may not run, or call one of these functions?"""
+    return any(n.op_type in ("If", "Loop") or (n.domain, n.op_type) in functions for n in inside([node]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.order import in_order
+from onnxopt.verification.order import in_order, inside, reads_of
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
@@ -14,6 +14,7 @@ NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
 _INTEGERS: Final = (6, 7)  # of TensorProto.DataType
 _FEW: Final = 4
 _DEEPEST: Final = 20  # functions that call each other
+_PASSES: Final = 20  # through loops whose turns hand something on
 _DRAWING: Final = frozenset((
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
 ))  # fmt: skip
@@ -54,7 +55,6 @@ def may_draw(operators: Collection[str]) -> bool:
 
 def changing(
     graph: GraphProto,
-    reads: Callable[[NodeProto], Iterable[str]],
     dims: Mapping[str, Sequence[int | None]] = NOTHING,
     functions: Iterable[FunctionProto] = (),
 ) -> Changing:
@@ -62,14 +62,14 @@ def changing(
     and these are given by a fixed signature, as long as no element says otherwise. `dims`: what is known of the shapes
     of values; a number among them, picked out of a Shape, does not change. `functions`: of the model, whose calls are
     followed."""
-    found = Changing(reads, dims, _small_integers(graph) if dims else {})
+    found = Changing(dims, _small_integers(graph) if dims else {})
     found.functions = {(f.domain, f.name): f for f in functions}
     found.values = {i.name for i in graph.input}
     found.shapes = {
         i.name for i in graph.input if not _has_shape(i) or not all(map(is_fixed, i.type.tensor_type.shape.dim))
     }
     found.ranks = {i.name for i in graph.input if not _has_shape(i)}
-    found.follow(graph.node)
+    found.settle(graph.node)
     return found
 
 
@@ -80,20 +80,26 @@ class Changing:
     first value that the node makes.
     """
 
-    def __init__(
-        self,
-        reads: Callable[[NodeProto], Iterable[str]],
-        dims: Mapping[str, Sequence[int | None]],
-        numbers: Mapping[str, list[int]],
-    ) -> None:
+    def __init__(self, dims: Mapping[str, Sequence[int | None]], numbers: Mapping[str, list[int]]) -> None:
         self.values, self.shapes, self.ranks = set[str](), set[str](), set[str]()
         self.open = set[str]()
         self.functions: dict[tuple[str, str], FunctionProto] = {}
-        self._reads, self._dims, self._numbers = reads, dims, numbers
+        self._dims, self._numbers = dims, numbers
         self._measured: dict[str, str] = {}  # what a Shape is of
+        self._seen = set[Hashable]()  # functions, and what of what they are called with can change
 
-    def follow(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
-        reads = [list(self._reads(n)) for n in nodes]
+    def settle(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
+        """Until what loops hand on says no more."""
+        for k in range(_PASSES):
+            before = self._sizes
+            self._follow(nodes, depth)
+            if self._sizes == before:
+                return
+            if k == _PASSES - 2:  # nobody writes such a model: anything may change
+                self.values.update(o for n in inside(nodes) for o in n.output)
+
+    def _follow(self, nodes: Sequence[NodeProto], depth: int) -> None:
+        reads = [list(reads_of(n)) for n in nodes]
         for i in in_order(nodes, reads):
             node = nodes[i]
             if node.op_type == "If" and node.input[0] not in self.values:  # it gives what one branch always does
@@ -146,16 +152,12 @@ class Changing:
                 self._carry(list(node.input[1:]), given[1:])
             elif given:
                 self._carry(list(node.input), given)
-            while True:
-                before = self._sizes
-                self.follow(body.node, depth)
-                made = [o.name for o in body.output]
-                if node.op_type == "Loop":
-                    self._carry(made[: len(given) - 1], given[1:])
-                elif given:
-                    self._carry(made[: len(given)], given[: len(made)])
-                if self._sizes == before:
-                    break
+            self._follow(body.node, depth)
+            made = [o.name for o in body.output]
+            if node.op_type == "Loop":
+                self._carry(made[: len(given) - 1], given[1:])
+            elif given:
+                self._carry(made[: len(given)], given[: len(made)])
         return None
 
     @property
@@ -167,12 +169,14 @@ class Changing:
             known.update([t for s, t in zip(sources, targets) if s in known])
 
     def _call(self, function: FunctionProto, node: NodeProto, depth: int) -> None:
-        inner = Changing(self._reads, NOTHING, {})
-        inner.functions = self.functions
+        inner = Changing(NOTHING, {})
+        inner.functions, inner.open, inner._seen = self.functions, self.open, self._seen
         for theirs, known in zip((inner.values, inner.shapes, inner.ranks), (self.values, self.shapes, self.ranks)):
             theirs.update(formal for formal, name in zip(function.input, node.input) if name in known)
-        inner.follow(function.node, depth)
-        self.open |= inner.open
+        key = function.domain, function.name, *(frozenset(known) for known in (inner.values, inner.shapes, inner.ranks))
+        if key not in self._seen:
+            self._seen.add(key)
+            inner.settle(function.node, depth)
 
 
 def _first(node: NodeProto) -> str:

@@ -1,12 +1,12 @@
-"""An order in which nodes can be run. A runtime takes them in any, and files have them so."""
+"""What nodes read, and an order in which they can be run. A runtime takes them in any, and files have them so."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import GraphProto, NodeProto
 
 
 def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
@@ -23,3 +23,30 @@ def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list
             else:
                 stack += before
     return list(done)
+
+
+def reads_of(node: NodeProto) -> Iterator[str]:
+    """What a node reads of its graph: its inputs, and what its bodies take from outside."""
+    yield from (name for name in node.input if name)
+    for a in node.attribute:
+        for body in (a.g,) if a.HasField("g") else a.graphs:
+            yield from captured(body)
+
+
+def captured(body: GraphProto) -> Iterator[str]:
+    """What a body reads from outside."""
+    made = {i.name for i in body.input} | {t.name for t in body.initializer}
+    made |= {t.values.name for t in body.sparse_initializer}
+    for node in body.node:
+        yield from (name for name in reads_of(node) if name not in made)
+        made.update(node.output)
+    yield from (o.name for o in body.output if o.name not in made)
+
+
+def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, and those in their bodies, at every depth."""
+    for node in nodes:
+        yield node
+        for a in node.attribute:
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                yield from inside(body.node)

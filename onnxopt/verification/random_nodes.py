@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from onnxopt.verification.decisions import inside, operator_names
+from onnxopt.verification.decisions import operator_names
 from onnxopt.verification.dependence import draws, may_draw
+from onnxopt.verification.order import inside
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -87,7 +87,7 @@ def _drawn(value: Any, rng: Draws, is_positive: bool, factor: float) -> Any:
     shape = [size or _SOME for size in value.shape]
     if value.dtype.kind == "f":
         numbers = rng.normal(shape) if is_blank(value) or np.isnan(value).any() else value
-        return ((np.abs(numbers) if is_positive else numbers) * factor).astype(value.dtype)
+        return np.asarray((np.abs(numbers) if is_positive else numbers) * factor, value.dtype)
     if value.size:
         return value
     return rng.integers(0, 2, shape).astype(value.dtype) if value.dtype.kind in "iub" else np.empty(shape, value.dtype)

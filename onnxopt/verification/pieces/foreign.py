@@ -15,9 +15,9 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
-from onnxopt.verification.decisions import inside
 from onnxopt.verification.draws import Draws
-from onnxopt.verification.pieces.program import domain_of, reads_of
+from onnxopt.verification.order import inside, reads_of
+from onnxopt.verification.pieces.program import domain_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.stream import Streamed
 from onnxopt.verification.rounding import is_float

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.decisions import inside
+from onnxopt.verification.order import inside
 from onnxopt.verification.pieces.program import Program, domain_of
 from onnxopt.verification.pieces.rounded import name_in_file
 

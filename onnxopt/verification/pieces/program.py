@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.order import in_order
+from onnxopt.verification.order import captured, in_order, reads_of
 from onnxopt.verification.random_nodes import is_random
 from onnxopt.verification.skeleton import Skeleton
 
@@ -280,21 +280,3 @@ def bodies(node: NodeProto) -> dict[str, GraphProto]:
 def domain_of(name: str) -> str:
     """The standard's has two names, and what is imported by one may be called by the other."""
     return "" if name == "ai.onnx" else name
-
-
-def reads_of(node: NodeProto) -> Iterator[str]:
-    """What a node reads of its graph: its inputs, and what its bodies take from outside."""
-    yield from (name for name in node.input if name)
-    for a in node.attribute:
-        for body in (a.g,) if a.HasField("g") else a.graphs:
-            yield from captured(body)
-
-
-def captured(body: GraphProto) -> Iterator[str]:
-    """What a body reads from outside."""
-    made = {i.name for i in body.input} | {t.name for t in body.initializer}
-    made |= {t.values.name for t in body.sparse_initializer}
-    for node in body.node:
-        yield from (name for name in reads_of(node) if name not in made)
-        made.update(node.output)
-    yield from (o.name for o in body.output if o.name not in made)

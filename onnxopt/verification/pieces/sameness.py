@@ -6,7 +6,6 @@ and wherever constants are kept. Calls of the model's functions are what their b
 
 from __future__ import annotations
 
-import hashlib
 from collections import ChainMap
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs
 
 Numbers = MutableMapping[str, int]
-_DEEPEST: Final = 20  # functions that call each other
+_MOST: Final = 100_000  # nodes of functions, each time one is called
 
 
 class Sameness:
@@ -114,6 +113,7 @@ class _Numbering:
         model = program.skeleton.proto
         self._versions = {domain_of(o.domain): o.version for o in model.opset_import}
         self._functions = {(domain_of(f.domain), f.name): f for f in model.functions}
+        self._left = _MOST
 
     def constant(self, name: str) -> Hashable:
         program = self._program
@@ -142,8 +142,10 @@ class _Numbering:
         if not domain and node.op_type == "Identity":
             known[outputs[0]] = reads[0]
             return
-        if (domain, node.op_type) in self._functions and depth < _DEEPEST:
-            made = self._called(self._functions[domain, node.op_type], node, reads, given, depth + 1)
+        function = self._functions.get((domain, node.op_type))
+        if function is not None and self._left > 0:
+            self._left -= len(function.node)
+            made = self._called(function, node, reads, given, depth + 1)
             known.update((name, number) for name, number in zip(outputs, made) if name)
             return
         attributes = [b for a in node.attribute if (b := given.get(a.ref_attr_name) if a.ref_attr_name else a)]
@@ -155,6 +157,7 @@ class _Numbering:
             return
         told = tuple(sorted((n, self._told(a, known, versions, given, depth)) for n, a in zip(names, attributes)))
         drawn = outputs[0] if draws(node) else ""  # what is drawn alike is known by its name
+        drawn += str(id(self)) if function is not None else ""  # nobody has looked what it makes
         version = _since(node.op_type, domain, versions.get(domain, 0))
         key = domain, node.op_type, version, tuple(reads), told, drawn
         for k, name in enumerate(outputs):
@@ -232,6 +235,8 @@ def _held(name: str, a: AttributeProto) -> Hashable:
 
 
 def _elements(array: Any) -> Hashable:
+    import hashlib
+
     array = np.asarray(array)
     if array.dtype.kind in "OUS":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.verification.decisions import inside, may_hide
+from onnxopt.verification.decisions import hiding_functions, may_hide
+from onnxopt.verification.order import inside
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.inside import held, walk_bodies
 from onnxopt.verification.pieces.pairs import Pairs
@@ -20,7 +21,7 @@ from onnxopt.verification.pieces.program import bodies
 from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, NodeProto
+    from onnx import NodeProto
 
     from onnxopt.verification.pieces.outcome import Fault
     from onnxopt.verification.pieces.program import Program
@@ -69,8 +70,8 @@ def _is_deep(program: Program, node: NodeProto) -> bool:
     return any(may_hide(n, functions) for body in bodies(node).values() for n in body.node)
 
 
-def _functions(program: Program) -> dict[tuple[str, str], FunctionProto]:
-    return {(f.domain, f.name): f for f in program.skeleton.proto.functions}
+def _functions(program: Program) -> set[tuple[str, str]]:
+    return hiding_functions(program.skeleton.proto)
 
 
 def _only_inside(program: Program) -> set[int]:
