@@ -16,8 +16,9 @@ from onnxopt.verification.metrics import measure
 from onnxopt.verification.narrow import narrow_feeds
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
-from onnxopt.verification.rounding import difference, is_float, last_bit
+from onnxopt.verification.rounding import difference, is_float
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, reason
+from onnxopt.verification.shaken import last_bit
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ from onnxopt.record import record
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
-    from onnxopt.verification.draws import Draws
-
 EPSILON: Final = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
     "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
@@ -31,7 +29,7 @@ INFINITE: Final = "infinities in other places"
 _WALK: Final = 2.0  # times the random walk is allowed
 _DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured;
 _DEEPEST_NARROW: Final = 3.0  # of types that have less than float32
-_NOISE: Final = 4.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
+NOISE: Final = 4.0  # times what a change of the last bits does is allowed: the largest of a few samples is no bound
 
 
 # Operators that hand numbers on as they are, or decide upon them.
@@ -82,12 +80,14 @@ class Difference:
     """How a value of B compares with A's: the largest difference of two elements, and the largest magnitude of A.
 
     For what is not a float: the share of elements that differ, of 1. `note`: why they cannot be compared at all.
+    `unseen`, of noise in what jumps: are there elements that differ in B, and in no sample became what B has?
     """
 
     largest: float = 0.0
     span: float = 0.0
     discrete: bool = False
     note: str = ""
+    unseen: bool | None = None
 
     @property
     def relative(self) -> float:
@@ -97,12 +97,15 @@ class Difference:
         """Is it at most this share of the range? What is discrete has to be equal."""
         return not self.note and (self.largest <= share * self.span if not self.discrete else not self.largest)
 
-    def explained(self, noise: Difference, times: float = _NOISE) -> bool:
-        """Is it what a change of the last bits does, too, so many times?"""
-        return not self.note and not noise.note and self.largest <= times * noise.largest
+    def explained(self, noise: Difference, times: float = NOISE) -> bool:
+        """Is it what a change of the last bits does, too, so many times? Of what jumps, to each element: how many do
+        says nothing of where to."""
+        if self.note or noise.note:
+            return False
+        return self.largest <= times * noise.largest if noise.unseen is None else not noise.unseen
 
 
-_MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
+MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
 
 
 def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
@@ -159,41 +162,11 @@ def _unmasked(a: Any, b: Any, span: float) -> float:
     sizes = np.abs(a)
     masked = sizes >= span / 2
     rest = float(sizes[~masked].max(initial=0))
-    if not 0 < _MASK * rest < span:
+    if not 0 < MASK * rest < span:
         return span
     huge = a[masked]
     is_mask = huge.size > 1 and (huge == huge[0]).all() and np.array_equal(huge, b[masked])
     return rest if is_mask else span
-
-
-def last_bit(value: Any, rng: Draws, dtype: str = "") -> Any:
-    """Each number replaced by its neighbour, up or down; zero, which is often exact, infinity, a mask and what is no
-    float as they are. `dtype`: of a narrower type, where the value is float32."""
-    if isinstance(value, list):
-        return [last_bit(v, rng, dtype) for v in value]
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
-        return value
-    up = np.where(rng.flags(value.shape), np.inf, -np.inf).astype(value.dtype)
-    with np.errstate(all="ignore"):
-        step = np.float32(EPSILON[dtype]) if dtype and value.dtype == np.float32 else None
-        found = np.nextafter(value, up) if step is None else value + np.abs(value) * np.copysign(step, up)
-    keep = (value == 0) | ~np.isfinite(value) | ~np.isfinite(found) | _is_mask(value)
-    return np.where(keep, value, found)
-
-
-_HUGE: Final = 1e4
-
-
-def _is_mask(value: Any) -> Any:
-    """Where one number stands again and again that is huge beside all others, or the only one but zero: the last bits
-    of -1e9 are more than any score."""
-    sizes = np.abs(value)
-    span = float(sizes.max())
-    found = sizes == span
-    rest = float(sizes[~found].max(initial=0))
-    if found.all() or np.count_nonzero(found) < 2 or not (value[found] == value[found][0]).all():
-        return np.zeros_like(found)
-    return found & (rest == 0 or (span >= _HUGE and _MASK * rest < span))
 
 
 def worst(found: list[Difference]) -> Difference:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -165,11 +166,16 @@ def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) 
     return {name: f"output `{name}` {why}" for name, why in found.items() if why}
 
 
-def is_unexplained(verdict: Verification, plan: Plan) -> bool:
-    """Does the whole differ by much more than rounding does, where nothing is decided that could jump?"""
-    noise = max(verdict.noise.values(), default=0.0)
+def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -> bool:
+    """Does the whole differ by much more than rounding does, where nothing is decided that could jump? What has another
+    shape, or is no number, differs by more than any rounding does. `narrow`: in a narrower type, of which no noise says
+    little, as it is not held against float64."""
+    noise = max(verdict.noise.values(), default=math.inf)
+    noise = math.inf if narrow and not noise else noise
     could_jump = plan.decides or plan.random or plan.stateful
-    return not could_jump and 0 < _BEYOND * noise < verdict.worst_rel
+    outputs = (o for c in verdict.cases for o in c.outputs)
+    beyond = any(o.max_abs == math.inf and not o.note.startswith("type") for o in outputs)
+    return not could_jump and (beyond or _BEYOND * noise < verdict.worst_rel)
 
 
 def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:

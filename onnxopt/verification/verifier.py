@@ -199,7 +199,7 @@ class Verifier:
         if verdict.pieces is not None and (verdict.pieces.complete or verdict.pieces.unseen):
             verdict.pieces.branches = [name for name, why in untaken.items() if why not in verdict.pieces.unseen]
             untaken = {why: why for why in verdict.pieces.unseen}
-        if verdict.status == IN_PIECES and is_unexplained(verdict, self._plan):
+        if verdict.status == IN_PIECES and is_unexplained(verdict, self._plan, narrow=bool(self.options.dtype)):
             weak["the whole"] = "each piece agrees, but the whole differs by far more than rounding explains"
         session = self._session
         if session.opened.around and session.alive:

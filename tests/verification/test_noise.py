@@ -20,7 +20,7 @@ from onnxopt.verification.verdict import differences
 MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)
 <float k = {9.0}> { z = Sin (x) a = Mul (z, k) b = Sin (a) c = Mul (b, k) y = Sin (c) }"""
 CASES = OWN[:2]
-RUNS = 8  # of two cases: two sets of weights, and for each two of inputs
+RUNS = 10  # of two cases: two sets of weights, and for each two of inputs; and once in float64
 
 
 @pytest.mark.parametrize(

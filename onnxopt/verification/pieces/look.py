@@ -19,6 +19,7 @@ from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
@@ -26,8 +27,9 @@ from onnxopt.verification.pieces.unseen import called, may_differ, unseen
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
-from onnxopt.verification.rounding import Difference, difference, last_bit, worst
+from onnxopt.verification.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.run import CPU, Reference
+from onnxopt.verification.shaken import last_bit
 from onnxopt.verification.skeleton import Skeleton
 from onnxopt.worker.serving import Tell
 
@@ -171,8 +173,8 @@ class Look:
         told: str = "",
     ) -> dict[str, dict[str, float]]:
         """In each case and for each output the largest change, of its range, that the last bits of inputs and weights
-        make; no more is looked for in a case where all outputs change by what is `enough`, nor at all once the output
-        that is `told` of does in the first case."""
+        make, or float64 where that is little; no more is looked for in a case where all outputs change by what is
+        `enough`, nor at all once the output that is `told` of does in the first case."""
         feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
         program = self.a.program
         nodes = program.cone(outputs, ())
@@ -196,6 +198,11 @@ class Look:
                         break
                     if told and _is_enough(found[0], [told], enough):
                         return _shares(cases, found)
+        for i in (i for i, largest in enumerate(found) if not _is_enough(largest, made, enough) and not dtype):
+            exact = exactly(self.a, made, feeds[i], self.options.memory // 8)
+            for name, before in zip(outputs, cases[i][1]):
+                if name in exact and is_float(before):
+                    found[i][name] = worst([found[i][name], apart(before, exact[name])])
         return _shares(cases, found)
 
 
@@ -246,7 +253,8 @@ def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
         [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
         for p, there in zip((walk.a, walk.b), nodes)
     )
-    place.noise = noise[case].relative if noise else None
+    # Where elements jumped to what they never do, it is not how many do that counts.
+    place.noise = noise[case].relative if noise and not noise[case].unseen else None
     return place
 
 

@@ -1,26 +1,46 @@
-"""What the last bits of a piece's inputs and weights do to its results."""
+"""What the last bits of a piece's inputs and weights do to its results.
+
+What is discrete, or floats that are integers, jumps where a number is on an edge, and how many elements jump says
+nothing of where to. So there each element that differs in B must become what B has in some sample; where some do not at
+first, more samples are taken, and go as far as the largest noise that is allowed of floats.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
 
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
-from onnxopt.verification.rounding import Difference, difference, last_bit, worst
+from onnxopt.verification.pieces.views import View
+from onnxopt.verification.rounding import NOISE, Difference, difference, worst
+from onnxopt.verification.shaken import last_bit
 
 _SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session
+_MORE: Final = 16  # of what jumps
+
+Held = Mapping[str, tuple[Sequence[Any], Sequence[Any], View | None]]  # what A has, what B has, and how it holds it
 
 
 def noise_of(
-    runner: Runner, original: Stream, wanted: Sequence[str], cuts: Collection[str], seed: int, dtype: str = ""
+    runner: Runner,
+    original: Stream,
+    wanted: Sequence[str],
+    cuts: Collection[str],
+    seed: int,
+    dtype: str = "",
+    held: Held | None = None,
 ) -> dict[str, list[Difference]]:
     """How values change, in each case; without those in whose pieces something is drawn at random.
 
-    Their pieces start from `cuts`, as far as these are known still. `dtype`: the last bits of a narrower type.
+    Their pieces start from `cuts`, as far as these are known still. `dtype`: the last bits of a narrower type. `held`:
+    of what jumps, in each case.
     """
     program = runner.program
     here = {v for v in cuts if all(v in known for known in original.values)}
@@ -30,17 +50,64 @@ def noise_of(
         return {}
     fed = {r: original.types[r] for i in nodes for r in program.reads[i] if r in here}
     largest = {v: [Difference() for _ in original.values] for v in wanted}
-    for k in range(_SEEDS):
+    open_ = {v: _Open(*found) for v, found in (held or {}).items() if v in wanted}
+    times = 1.0
+    for k in range(_MORE):
+        if k == _SEEDS:  # only what some elements of B are not explained of
+            wanted = [v for v, left in open_.items() if left.any]
+            nodes, times = program.cone(wanted, here), NOISE
+        if not wanted:
+            break
         rng = Draws(seed, k)
         try:
-            if not k % 2:
-                opened = runner.open(nodes, fed, wanted, functools.partial(last_bit, rng=rng, dtype=dtype))
+            if not k % 2 if k < _SEEDS else not k % _SEEDS:
+                change = functools.partial(last_bit, rng=rng, dtype=dtype, times=times)
+                opened = runner.open(nodes, fed, wanted, change)
             for i, known in enumerate(original.values):
-                results = opened.run({r: last_bit(known[r], rng, dtype) for r in fed})
+                results = opened.run({r: last_bit(known[r], rng, dtype, times) for r in fed})
                 for v in wanted:
-                    largest[v][i] = worst(
-                        [largest[v][i], difference(known[v], results[v], coarse=is_coarse(original.types[v]))]
-                    )
+                    if k < _SEEDS:
+                        found = difference(known[v], results[v], coarse=is_coarse(original.types[v]))
+                        largest[v][i] = worst([largest[v][i], found])
+                    if v in open_:
+                        open_[v].see(results[v], i)
         except Failed:  # the model does not take what is a bit larger: of that noise nothing is known
             continue
+    for v in (v for v in largest if v in open_ or is_discrete(original.types[v])):
+        left = open_[v].left if v in open_ else [True for _ in original.values]
+        largest[v] = [replace(d, unseen=some is not None) for d, some in zip(largest[v], left)]
     return largest
+
+
+def is_discrete(kind: str) -> bool:
+    """Of such a type, is a value equal or not?"""
+    return is_coarse(kind) or not any(name in kind for name in ("float", "double"))
+
+
+class _Open:
+    """Elements of B that differ from A's and were not seen yet, in each case; None where there are none."""
+
+    def __init__(self, mine: Sequence[Any], theirs: Sequence[Any], view: View | None) -> None:
+        self._theirs = theirs
+        self._view = view
+        self.left: list[Any] = [True for _ in theirs]
+        for i, value in enumerate(mine):
+            self.see(value, i)
+
+    @property
+    def any(self) -> bool:
+        return any(left is not None and left is not True for left in self.left)
+
+    def see(self, sample: Any, case: int) -> None:
+        """A value that A may have."""
+        theirs, left = self._theirs[case], self.left[case]
+        if left is None or not isinstance(sample, np.ndarray) or not isinstance(theirs, np.ndarray):
+            return
+        if self._view is not None:
+            if sample.size != theirs.size:
+                return
+            sample = self._view(sample, case)
+        if sample.shape != theirs.shape or sample.dtype != theirs.dtype:
+            return
+        left = left & (sample != theirs)
+        self.left[case] = left if left.any() else None

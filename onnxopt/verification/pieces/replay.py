@@ -41,6 +41,10 @@ class Replay:
         name = self.pairs.of.get(value, value)
         return [known[name] for known in self.original.values]
 
+    def against(self, value: str) -> list[Any]:
+        """What B's are held against: A's, or what A makes of what B was fed, where that was rounded."""
+        return self._against.get(value) or self.mine(value)
+
     def kind(self, value: str) -> str:
         """Its type, as onnxruntime writes it."""
         return self.original.types.get(self.pairs.of.get(value, value), "")
@@ -106,7 +110,7 @@ class Replay:
         through which they are held."""
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
-        mine, coarse = self._against.get(value) or self.mine(value), is_coarse(self.kind(value))
+        mine, coarse = self.against(value), is_coarse(self.kind(value))
         if self.is_narrow(value):
             found = [forgiven(y, x, self.dtype) for x, y in zip(mine, found, strict=True)]
             mine = [narrowed(x, self.dtype) for x in mine]

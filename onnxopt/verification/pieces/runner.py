@@ -13,6 +13,7 @@ from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
 
 Values = dict[str, Any]
 Tell = Callable[[str], None]
+Prepare = Callable[[Any, Values], Values]  # changes a model in place, and gives the arrays of its large weights
 
 
 class Failed(Exception):
@@ -39,9 +40,9 @@ class Runner:
         self.label = label
         self.tell = tell
 
-    def inside(self, body: Program) -> Runner:
-        """What runs a body in the same way."""
-        how = {"reference": self.reference, "stateful": self.stateful, "provider": self.provider}
+    def inside(self, body: Program, *, reference: bool = False) -> Runner:
+        """What runs a body in the same way; `reference`: in the reference evaluator."""
+        how = {"reference": self.reference or reference, "stateful": self.stateful, "provider": self.provider}
         return Runner(body, **how, label=self.label, tell=self.tell)  # type: ignore[arg-type]
 
     def open(
@@ -50,8 +51,10 @@ class Runner:
         fed: Mapping[str, str],
         observed: Iterable[str],
         change: Callable[[Any], Any] | None = None,
+        prepare: Prepare | None = None,
     ) -> Opened:
-        """These nodes, ready to run. `change` is applied to each large weight and to each constant.
+        """These nodes, ready to run. `change` is applied to each large weight and to each constant; `prepare`, to the
+        model of them.
 
         Raises Failed.
         """
@@ -59,18 +62,22 @@ class Runner:
             last = self.program.nodes[nodes[-1]]
             self.tell(f"loading a piece of {self.label} as far as `{next((o for o in last.output if o), '')}`")
         wanted = dict.fromkeys(observed, "")
-        opened = self._open(nodes, fed, wanted, change)
+        opened = self._open(nodes, fed, wanted, change, prepare)
         if self.reference:
             return opened
         wide = {name: kind for name, kind in opened.types.items() if carrier(kind)}
-        return self._open(nodes, fed, wanted | wide, change) if wide else opened
+        return self._open(nodes, fed, wanted | wide, change, prepare) if wide else opened
 
-    def _open(self, nodes: Sequence[int], fed: Mapping[str, str], observed: Mapping[str, str], change: Any) -> Opened:
+    def _open(
+        self, nodes: Sequence[int], fed: Mapping[str, str], observed: Mapping[str, str], change: Any, prepare: Any
+    ) -> Opened:
         model, weights = self.program.model(nodes, fed, observed)
         if change is not None:
             sources = self.program.sources
             _change_constants(model, change, sources)
             weights = {n: array if n in sources else change(array) for n, array in weights.items()}
+        if prepare is not None:
+            weights = prepare(model, weights)
         names = {
             name: carried(name) if carrier(kind) else seen(name) if name in fed else name
             for name, kind in observed.items()

@@ -20,16 +20,18 @@ from onnxopt.verification.narrow import as_held
 from onnxopt.verification.pieces.dead_ends import is_blank
 from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.needs import Needs
-from onnxopt.verification.pieces.noise import noise_of
+from onnxopt.verification.pieces.noise import is_discrete, noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, is_single, paths
+from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.program import tensor_types
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import VALUES, Stream, segments
 from onnxopt.verification.pieces.views import View
 from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
+from onnxopt.verification.shaken import are_integers
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
@@ -37,6 +39,7 @@ _PIECE: Final = 2000  # nodes of a piece that are counted
 _DOUBTS: Final = 4  # candidates behind each other that a scale is moved through
 _MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,
 _MERE: Final = 1.0  # and at most so many times the noise
+_PRECISE: Final = 3  # values in the way that are computed in float64
 
 
 class Walk:
@@ -316,9 +319,12 @@ class Walk:
             heard = [first]
         else:
             heard = [v for v in rounded if v != first and v in noise and self._makes_up(v, noise[v])]
+        self.outcome.noisy += len(heard)
+        if not heard:
+            precise = (v for v in rounded[:_PRECISE] if self._is_rounding(v, noise, found_paths[v].share))
+            heard = [v for v in (next(precise, None),) if v is not None]
         for value in heard:
             self._cut(value, worst(self.latest[value]))
-        self.outcome.noisy += len(heard)
         self.pending = [v for v in self.pending if v not in self.cuts]
         return bool(heard)
 
@@ -352,9 +358,29 @@ class Walk:
 
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
-        of = self.pairs.of
-        found = noise_of(self.runner, self.original, [of[v] for v in wanted], self.fed_of_a, self.seed, self.dtype)
+        of, held = self.pairs.of, {}
+        for value in wanted:
+            discrete = is_discrete(self.replay.kind(value))
+            if not discrete and not all(map(are_integers, self.replay.mine(value))):
+                continue
+            with contextlib.suppress(Failed, KeyError):  # what it is made of is not known any more
+                theirs = self.replay.run([value], self.fed)[value]
+                if not discrete and not all(map(are_integers, theirs)):
+                    continue
+                held[of[value]] = self.replay.against(value), theirs, self.replay.hold(value, theirs, 0.0)[2]
+        names = [of[v] for v in wanted]
+        found = noise_of(self.runner, self.original, names, self.fed_of_a, self.seed, self.dtype, held)
         return {v: found[of[v]] for v in wanted if of[v] in found}
+
+    def _is_rounding(self, value: str, noise: Mapping[str, list[Difference]], share: float) -> bool:
+        """Is what the noise does not explain none in float64? No last bit of an entry says what a sum that cancels has
+        lost inside."""
+        every = noise.get(value) or [Difference()] * len(self.latest[value])
+        cases = [
+            i for i, (d, n) in enumerate(zip(self.latest[value], every)) if not (d.within(share) or d.explained(n))
+        ]
+        how = {"seed": self.seed, "memory": self.memory}
+        return is_rounding(self.replay, value, cases, self.fed, self.fed_of_a, share, **how)
 
     def _blame(self, value: str) -> bool:
         """Put what is in the way down as a fault, and go on behind it with A's value."""

@@ -1,0 +1,239 @@
+"""What is rounding, and what is not: right rewrites that cancel, sum or merge; wrong ones that look like noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxopt.verification import Verification, verify
+from onnxopt.verification.draws import Draws
+from onnxopt.verification.rounding import Difference
+from onnxopt.verification.shaken import are_integers, is_exact, last_bit
+
+X8, X64 = "(float[N,8] x) => (float[N,8] y)", "(float[N,64] x) => (bool[N,64] y)"
+MATRIX = "(float[N,8] x) => (float[N,1] y)"
+LONG = "(float[1,262144] x) => (float[1] y)"
+PICTURE = "(float[1,3,512,512] x) => (float[1,3,1,1] y)"
+MOMENTS = "(float[N,3,16,16] x) => (float[N,3] y)"
+INTEGERS, PIXELS = "(int64[N,8] p) => (float[N,8] y)", "(uint8[N,3,8,8] p) => (bool[N,3,8,8] y)"
+SCORES, BITS = "(float[N,16,8] x) => (int64[N,16] y)", "(int64[N,8] p) => (int64[N] y)"
+Side = tuple[str, Mapping[str, object]]
+
+
+def judge(tmp_path: Path, io: str, *sides: Side) -> Verification:
+    for name, (body, constants) in zip("ab", sides):
+        model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {io} {{ {body} }}')
+        for constant, number in constants.items():
+            array = np.asarray(number, None if isinstance(number, np.integer) else np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(array, constant))
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+
+
+def shifted(c: float, d: float) -> Side:
+    return "t = Add (x, c) y = Sub (t, d)", {"c": c, "d": d}
+
+
+def plus(c: float) -> Side:
+    return "y = Add (x, c)", {"c": c}
+
+
+def variance(kind: str, mean: float) -> Side:
+    two = "m = ReduceMean <axes=[2,3]> (f) d = Sub (f, m) s = Mul (d, d) y = ReduceMean <axes=[2,3], keepdims=0> (s)"
+    one = """n = ReduceMean <axes=[2,3], keepdims=0> (f) q = Mul (n, n) r = Mul (f, f)
+             e = ReduceMean <axes=[2,3], keepdims=0> (r) y = Sub (e, q)"""
+    return f"f = Add (x, mean) {two if kind == 'two' else one}", {"mean": mean}
+
+
+EXACT_273 = float(np.float32(273.15)) - 273.0
+WEIGHTS = np.linspace(-0.5, 0.7, 8).reshape(8, 1)
+BIASED = "t = MatMul (x, w) u = Add (t, c) y = Sub (u, d)", {"w": WEIGHTS, "c": [64.0], "d": [63.5]}
+AXIS = "i = Constant <value = int64[1] {1}> ()"
+TWO_MEANS = "v = Relu (x) u = ReduceMean <axes=[3]> (v) y = ReduceMean <axes=[2]> (u)"
+ONE_MEAN = "v = Relu (x) y = ReduceMean <axes=[2,3]> (v)"
+
+RIGHT = {
+    "1000": (X8, shifted(1000, 999.5), plus(0.5)),
+    "273": (X8, shifted(273.15, 273), plus(EXACT_273)),
+    "nothing left": (X8, shifted(273.15, 273.15), ("y = Identity (x)", {})),
+    "1e5": (X8, shifted(1e5, 99999), plus(1)),
+    "one channel": (MATRIX, BIASED, ("t = MatMul (x, w) y = Add (t, c)", {"w": WEIGHTS, "c": [0.5]})),
+    "two means": (PICTURE, (ONE_MEAN, {}), (TWO_MEANS, {})),
+    "global mean": (PICTURE, (ONE_MEAN, {}), ("v = Relu (x) y = GlobalAveragePool (v)", {})),
+    "l1": (
+        LONG,
+        (f"v = Abs (x) {AXIS} y = ReduceSum <keepdims=0> (v, i)", {}),
+        ("y = ReduceL1 <axes=[1], keepdims=0> (x)", {}),
+    ),
+    "l2": (
+        LONG,
+        (f"v = Mul (x, x) {AXIS} s = ReduceSum <keepdims=0> (v, i) y = Sqrt (s)", {}),
+        ("y = ReduceL2 <axes=[1], keepdims=0> (x)", {}),
+    ),
+    "merged": (
+        INTEGERS,
+        ("f = Cast <to=1> (p) t = Mul (f, c) u = Mul (t, d) y = Sin (u)", {"c": 0.37, "d": 19.1}),
+        ("f = Cast <to=1> (p) v = Mul (f, e) y = Sin (v)", {"e": float(np.float32(0.37)) * float(np.float32(19.1))}),
+    ),
+    "merged threshold": (
+        PIXELS,
+        ("f = Cast <to=1> (p) t = Mul (f, c) y = Greater (t, h)", {"c": 1 / 255, "h": 0.2}),
+        ("f = Cast <to=1> (p) y = Greater (f, e)", {"e": 51.0}),
+    ),
+    "variance": (MOMENTS, variance("two", 0), variance("one", 0)),
+}
+
+WRONG = {
+    "offset": (X8, shifted(1000, 999.5), plus(0.5 * 1.0002)),
+    "little offset": (X8, shifted(1000, 999.5), plus(0.5 + 3e-5)),
+    "factor": (X8, shifted(1000, 999.5), ("s = Mul (x, k) y = Add (s, c)", {"k": 1.0001, "c": 0.5})),
+    "offset 273": (X8, shifted(273.15, 273), plus(EXACT_273 + 5e-5)),
+    "one channel": (MATRIX, BIASED, ("t = MatMul (x, w) y = Add (t, c)", {"w": WEIGHTS, "c": [0.5001]})),
+    "overflow": (
+        X8,
+        ("t = Mul (x, c) y = Mul (t, d)", {"c": 1e-30, "d": 1e25}),
+        ("u = Mul (x, c) y = Mul (u, d)", {"c": 9e38 / 3, "d": 1e-43}),
+    ),
+    "underflow": (
+        X8,
+        ("t = Mul (x, c) y = Mul (t, d)", {"c": 1e-30, "d": 1e25}),
+        ("u = Mul (x, c) y = Mul (u, d)", {"c": 1e-43, "d": 9e37}),
+    ),
+    "variance": (MOMENTS, variance("two", 1000), variance("one", 1000)),
+    "little of a variance": (MOMENTS, variance("two", 10), variance("one", 10)),
+    "rounded on purpose": (X8, shifted(12582912, 12582912), ("y = Identity (x)", {})),
+    "quantized on purpose": (
+        X8,
+        ("s = Mul (x, k) t = Add (s, m) u = Sub (t, m) y = Div (u, k)", {"k": 42.0, "m": 12582912.0}),
+        ("y = Identity (x)", {}),
+    ),
+    "through float16": (X8, ("h = Cast <to=10> (x) y = Cast <to=1> (h)", {}), ("y = Identity (x)", {})),
+    "size": (
+        "(float[1,1,32,48] x) => (float[A,B,C,D] y)",
+        *(
+            (
+                f"""s = Shape (x) f = Cast <to=1> (s) {n} = Mul (f, k{n}) r{n} = Floor ({n}) z = Cast <to=7> (r{n})
+                    y = Resize <mode="nearest"> (x, , , z)""",
+                {f"k{n}": [1.0, 1.0, k, k]},
+            )
+            for n, k in (("t", 0.5), ("u", 0.25))
+        ),
+    ),
+    "index": (
+        INTEGERS,
+        ("f = Cast <to=1> (p) t = Mul (f, k) y = Floor (t)", {"k": 1 / 16}),
+        ("f = Cast <to=1> (p) a = Sub (f, h) u = Mul (a, k) y = Ceil (u)", {"k": 1 / 16, "h": 14.0}),
+    ),
+    "third": (
+        INTEGERS,
+        ("f = Cast <to=1> (p) t = Div (f, k) y = Floor (t)", {"k": 3.0}),
+        ("f = Cast <to=1> (p) u = Mul (f, r) y = Floor (u)", {"r": 0.3333333}),
+    ),
+    "equal": (
+        PIXELS,
+        ("f = Cast <to=1> (p) t = Mul (f, k) y = Greater (t, h)", {"k": 1 / 128, "h": 0.5}),
+        ("f = Cast <to=1> (p) y = GreaterOrEqual (f, e)", {"e": 64.0}),
+    ),
+    "threshold": (
+        X64,
+        ("t = Add (x, c) u = Sub (t, d) y = Greater (u, h)", {"c": 1000.0, "d": 999.5, "h": 0.3}),
+        ("v = Add (x, e) y = Greater (v, h)", {"e": 0.6, "h": 0.3}),
+    ),
+    **{
+        f"ties of {k}": (
+            BITS,
+            *(
+                (f"q = Mod (p, m) f = Cast <to=1> (q) {n} = Mul (f, k{n}) y = ArgMax <axis=1, keepdims=0> ({n})",
+                 {"m": np.int64(2), f"k{n}": [sign * k] * 8})
+                for n, sign in (("t", 1), ("u", -1))
+            ),
+        )
+        for k in (0.5, 0.3)
+    },
+    "axis": (
+        SCORES,
+        *(
+            (f"s = Sigmoid (x) f = Round (s) {n} = Mul (f, k{n}) {last}", {f"k{n}": [sign * 0.3] * 8})
+            for n, sign, last in (
+                ("t", 1, "y = ArgMax <axis=2, keepdims=0> (t)"),
+                ("u", -1, "y = ArgMax <axis=2, keepdims=0> (u)"),
+            )
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_rounding(name: str, tmp_path: Path) -> None:
+    io, a, b = RIGHT[name]
+    v = judge(tmp_path, io, a, b)
+    assert v.status in ("equal", "verified", "verified in pieces"), v.message
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_none(name: str, tmp_path: Path) -> None:
+    io, a, b = WRONG[name]
+    v = judge(tmp_path, io, a, b)
+    assert v.status == "different", v.message
+
+
+def test_what_rounding_does_to_a_sum_that_cancels_is_said(tmp_path: Path) -> None:
+    v = judge(tmp_path, X8, shifted(1e5, 99999), plus(1))
+    assert v.noise["y"] > 1e-4, v.message
+
+
+def test_kernels_that_are_missing_are_found_elsewhere(tmp_path: Path) -> None:
+    """No runtime has a float64 Erf but the reference evaluator."""
+    v = judge(tmp_path, X8, ("t = Add (x, c) u = Sub (t, d) y = Erf (u)", {"c": 1000.0, "d": 999.5}),
+              ("u2 = Add (x, c) y = Erf (u2)", {"c": 0.5}))  # fmt: skip
+    assert v.status == "verified in pieces", v.message
+
+
+def test_what_is_inside_bodies_and_functions_is_widened_too(tmp_path: Path) -> None:
+    for name, first, second in (("a", "1000.0", "999.5"), ("b", "0.25", "-0.25")):
+        model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+            g (float[N,8] x, bool c) => (float[N,8] y) {{
+              z = If (c) <then_branch = t () => (float[N,8] p) {{
+                            k{name} = Constant <value_float = {first}> () q = Add (x, k{name})
+                            l = Constant <value = float {{{second}}}> () p = Sub (q, l) }},
+                          else_branch = e () => (float[N,8] r) {{ r = Neg (x) }}>
+              y = local.f (z) }}
+            <domain: "local", opset_import: ["" : 17]> f (v) => (w) {{
+              k = Constant <value_floats = [1.0]> () i = Cast <to = 1> (v) w = Mul (i, k) }}""")
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    v = verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert v.status == "verified in pieces", v.message
+
+
+@pytest.mark.parametrize(
+    ("numbers", "exact", "integers"),
+    [
+        ([3.0, 5.0], True, True),
+        ([0.5], True, False),
+        ([0.5, 0.25, 100.0], True, False),
+        ([0.0, 0.0], True, True),
+        ([1000.25], True, False),
+        ([273.15], False, False),
+        ([1 / 255], False, False),
+        ([0.1, 1.0, 2.0], False, False),
+        ([1e9 + 64] * 2, False, False),  # all numbers of that size are integers
+        ([np.inf, 1.0], True, False),
+        ([np.nan], True, False),
+    ],
+)
+def test_which_numbers_nothing_rounded(numbers: list[float], exact: bool, integers: bool) -> None:
+    value = np.array(numbers, np.float32)
+    assert is_exact(value) is exact
+    assert are_integers(value) is integers
+    assert np.array_equal(last_bit(value, Draws(0)), value, equal_nan=True) is exact
+
+
+def test_how_many_jump_says_nothing_of_where_to() -> None:
+    differs = Difference(0.1, 1.0, discrete=True)
+    assert differs.explained(Difference(0.0, 1.0, discrete=True, unseen=False))
+    assert not differs.explained(Difference(1.0, 1.0, discrete=True, unseen=True))
