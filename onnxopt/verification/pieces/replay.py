@@ -9,12 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.narrow import forgiven, lost, narrowed
+from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
 from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, difference
+from onnxopt.verification.shaken import are_integers
 
 _OVER: Final = {INFINITE: "overflows the narrower type", NO_NUMBER: "is no number in the narrower type"}
 Found = dict[str, list[Any] | Failed]
@@ -104,6 +106,19 @@ class Replay:
                 return {wanted[0]: e}
         half = len(wanted) // 2
         return self.run_each(wanted[:half], fed) | self.run_each(wanted[half:], fed)
+
+    def jumping(self, value: str, fed: Collection[str]) -> tuple[list[Any], list[Any], View | None] | None:
+        """What A has, what B makes and how B holds it, of what is discrete or integers in both; else None."""
+        discrete = is_discrete(self.kind(value))
+        if not discrete and not all(map(are_integers, self.mine(value))):
+            return None
+        try:
+            theirs = self.run([value], fed)[value]
+        except (Failed, KeyError):  # what it is made of is not known any more
+            return None
+        if not discrete and not all(map(are_integers, theirs)):
+            return None
+        return self.against(value), theirs, self.hold(value, theirs, 0.0)[2]
 
     def hold(self, value: str, found: list[Any] | Failed, share: float) -> tuple[bool, list[Difference], View | None]:
         """Do B's values agree with A's, up to this share of their range, in every case; how they differ; and the view

@@ -1,7 +1,8 @@
 """What two models make alike, by what stands in their files: there is nothing that a run would have to show.
 
 Values get numbers, equal ones where the same operators make them of values with equal numbers, whatever the names are,
-and wherever constants are kept. Calls of the model's functions are what their bodies make.
+and wherever constants are kept. Calls of the model's functions are what their bodies make, and an If whose condition is
+constant is the branch that it takes.
 """
 
 from __future__ import annotations
@@ -148,6 +149,10 @@ class _Numbering:
             made = self._called(function, node, reads, given, depth + 1)
             known.update((name, number) for name, number in zip(outputs, made) if name)
             return
+        if not domain and node.op_type == "If" and (taken := self._taken(node, reads[0])) is not None:
+            made = self.body(taken, known, versions, given, depth)  # as deep as where it is put in place
+            known.update((name, number) for name, number in zip(outputs, made) if name)
+            return
         attributes = [b for a in node.attribute if (b := given.get(a.ref_attr_name) if a.ref_attr_name else a)]
         names = [a.name for a in node.attribute if not a.ref_attr_name or a.ref_attr_name in given]
         key: Hashable
@@ -163,6 +168,13 @@ class _Numbering:
         for k, name in enumerate(outputs):
             if name:
                 known[name] = _number(self._table, (key, k))
+
+    def _taken(self, node: NodeProto, condition: int) -> GraphProto | None:
+        """The branch that a constant condition takes."""
+        for decided in (True, False):
+            if condition in (self._table.get(_elements(np.full(shape, decided))) for shape in ((), (1,))):
+                return bodies(node).get("then_branch" if decided else "else_branch")
+        return None
 
     def _told(
         self,

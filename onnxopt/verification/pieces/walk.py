@@ -16,12 +16,12 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from onnxopt.verification.narrow import as_held
 from onnxopt.verification.pieces.dead_ends import is_blank
 from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.needs import Needs
-from onnxopt.verification.pieces.noise import is_discrete, noise_of
+from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
+from onnxopt.verification.pieces.outputs import unsettled
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, is_single, paths
 from onnxopt.verification.pieces.precise import is_rounding
@@ -30,8 +30,7 @@ from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import VALUES, Stream, segments
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
-from onnxopt.verification.shaken import are_integers
+from onnxopt.verification.rounding import Difference, worst
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
@@ -98,7 +97,7 @@ class Walk:
             self._settle(list(self.pairs.made_from(made)), last)
             if not last:
                 self._forget(nodes[-1])
-        self._outputs()
+        self.outcome.unsettled += unsettled(self.replay, self.cuts)
         return self.outcome
 
     def _observed(self, made: Sequence[str], end: int) -> list[str]:
@@ -358,16 +357,8 @@ class Walk:
 
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
-        of, held = self.pairs.of, {}
-        for value in wanted:
-            discrete = is_discrete(self.replay.kind(value))
-            if not discrete and not all(map(are_integers, self.replay.mine(value))):
-                continue
-            with contextlib.suppress(Failed, KeyError):  # what it is made of is not known any more
-                theirs = self.replay.run([value], self.fed)[value]
-                if not discrete and not all(map(are_integers, theirs)):
-                    continue
-                held[of[value]] = self.replay.against(value), theirs, self.replay.hold(value, theirs, 0.0)[2]
+        of = self.pairs.of
+        held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed)) is not None}
         names = [of[v] for v in wanted]
         found = noise_of(self.runner, self.original, names, self.fed_of_a, self.seed, self.dtype, held)
         return {v: found[of[v]] for v in wanted if of[v] in found}
@@ -398,24 +389,3 @@ class Walk:
         self._feed(value)
         self.pending.remove(value)
         return True
-
-    def _outputs(self) -> None:
-        """Those that no node of B makes, or none of A: constants."""
-        a, b = self.a, self.b
-        for x, y in zip(a.outputs, b.outputs):
-            mine = self.pairs.of.get(y, y)
-            if (y in self.cuts and mine == x) or not (x in a.maker or x in a.constants or x in a.given):
-                continue  # or nothing that can be run makes it
-            if y in self.cuts and all(x in known and mine in known for known in self.original.values):
-                found = worst([difference(known[x], known[mine]) for known in self.original.values])
-            elif y not in b.maker and y in b.constants and all(x in known for known in self.original.values):
-                constant = b.constant(y)
-                found = worst(
-                    [difference(as_held(known[x], constant, self.dtype), constant) for known in self.original.values]
-                )
-            elif x not in a.maker and x in a.constants and y in b.constants:
-                found = difference(a.constant(x), b.constant(y))
-            else:
-                found = Difference(note="it is made otherwise")
-            if not found.within(allowed(EPSILON["float32"], 1)):
-                self.outcome.unsettled.append(x)
