@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.dependence import NOTHING, changing, is_fixed
+from onnxopt.verification.dependence import Changing, changing, is_fixed
 from onnxopt.verification.order import inside
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def open_conditions(path: Path) -> set[str]:
     """The same of a file, as far as inference tells: of the dims that an If asks about one may be a number, whatever
     the others are. That takes longer, and is asked of those of which no case took both branches."""
     model, dims = _inferred(path)
-    return set(conditions(model.graph, dims))
+    return set(conditions(model.graph, changing(model.graph, dims)))
 
 
 def open_nodes(path: Path) -> set[str]:
@@ -164,20 +164,18 @@ def _forget_claims(graph: GraphProto) -> None:
                 _forget_claims(body)
 
 
-def conditions(graph: GraphProto, dims: Mapping[str, Sequence[int | None]] = NOTHING) -> list[str]:
-    """Values that decide an If of the main graph and are no outputs. What no feed changes takes one branch by right.
-    `dims`: what is known of shapes."""
+def conditions(graph: GraphProto, found: Changing) -> list[str]:
+    """Values that decide an If of the main graph and are no outputs. What nothing changes takes one branch by right."""
     outputs = {o.name for o in graph.output}
     produced = {o for n in graph.node for o in n.output}
     deciding = {n.input[0] for n in graph.node if n.op_type == "If" and n.domain in ("", "ai.onnx")}
-    return sorted((deciding - outputs) & produced & changing(graph, dims).values)
+    return sorted((deciding - outputs) & produced & found.values)
 
 
-def hides(model: ModelProto, given_out: Collection[str]) -> bool:
+def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> bool:
     """Is there a part that some data run and others do not, but for branches on what is `given_out`?"""
-    graph = model.graph
     seen = {n.output[0] for n in graph.node if n.op_type == "If" and n.input[0] in given_out}
-    return bool(changing(graph, NOTHING, model.functions).open - seen)
+    return bool(found.open - seen)
 
 
 def hiding_functions(model: ModelProto) -> set[tuple[str, str]]:

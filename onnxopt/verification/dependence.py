@@ -14,7 +14,7 @@ NOTHING: Final[Mapping[str, Sequence[int | None]]] = {}
 _INTEGERS: Final = (6, 7)  # of TensorProto.DataType
 _FEW: Final = 4
 _DEEPEST: Final = 20  # functions that call each other
-_PASSES: Final = 20  # through loops whose turns hand something on
+_PASSES: Final = 20  # through a loop whose turns hand something on
 _DRAWING: Final = frozenset((
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
 ))  # fmt: skip
@@ -69,7 +69,7 @@ def changing(
         i.name for i in graph.input if not _has_shape(i) or not all(map(is_fixed, i.type.tensor_type.shape.dim))
     }
     found.ranks = {i.name for i in graph.input if not _has_shape(i)}
-    found.settle(graph.node)
+    found.follow(graph.node)
     return found
 
 
@@ -88,17 +88,8 @@ class Changing:
         self._measured: dict[str, str] = {}  # what a Shape is of
         self._seen = set[Hashable]()  # functions, and what of what they are called with can change
 
-    def settle(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
-        """Until what loops hand on says no more."""
-        for k in range(_PASSES):
-            before = self._sizes
-            self._follow(nodes, depth)
-            if self._sizes == before:
-                return
-            if k == _PASSES - 2:  # nobody writes such a model: anything may change
-                self.values.update(o for n in inside(nodes) for o in n.output)
-
-    def _follow(self, nodes: Sequence[NodeProto], depth: int) -> None:
+    def follow(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
+        """What these nodes make of what can change. `depth`: of calls."""
         reads = [list(reads_of(n)) for n in nodes]
         for i in in_order(nodes, reads):
             node = nodes[i]
@@ -146,19 +137,26 @@ class Changing:
         if not self.values.isdisjoint(deciding):
             self.open.add(_first(node))
         for body in bodies:
-            given = [i.name for i in body.input]
+            given, made = [i.name for i in body.input], [o.name for o in body.output]
             if node.op_type == "Loop":
                 self.values.update(given[:1])  # it counts: what is asked of that is answered otherwise in some turn
-                self._carry(list(node.input[1:]), given[1:])
-            elif given:
-                self._carry(list(node.input), given)
-            self._follow(body.node, depth)
-            made = [o.name for o in body.output]
-            if node.op_type == "Loop":
-                self._carry(made[: len(given) - 1], given[1:])
-            elif given:
-                self._carry(made[: len(given)], given[: len(made)])
+                given = given[1:]
+            self._carry(list(node.input[node.op_type == "Loop" :]), given)
+            self.follow(body.node, depth)
+            if given:
+                self._turn(body.node, made[: len(given)], given[: len(made)], depth)
         return None
+
+    def _turn(self, nodes: Sequence[NodeProto], made: Sequence[str], given: Sequence[str], depth: int) -> None:
+        """Until what turns hand on says no more."""
+        for k in range(_PASSES):
+            before = self._sizes
+            self._carry(made, given)
+            if self._sizes == before:
+                return
+            if k == _PASSES - 1:  # nobody writes such a loop: anything may change
+                self.values.update(o for n in inside(nodes) for o in n.output)
+            self.follow(nodes, depth)
 
     @property
     def _sizes(self) -> list[int]:
@@ -176,7 +174,7 @@ class Changing:
         key = function.domain, function.name, *(frozenset(known) for known in (inner.values, inner.shapes, inner.ranks))
         if key not in self._seen:
             self._seen.add(key)
-            inner.settle(function.node, depth)
+            inner.follow(function.node, depth)
 
 
 def _first(node: NodeProto) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
 from onnxopt.verification.decisions import conditions, decides, hides, operator_names
-from onnxopt.verification.dependence import is_fixed
+from onnxopt.verification.dependence import changing, is_fixed
 from onnxopt.verification.edges import CUTTING
 from onnxopt.verification.hints import baked, batches, compared, demanded, sums
 from onnxopt.verification.random_nodes import is_random_model
@@ -224,10 +224,10 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
     plan.nodes = len(graph.node)
     plan.bytes = sum(_bytes(t) for t in graph.initializer)
-    if "If" in ops:
-        plan.conditions = conditions(graph)
     if "If" in ops or "Loop" in ops:
-        plan.hides = hides(proto, plan.conditions)
+        can_change = changing(graph, functions=proto.functions)
+        plan.conditions = conditions(graph, can_change)
+        plan.hides = hides(graph, can_change, plan.conditions)
     return plan
 
 

@@ -41,8 +41,8 @@ class Sameness:
         """Do the nodes between what is fed and this value of B make of it what A's make of it?"""
         a, b, original = self._pairs.a, self._pairs.b, self._pairs.of[value]
         mine, theirs = self._begin()
-        self.a.number([a.nodes[i] for i in a.cone([original], self._fed_of_a)], mine)
-        self.b.number([b.nodes[i] for i in b.cone([value], self._fed)], theirs)
+        self.a.number(a.cone([original], self._fed_of_a), mine)
+        self.b.number(b.cone([value], self._fed), theirs)
         return mine[original] == theirs[value]
 
     def is_still_made(self, node: int) -> bool:
@@ -50,10 +50,10 @@ class Sameness:
         a, b = self._pairs.a, self._pairs.b
         made = [o for o in a.nodes[node].output if o][:1]
         mine, theirs = self._begin()
-        self.a.number([a.nodes[i] for i in a.cone(made, self._fed_of_a)], mine)
+        self.a.number(a.cone(made, self._fed_of_a), mine)
         for n in b.nodes:
             if n.op_type == a.nodes[node].op_type and (other := [o for o in n.output if o][:1]):
-                self.b.number([b.nodes[i] for i in b.cone(other, self._fed)], theirs)
+                self.b.number(b.cone(other, self._fed), theirs)
                 if mine[made[0]] == theirs[other[0]]:
                     return True
         return False
@@ -64,8 +64,8 @@ class Sameness:
         a, b = self._pairs.a, self._pairs.b
         mine, theirs = self._begin()
         x, y = a.nodes[i], b.nodes[j]
-        self.a.number([a.nodes[k] for k in a.cone(a.reads[i], self._fed_of_a)], mine)
-        self.b.number([b.nodes[k] for k in b.cone(b.reads[j], self._fed)], theirs)
+        self.a.number(a.cone(a.reads[i], self._fed_of_a), mine)
+        self.b.number(b.cone(b.reads[j], self._fed), theirs)
         if x.op_type == "If" and mine[x.input[0]] != theirs[y.input[0]]:
             return {}
         other = bodies(y)
@@ -115,6 +115,7 @@ class _Numbering:
         self._versions = {domain_of(o.domain): o.version for o in model.opset_import}
         self._functions = {(domain_of(f.domain), f.name): f for f in model.functions}
         self._left = _MOST
+        self._made: dict[int, dict[str, int]] = {}  # by nodes that were numbered before, of what they read
 
     def constant(self, name: str) -> Hashable:
         program = self._program
@@ -122,10 +123,14 @@ class _Numbering:
             return "sparse", id(program), name
         return _elements(program.constant(name))
 
-    def number(self, nodes: Iterable[NodeProto], known: Numbers) -> None:
-        """Give what the nodes make its numbers, in `known`."""
-        for node in nodes:
-            self._node(node, known, self._versions, {}, 0)
+    def number(self, nodes: Iterable[int], known: Numbers) -> None:
+        """Give what these nodes of the program make its numbers, in `known`. They are found once: what is fed stays."""
+        for i in nodes:
+            if i not in self._made:
+                node = self._program.nodes[i]
+                self._node(node, known, self._versions, {}, 0)
+                self._made[i] = {o: known[o] for o in node.output if o}
+            known.update(self._made[i])
 
     def _node(
         self,
