@@ -36,18 +36,26 @@ class _Scope:
         self.initializers, self.opset = initializers, opset
         self.readers: list[NodeProto] = []
         self.written: list[NodeProto] = []
-        self.given: dict[str, list[tuple[_Scope, str]]] = {}  # to a function, by its callers
+        self.graph: GraphProto | None = None
+        self.ir_version = 4
+        self.called: dict[str, list[tuple[_Scope, str]]] = {}  # what a function is given, by its callers
 
     @classmethod
     def of(cls, graph: GraphProto, opset: int, ir_version: int = 4) -> _Scope:
-        """Axes whose shape is not known a Slice ignores, also if they are constant: as if somebody else gave them."""
         scope = cls(graph.initializer, opset)
-        infos = (*graph.input, *graph.value_info, *graph.output)
-        vague = {i.name for i in infos if not i.type.tensor_type.HasField("shape")}
-        if ir_version < 4:
-            vague |= {t.name for t in graph.initializer}.difference(i.name for i in graph.input)
-        scope.given = {name: [(scope, name)] for name in vague}
+        scope.graph, scope.ir_version = graph, ir_version
         return scope
+
+    @cached_property
+    def given(self) -> dict[str, list[tuple[_Scope, str]]]:
+        """Axes whose shape is not known a Slice ignores, also if they are constant: as if somebody else gave them."""
+        if self.graph is None:
+            return self.called
+        infos = (*self.graph.input, *self.graph.value_info, *self.graph.output)
+        vague = {i.name for i in infos if not i.type.tensor_type.HasField("shape")}
+        if self.ir_version < 4:
+            vague |= {t.name for t in self.initializers}.difference(i.name for i in self.graph.input)
+        return {name: [(self, name)] for name in vague}
 
     @cached_property
     def constants(self) -> dict[str, list[Constant]]:
@@ -101,11 +109,14 @@ def looking_first(model: ModelProto, entered: Collection[str]) -> Iterator[bool]
 
 def restore(model: ModelProto, entered: Collection[str]) -> None:
     """The calls are as they were, in place."""
-    for scope in _scopes(model, entered):
-        for node in scope.readers:
+    waiting = [model.graph.node, *(f.node for f in model.functions)]
+    while waiting:
+        for node in waiting.pop():
             if node.domain == DOMAIN:
                 node.ClearField("domain")
                 node.ClearField("overload")
+            elif node.op_type in entered:
+                waiting += [body.node for _, body in body_graphs(node)]
     for i in reversed([i for i, f in enumerate(model.functions) if f.domain == DOMAIN]):
         del model.functions[i]
     for importer in (model, *model.functions):
@@ -124,7 +135,7 @@ def _scopes(model: ModelProto, entered: Collection[str]) -> list[_Scope]:
     calls: list[tuple[NodeProto, _Scope]] = []
     for f in model.functions:
         inside = _Scope((), _opset(f.opset_import))
-        inside.given = {name: [] for name in f.input}
+        inside.called = {name: [] for name in f.input}
         functions.setdefault((f.domain, f.name, f.overload), (f, inside))  # of two onnx takes the first
     names = {name for _, name, _ in functions}
 
@@ -139,18 +150,18 @@ def _scopes(model: ModelProto, entered: Collection[str]) -> list[_Scope]:
                     scope.written.append(node)
             elif op in entered:
                 for _, body in body_graphs(node):
-                    walk(body.node[:], _Scope.of(body, scope.opset))
+                    walk(body.node, _Scope.of(body, scope.opset))
             if op in names:
                 calls.append((node, scope))
 
-    walk(model.graph.node[:], _Scope.of(model.graph, _opset(model.opset_import), model.ir_version))
+    walk(model.graph.node, _Scope.of(model.graph, _opset(model.opset_import), model.ir_version))
     for f, inside in functions.values():
-        walk(f.node[:], inside)
+        walk(f.node, inside)
     for node, scope in calls:
         called = functions.get((node.domain, node.op_type, node.overload))
         if called is not None:
             for name, argument in zip(called[0].input, node.input):
-                called[1].given[name].append((scope, argument))
+                called[1].called[name].append((scope, argument))
     return scopes
 
 

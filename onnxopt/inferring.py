@@ -68,7 +68,9 @@ def inferable(model: ModelProto) -> Inferable:
         from onnxopt.below_zero import looking_first
 
         with looking_first(model, _ENTERED) as changed:
-            data = model.SerializeToString() if changed else data
+            if changed:
+                del data  # before it is written again: memory is highest here
+                data = model.SerializeToString()
     return Inferable(data)
 
 
