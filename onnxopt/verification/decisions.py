@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.dependence import Changing, changing, is_fixed
+from onnxopt.verification.functions import Name, operator_of
 from onnxopt.verification.order import inside
 
 if TYPE_CHECKING:
@@ -178,15 +179,11 @@ def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> boo
     return bool(found.open - seen)
 
 
-def hiding_functions(model: ModelProto) -> set[tuple[str, str]]:
-    """Domain and name of the model's functions that hold a part which may not run."""
-    found, size = set[tuple[str, str]](), -1
-    while size < len(found):
-        size = len(found)
-        found |= {(f.domain, f.name) for f in model.functions if any(may_hide(n, found) for n in f.node)}
-    return found
+def is_part(node: NodeProto) -> bool:
+    """Has it a body that may not run?"""
+    return node.op_type in ("If", "Loop")
 
 
-def may_hide(node: NodeProto, functions: Collection[tuple[str, str]]) -> bool:
+def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it hold a part that may not run, or call one of these functions?"""
-    return any(n.op_type in ("If", "Loop") or (n.domain, n.op_type) in functions for n in inside([node]))
+    return any(is_part(n) or operator_of(n) in functions for n in inside([node]))

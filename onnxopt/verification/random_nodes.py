@@ -8,35 +8,16 @@ from typing import TYPE_CHECKING
 
 from onnxopt.verification.decisions import operator_names
 from onnxopt.verification.dependence import draws, may_draw
+from onnxopt.verification.functions import Functions, Name, operator_of
 from onnxopt.verification.order import inside
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-Functions = Collection[tuple[str, str]]  # domain and name
 
-
-def is_random(node: NodeProto, functions: Functions) -> bool:
+def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it make some, or what it holds, or calls of these `functions`?"""
-    return any(draws(n) or (n.domain, n.op_type) in functions for n in inside([node]))
-
-
-def random_functions(model: ModelProto) -> Functions:
-    """The model's functions that make some."""
-    callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    stack = []
-    for f in model.functions:
-        name = f.domain, f.name
-        for node in inside(f.node):
-            callers.setdefault((node.domain, node.op_type), []).append(name)
-            if draws(node):
-                stack.append(name)
-    found = set(stack)
-    while stack:
-        new = set(callers.get(stack.pop(), ())) - found
-        found |= new
-        stack += new
-    return found
+    return any(draws(n) or operator_of(n) in functions for n in inside([node]))
 
 
 def is_random_model(model: ModelProto) -> bool:
@@ -44,5 +25,5 @@ def is_random_model(model: ModelProto) -> bool:
     bodies = (f.node for f in model.functions)
     if not may_draw(operator_names(itertools.chain(model.graph.node, *bodies))):
         return False
-    functions = random_functions(model)
+    functions = Functions(model).holding(draws)
     return any(is_random(node, functions) for node in model.graph.node)

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.random_nodes import Functions, is_random_model, random_functions
+from onnxopt.verification.decisions import is_part
+from onnxopt.verification.dependence import draws
+from onnxopt.verification.functions import Functions, Name
+from onnxopt.verification.random_nodes import is_random_model
 from onnxopt.wire import Stored, map_file, skim
 
 if TYPE_CHECKING:
@@ -52,9 +55,18 @@ class Skeleton:
                 self.stored[tensor.name] = _external(tensor, self.path.parent)
 
     @cached_property
-    def random(self) -> Functions | None:
+    def functions(self) -> Functions:
+        return Functions(self.proto)
+
+    @cached_property
+    def random(self) -> set[Name] | None:
         """The functions that make random numbers; None where nothing in the model does."""
-        return random_functions(self.proto) if is_random_model(self.proto) else None
+        return self.functions.holding(draws) if is_random_model(self.proto) else None
+
+    @cached_property
+    def hiding(self) -> set[Name]:
+        """The functions that hold a part which may not run."""
+        return self.functions.holding(is_part)
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse what is not weights; (start, length) of these, by their index among the initializers."""

@@ -7,7 +7,7 @@ the same numbers in its place. A node that is the same in both, and reads the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +16,8 @@ import numpy as np
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
 from onnxopt.verification.draws import Draws
+from onnxopt.verification.functions import Functions, Name, domain_of, operator_of
 from onnxopt.verification.order import inside, reads_of
-from onnxopt.verification.pieces.program import domain_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.stream import Streamed
 from onnxopt.verification.rounding import is_float
@@ -25,7 +25,7 @@ from onnxopt.verification.rounding import is_float
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-Operators = frozenset[tuple[str, str]]  # domain and name
+Operators = frozenset[Name]
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,10 @@ def unknown_operators(model: ModelProto) -> Operators:
     if hasattr(state, "get_all_opkernel_def"):
         run = {(domain_of(k.domain), k.op_name) for k in state.get_all_opkernel_def()}
         known = {op for op in known if op in run or not op[0] or op[0].startswith("ai.onnx")}
-    bodies = {(domain_of(f.domain), f.name): set(_called(f.node)) for f in model.functions}
-    found = {op for ops in (set(_called(model.graph.node)), *bodies.values()) for op in ops} - known - bodies.keys()
-    while callers := {op for op, called in bodies.items() if op not in found and called & found}:
-        found |= callers
-    return frozenset(found)
+    functions = Functions(model)
+    called = map(operator_of, inside((*model.graph.node, *(n for f in model.functions for n in f.node))))
+    unknown = frozenset(called) - known - functions.names
+    return unknown | functions.holding(lambda node: operator_of(node) in unknown)
 
 
 def refused_operators(why: str) -> Operators:
@@ -65,10 +64,6 @@ def refused_operators(why: str) -> Operators:
         return frozenset({("", "StringNormalizer")})
     found = _NO_KERNEL.search(why)
     return frozenset({(domain_of(found[1] or ""), found[2])} if found is not None else ())
-
-
-def _called(nodes: Iterable[NodeProto]) -> Iterable[tuple[str, str]]:
-    return ((domain_of(node.domain), node.op_type) for node in inside(nodes))
 
 
 def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
@@ -84,7 +79,7 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     for node in graph.node:
         copy = type(node)()
         copy.CopyFrom(node)
-        if unknown.isdisjoint(_called([node])):
+        if unknown.isdisjoint(map(operator_of, inside([node]))):
             if unseen.isdisjoint(reads_of(node)):
                 kept.append(copy)
             else:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program, bodies, domain_of, type_of
+from onnxopt.verification.functions import domain_of
+from onnxopt.verification.pieces.program import Program, bodies, type_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.walk import Walk
 
@@ -56,7 +57,7 @@ def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:
 def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
     """The bodies of a node; of a call, what the function does, as far as it has the operators of the model."""
     model = program.skeleton.proto
-    function = next((f for f in model.functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
+    function = program.skeleton.functions.of(node)
     if function is None:
         return bodies(node)
     versions = {domain_of(o.domain): o.version for o in model.opset_import}

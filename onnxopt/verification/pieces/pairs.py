@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.functions import domain_of
 from onnxopt.verification.order import inside
-from onnxopt.verification.pieces.program import Program, domain_of
+from onnxopt.verification.pieces.program import Program
 from onnxopt.verification.pieces.rounded import name_in_file
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ class Pairs:
         self.by_original = {original: name for name, original in self.of.items()}
         self._equal: dict[str, bool] = {}
         self._versions: list[dict[str, int]] | None = None
-        self._functions: set[tuple[str, str]] = set()  # of either
-        self._are_alike = True  # those of both
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:
@@ -71,19 +70,15 @@ class Pairs:
 
     def _means_the_same(self, node: NodeProto) -> bool:
         """Have its operators, those in its bodies too, the same version in both, or the same function?"""
-        models = [p.skeleton.proto for p in (self.a, self.b)]
+        a, b = self.a.skeleton, self.b.skeleton
         if self._versions is None:
-            self._versions = [{domain_of(o.domain): o.version for o in m.opset_import} for m in models]
-            a, b = ({(f.domain, f.name): f.SerializeToString(deterministic=True) for f in m.functions} for m in models)
-            self._functions, self._are_alike = a.keys() | b.keys(), a == b
+            self._versions = [{domain_of(o.domain): o.version for o in s.proto.opset_import} for s in (a, b)]
         for n in inside([node]):
             if self._versions[0].get(domain_of(n.domain)) != self._versions[1].get(domain_of(n.domain)):
                 return False
             if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
                 return False  # the same place in another folder is another
-            if not self._are_alike and (n.domain, n.op_type) in self._functions:
-                return False
-        return True
+        return a.functions.texts([node]) == b.functions.texts([node])
 
     def _is_equal(self, name: str) -> bool:
         """Is it a value of both, or the same constant in both?"""

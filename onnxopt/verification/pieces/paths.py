@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.pieces.program import Program, domain_of
+from onnxopt.verification.functions import domain_of
+from onnxopt.verification.pieces.program import Program
 from onnxopt.verification.pieces.rounded import rounds
 from onnxopt.verification.rounding import EPSILON, allowed, roundings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -64,6 +65,14 @@ class Program:
         self.sources = {
             r for n, reads in zip(self.nodes, self.reads) for r in reads if self.fixed.intersection(n.output)
         }
+
+    @cached_property
+    def places(self) -> dict[str, list[int]]:
+        """The nodes of each operator, whatever its domain."""
+        found: dict[str, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            found.setdefault(node.op_type, []).append(i)
+        return found
 
     def _random(self) -> set[int]:
         """Nodes that make random numbers."""
@@ -139,7 +148,7 @@ class Program:
         source = self.skeleton.proto
         model = ModelProto(ir_version=source.ir_version, producer_name=source.producer_name)
         model.opset_import.extend(source.opset_import)
-        model.functions.extend(source.functions)
+        model.functions.extend(self.skeleton.functions.needed(self.nodes[i] for i in nodes))
         graph, weights = model.graph, dict[str, Any]()
         graph.name = "piece"
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
@@ -275,8 +284,3 @@ def _cast(graph: GraphProto, source: str, target: str, kind: str) -> None:
 def bodies(node: NodeProto) -> dict[str, GraphProto]:
     """By the name of their attribute."""
     return {a.name: a.g for a in node.attribute if a.HasField("g")}
-
-
-def domain_of(name: str) -> str:
-    """The standard's has two names, and what is imported by one may be called by the other."""
-    return "" if name == "ai.onnx" else name

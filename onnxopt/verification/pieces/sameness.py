@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.dependence import draws
-from onnxopt.verification.pieces.program import Program, bodies, domain_of
+from onnxopt.verification.functions import domain_of
+from onnxopt.verification.pieces.program import Program, bodies
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
@@ -35,6 +36,7 @@ class Sameness:
         self._fed = frozenset(fed)
         self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
         self._views = views
+        self._firsts: dict[str, set[int]] = {}
         self.a, self.b = (_Numbering(p, self._table) for p in (pairs.a, pairs.b))
 
     def is_made_alike(self, value: str) -> bool:
@@ -47,16 +49,20 @@ class Sameness:
 
     def is_still_made(self, node: int) -> bool:
         """Does any node of B make what this node of A does?"""
-        a, b = self._pairs.a, self._pairs.b
-        made = [o for o in a.nodes[node].output if o][:1]
-        mine, theirs = self._begin()
-        self.a.number(a.cone(made, self._fed_of_a), mine)
-        for n in b.nodes:
-            if n.op_type == a.nodes[node].op_type and (other := [o for o in n.output if o][:1]):
-                self.b.number(b.cone(other, self._fed), theirs)
-                if mine[made[0]] == theirs[other[0]]:
-                    return True
-        return False
+        a = self._pairs.a
+        made = _first(a.nodes[node])
+        mine, _ = self._begin()
+        self.a.number(a.cone([made], self._fed_of_a), mine)
+        return mine[made] in self._made_by(a.nodes[node].op_type)
+
+    def _made_by(self, operator: str) -> set[int]:
+        """The numbers of what B's nodes of this operator make first."""
+        if operator not in self._firsts:
+            b, (_, theirs) = self._pairs.b, self._begin()
+            firsts = {i: name for i in b.places.get(operator, ()) if (name := _first(b.nodes[i]))}
+            self.b.number(b.cone(firsts.values(), self._fed), theirs, self._fed)
+            self._firsts[operator] = {self.b.made(i)[name] for i, name in firsts.items()}
+        return self._firsts[operator]
 
     def alike(self, i: int, j: int) -> dict[str, bool]:
         """Of the bodies of node i of A and node j of B, by attribute: do both make the same of what they read? For an
@@ -101,6 +107,10 @@ class _Begun(dict[str, int]):
         return found
 
 
+def _first(node: NodeProto) -> str:
+    return next((str(o) for o in node.output if o), "")
+
+
 def _number(table: dict[Hashable, int], key: Hashable) -> int:
     return table.setdefault(key, len(table))
 
@@ -113,7 +123,7 @@ class _Numbering:
         self._table = table
         model = program.skeleton.proto
         self._versions = {domain_of(o.domain): o.version for o in model.opset_import}
-        self._functions = {(domain_of(f.domain), f.name): f for f in model.functions}
+        self._functions = program.skeleton.functions
         self._left = _MOST
         self._made: dict[int, dict[str, int]] = {}  # by nodes that were numbered before, of what they read
 
@@ -123,14 +133,18 @@ class _Numbering:
             return "sparse", id(program), name
         return _elements(program.constant(name))
 
-    def number(self, nodes: Iterable[int], known: Numbers) -> None:
-        """Give what these nodes of the program make its numbers, in `known`. They are found once: what is fed stays."""
+    def number(self, nodes: Iterable[int], known: Numbers, fed: Collection[str] = ()) -> None:
+        """Give what these nodes of the program make its numbers, in `known`, but what is `fed`. They are found once."""
         for i in nodes:
             if i not in self._made:
                 node = self._program.nodes[i]
                 self._node(node, known, self._versions, {}, 0)
                 self._made[i] = {o: known[o] for o in node.output if o}
-            known.update(self._made[i])
+            known.update(self._made[i] if not fed else {o: n for o, n in self._made[i].items() if o not in fed})
+
+    def made(self, node: int) -> Mapping[str, int]:
+        """The numbers of what a node makes, which was numbered."""
+        return self._made[node]
 
     def _node(
         self,
@@ -148,7 +162,7 @@ class _Numbering:
         if not domain and node.op_type == "Identity":
             known[outputs[0]] = reads[0]
             return
-        function = self._functions.get((domain, node.op_type))
+        function = self._functions.of(node)
         if function is not None and self._left > 0:
             self._left -= len(function.node)
             made = self._called(function, node, reads, given, depth + 1)

@@ -6,13 +6,14 @@ be given, whether they are run or not; and what can not be compared, or gives no
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.decisions import hiding_functions, may_hide
+from onnxopt.verification.decisions import may_hide
 from onnxopt.verification.order import inside
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.inside import held, walk_bodies
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.outcome import Fault
     from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
+
+
+_NEAR: Final = 4  # nodes before and behind that one which lost its name may have become
 
 
 @dataclass
@@ -61,17 +65,13 @@ def unseen(
 
 
 def _hiding(program: Program) -> list[int]:
-    functions = _functions(program)
+    functions = program.skeleton.hiding
     return [i for i, n in enumerate(program.nodes) if may_hide(n, functions)]
 
 
 def _is_deep(program: Program, node: NodeProto) -> bool:
-    functions = _functions(program)
+    functions = program.skeleton.hiding
     return any(may_hide(n, functions) for body in bodies(node).values() for n in body.node)
-
-
-def _functions(program: Program) -> set[tuple[str, str]]:
-    return hiding_functions(program.skeleton.proto)
 
 
 def _only_inside(program: Program) -> set[int]:
@@ -119,11 +119,17 @@ class _Node:
         value = next((walk.pairs.by_original[o] for o in self._node.output if o in walk.pairs.by_original), "")
         if value:
             return walk.b.maker[value] if walk.b.nodes[walk.b.maker[value]].op_type == op else None
-        for j in (j for j, n in enumerate(walk.b.nodes) if n.op_type == op):
+        for j in self._near(i):
             inner = [w.outcome for _, w in walk_bodies(walk, i, j)]
             if len(inner) == len(self._bodies) and not any(o.faults or o.unsettled for o in inner):
                 return j
         return None
+
+    def _near(self, i: int) -> list[int]:
+        """The nodes of B that are the same operator, and not far from where node i stands among A's."""
+        mine, theirs = (p.places.get(self._node.op_type, []) for p in (self._walk.a, self._walk.b))
+        rank = min(bisect_left(mine, i), len(theirs))
+        return theirs[max(rank - _NEAR, 0) : rank + _NEAR]
 
     def unseen(self, *, all_taken: bool) -> Iterator[Unseen]:
         for name in self._bodies:
@@ -156,7 +162,7 @@ class _Node:
 
     def _closed(self, name: str) -> Iterator[Unseen]:
         """What a body holds that could not be looked into."""
-        functions = _functions(self._walk.a)
+        functions = self._walk.a.skeleton.hiding
         for node in (n for n in inside(self._bodies[name].node) if may_hide(n, functions)):
             first = next((o for o in node.output if o), "")
             if self._is_open(first):

@@ -1,0 +1,89 @@
+"""The functions of a model: which nodes call which, and which hold what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, KeysView
+from typing import TYPE_CHECKING
+
+from onnxopt.verification.order import inside
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, ModelProto, NodeProto
+
+Name = tuple[str, str]  # domain and name
+
+
+class Functions:
+    """Those of a `model`. Of two that have one name, whose nodes are a call of either, both are meant."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._all: list[FunctionProto] = list(model.functions)
+        self._places: dict[Name, list[int]] = {}
+        for i, f in enumerate(self._all):
+            self._places.setdefault((domain_of(f.domain), f.name), []).append(i)
+        self._calls: dict[int, set[int]] = {}  # of those that were looked through
+        self._texts: dict[int, bytes] = {}
+
+    @property
+    def names(self) -> KeysView[Name]:
+        return self._places.keys()
+
+    def of(self, node: NodeProto) -> FunctionProto | None:
+        """What a node calls."""
+        places = self._places.get(operator_of(node)) if self._places else None
+        return self._all[places[0]] if places else None
+
+    def needed(self, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
+        """What these nodes call, and what that calls, in the model's order."""
+        return [self._all[i] for i in self._needed(nodes)]
+
+    def texts(self, nodes: Iterable[NodeProto]) -> set[bytes]:
+        """What stands in the file of all these."""
+        return {self._text(i) for i in self._needed(nodes)}
+
+    def _text(self, i: int) -> bytes:
+        if i not in self._texts:
+            self._texts[i] = self._all[i].SerializeToString(deterministic=True)
+        return self._texts[i]
+
+    def _needed(self, nodes: Iterable[NodeProto]) -> list[int]:
+        if not self._places:
+            return []
+        stack = list(self._called(nodes))
+        found = set(stack)
+        while stack:
+            i = stack.pop()
+            if i not in self._calls:
+                self._calls[i] = self._called(self._all[i].node)
+            new = self._calls[i] - found
+            found |= new
+            stack += new
+        return sorted(found)
+
+    def _called(self, nodes: Iterable[NodeProto]) -> set[int]:
+        return {i for node in inside(nodes) for i in self._places.get(operator_of(node), ())}
+
+    def holding(self, is_one: Callable[[NodeProto], bool]) -> set[Name]:
+        """Those in which there is such a node, and those that call them."""
+        callers: dict[Name, list[Name]] = {}
+        stack: list[Name] = []
+        for name, places in self._places.items():
+            for node in inside(n for i in places for n in self._all[i].node):
+                callers.setdefault(operator_of(node), []).append(name)
+                if is_one(node):
+                    stack.append(name)
+        found = set(stack)
+        while stack:
+            new = set(callers.get(stack.pop(), ())) - found
+            found |= new
+            stack += new
+        return found
+
+
+def operator_of(node: NodeProto) -> Name:
+    return domain_of(node.domain), node.op_type
+
+
+def domain_of(name: str) -> str:
+    """The standard's has two names, and what is imported by one may be called by the other."""
+    return "" if name == "ai.onnx" else name
