@@ -9,18 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxopt.analysis import kernels, types
+from onnxopt.analysis.computable import is_computable
 from onnxopt.analysis.quantization import quantize
 from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
 from onnxopt.protos import Array, element_type, make_node, tensor_bytes
 from onnxopt.record import record
 
-# Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
-_KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"} | CONTROL_FLOW)
 # Small operands may make a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
@@ -97,18 +95,7 @@ class _Cone:
         for v in node.inputs:
             if v is not None and not v.constant and v.producer not in self.nodes:
                 return False
-        if node.op in _KEPT or node.bodies or node in self.failed or not node.inputs:
-            return False
-        if ("Sequence" in node.op and node.op != "ReverseSequence") or "Optional" in node.op:
-            return False
-        if not is_deterministic(node.op):
-            return False
-        if node.op == "Identity" and node.output.is_output:
-            return False
-        if not is_known(node.op, self.graph.opset(node.domain)) or node.has_references:
-            return False
-        # In training a BatchNormalization normalizes by what it reads; its statistics are the state of somebody's run.
-        return not node.attr("training_mode", 0) or not any(v is not None and v.is_used for v in node.outputs[1:])
+        return node not in self.failed and is_computable(node, self.graph.opset(node.domain))
 
     def _is_left_out(self, node: Node) -> bool:
         reason = self.ctx.leaves_out(node)

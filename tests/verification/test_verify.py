@@ -11,7 +11,6 @@ from onnx import numpy_helper, parser
 
 from onnxopt.errors import UsageError
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
-from onnxopt.verification.decisions import open_conditions
 
 
 def model(
@@ -357,45 +356,3 @@ def test_a_default_that_changed_is_not_fed_to_both(ir: int, tmp_path: Path) -> N
         (tmp_path / f"{name}.onnx").write_bytes(proto.SerializeToString())
     v = verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
     assert (v.status, [p.value for p in v.places]) == ("different", ["p"])
-
-
-@pytest.mark.parametrize(("asked", "status"), [(1, "equal"), (3, "inconclusive")])
-def test_a_dim_that_is_one_whatever_the_others_are_decides_nothing(asked: int, status: str, tmp_path: Path) -> None:
-    """Exporters ask before they squeeze: the channels that a Reshape makes are one, the width need not be."""
-    constants = "int64[1] zero = {0}, int64[1] two = {2}, int64[1] one = {1}, int64[1] four = {4}, int64 single = {1}"
-    models = [
-        parser.parse_model(
-            f"""<ir_version: 8, opset_import: ["" : 17]>
-            g (float[b, 4, h] x) => (float[?] y) <{constants}, int64 at = {{{asked}}}>
-            {{
-              s = Shape (x)  d = Gather (s, zero)  e = Gather (s, two)  t = Concat <axis = 0> (d, one, four, e)
-              r = Reshape (x, t)  m = Neg (r)  {body}  y = Abs (f)
-            }}"""
-        )
-        for body in (
-            """u = Shape (m)  k = Gather (u, at)  c = Equal (k, single)
-            f = If (c) <
-              then_branch: graph = th () => (float[?] p) { p = ReduceSum <keepdims = 0> (m) },
-              else_branch: graph = el () => (float[?] q) { q = ReduceMax <keepdims = 0> (m) }>""",
-            f"f = Reduce{'Sum' if asked == 1 else 'Max'} <keepdims = 0> (m)",
-        )
-    ]
-    for model, name in zip(models, "ab", strict=True):
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    options = VerifyOptions(dims={"h": 3})
-    assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx", options).status == status
-
-
-def test_what_a_file_claims_of_a_dim_decides_nothing(tmp_path: Path) -> None:
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[n] x, int64[2] s) => (float[?] y) <float[1, 1] m, int64 zero = {0}, int64 one = {1}> {
-          m = Reshape (x, s)  u = Shape (m)  k = Gather (u, zero)  c = Equal (k, one)
-          f = If (c) <
-            then_branch: graph = th () => (float[?] p) { p = ReduceSum <keepdims = 0> (m) },
-            else_branch: graph = el () => (float[?] q) { q = ReduceMax <keepdims = 0> (m) }>
-          y = Abs (f) }"""
-    )
-    assert model.graph.value_info[0].name == "m"
-    onnx.save(model, tmp_path / "a.onnx")
-    assert open_conditions(tmp_path / "a.onnx") == {"c"}

@@ -1,0 +1,27 @@
+"""Which nodes can be computed ahead, once what they read is known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onnxopt.graph.node import Node
+from onnxopt.graph.schema import CONTROL_FLOW, is_deterministic, is_known
+
+# Quantization marks a model's structure for the runtime; containers are no tensors; the rest is handled elsewhere.
+_KEPT: Final = CONTROL_FLOW | {"DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Dropout", "Optional"}
+
+
+def is_computable(node: Node, opset: int) -> bool:
+    """Does it make tensors of nothing but what it reads, in any run the same? `opset`: of the node's domain."""
+    if node.op in _KEPT or node.bodies or not node.inputs:
+        return False
+    if ("Sequence" in node.op and node.op != "ReverseSequence") or "Optional" in node.op:
+        return False
+    if not is_deterministic(node.op):
+        return False
+    if node.op == "Identity" and node.output.is_output:
+        return False
+    if not is_known(node.op, opset) or node.has_references:
+        return False
+    # In training a BatchNormalization normalizes by what it reads; its statistics are the state of somebody's run.
+    return not node.attr("training_mode", 0) or not any(v is not None and v.is_used for v in node.outputs[1:])
