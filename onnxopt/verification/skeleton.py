@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxopt.verification.decisions import is_part
 from onnxopt.verification.dependence import draws
-from onnxopt.verification.functions import Functions, Name
+from onnxopt.verification.functions import Functions, Name, domain_of
 from onnxopt.verification.random_nodes import is_random_model
 from onnxopt.wire import Stored, map_file, skim
 
@@ -57,6 +57,13 @@ class Skeleton:
     @cached_property
     def functions(self) -> Functions:
         return Functions(self.proto)
+
+    @cached_property
+    def imports(self) -> set[tuple[str, int]]:
+        """Domains and versions that the model imports, or a function of it."""
+        model = self.proto
+        every = (*model.opset_import, *(o for f in model.functions for o in f.opset_import))
+        return {(domain_of(o.domain), o.version) for o in every}
 
     @cached_property
     def random(self) -> set[Name] | None:

@@ -75,7 +75,7 @@ def branches(count: int, product: str, name: str) -> ModelProto:
         text = IF.replace("PRODUCT", product)
         for local in "acpqkl":
             text = re.sub(rf"\b{local}\b", f"{local if local in 'pqkl' else name}{local}{i}", text)
-        before = f"h{i} = Constant <value_float = {i}.5> () {name}c{i} = Less (s, h{i})"
+        before = f"h{i} = Constant <value_float = {1 + i / 1000}> () {name}c{i} = Less (s, h{i})"
         steps.append(f"{before} {name}a{i} = Neg ({name}v{i}) {name}v{i + 1} = {text}")
     head = f"four = Constant <value_float = 4.0> () s = ReduceSum <keepdims = 0> (x) {name}v0 = Relu (x)"
     text = f"{{ {head} {' '.join(steps)} y = Neg ({name}v{count}) }}"

@@ -7,7 +7,8 @@ constant is the branch that it takes.
 
 from __future__ import annotations
 
-from collections import ChainMap
+import zlib
+from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +37,10 @@ class Sameness:
         self._fed = frozenset(fed)
         self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
         self._views = views
-        self._firsts: dict[str, set[int]] = {}
-        self.a, self.b = (_Numbering(p, self._table) for p in (pairs.a, pairs.b))
+        self._firsts: dict[str, tuple[dict[int, int], set[int]]] = {}  # by operator
+        imports = pairs.a.skeleton.imports | pairs.b.skeleton.imports
+        several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
+        self.a, self.b = (_Numbering(p, self._table, several) for p in (pairs.a, pairs.b))
 
     def is_made_alike(self, value: str) -> bool:
         """Do the nodes between what is fed and this value of B make of it what A's make of it?"""
@@ -49,20 +52,13 @@ class Sameness:
 
     def is_still_made(self, node: int) -> bool:
         """Does any node of B make what this node of A does?"""
-        a = self._pairs.a
-        made = _first(a.nodes[node])
-        mine, _ = self._begin()
-        self.a.number(a.cone([made], self._fed_of_a), mine)
-        return mine[made] in self._made_by(a.nodes[node].op_type)
-
-    def _made_by(self, operator: str) -> set[int]:
-        """The numbers of what B's nodes of this operator make first."""
+        operator = self._pairs.a.nodes[node].op_type
         if operator not in self._firsts:
-            b, (_, theirs) = self._pairs.b, self._begin()
-            firsts = {i: name for i in b.places.get(operator, ()) if (name := _first(b.nodes[i]))}
-            self.b.number(b.cone(firsts.values(), self._fed), theirs, self._fed)
-            self._firsts[operator] = {self.b.made(i)[name] for i, name in firsts.items()}
-        return self._firsts[operator]
+            mine, theirs = self._begin()
+            b = _firsts(self.b, self._pairs.b, operator, theirs, self._fed)
+            self._firsts[operator] = _firsts(self.a, self._pairs.a, operator, mine, self._fed_of_a), set(b.values())
+        mine_of, made = self._firsts[operator]
+        return mine_of.get(node) in made
 
     def alike(self, i: int, j: int) -> dict[str, bool]:
         """Of the bodies of node i of A and node j of B, by attribute: do both make the same of what they read? For an
@@ -107,8 +103,15 @@ class _Begun(dict[str, int]):
         return found
 
 
-def _first(node: NodeProto) -> str:
-    return next((str(o) for o in node.output if o), "")
+def _firsts(
+    numbering: _Numbering, program: Program, operator: str, known: Numbers, fed: Collection[str]
+) -> dict[int, int]:
+    """The numbers of what the nodes of this operator make first."""
+    names = {
+        i: name for i in program.places.get(operator, ()) if (name := next(filter(None, program.nodes[i].output), ""))
+    }
+    numbering.number(program.cone(names.values(), fed), known, fed)
+    return {i: numbering.made(i)[name] for i, name in names.items()}
 
 
 def _number(table: dict[Hashable, int], key: Hashable) -> int:
@@ -118,8 +121,10 @@ def _number(table: dict[Hashable, int], key: Hashable) -> int:
 class _Numbering:
     """Numbers the values of one model."""
 
-    def __init__(self, program: Program, table: dict[Hashable, int]) -> None:
+    def __init__(self, program: Program, table: dict[Hashable, int], several: Collection[str]) -> None:
+        """`several`: the domains of which more than one version is imported."""
         self._program = program
+        self._several = several
         self._table = table
         model = program.skeleton.proto
         self._versions = {domain_of(o.domain): o.version for o in model.opset_import}
@@ -182,7 +187,7 @@ class _Numbering:
         told = tuple(sorted((n, self._told(a, known, versions, given, depth)) for n, a in zip(names, attributes)))
         drawn = outputs[0] if draws(node) else ""  # what is drawn alike is known by its name
         drawn += str(id(self)) if function is not None else ""  # nobody has looked what it makes
-        version = _since(node.op_type, domain, versions.get(domain, 0))
+        version = _since(node.op_type, domain, versions.get(domain, 0)) if domain in self._several else 0
         key = domain, node.op_type, version, tuple(reads), told, drawn
         for k, name in enumerate(outputs):
             if name:
@@ -266,13 +271,24 @@ def _held(name: str, a: AttributeProto) -> Hashable:
 
 
 def _elements(array: Any) -> Hashable:
-    import hashlib
-
     array = np.asarray(array)
     if array.dtype.kind in "OUS":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return "constant", array.dtype.str, array.dtype.name, array.shape, hashlib.blake2b(data.data).digest()
+    return "constant", array.dtype.str, array.dtype.name, array.shape, _Bytes(data)
+
+
+class _Bytes:
+    """Of an array, which is not copied."""
+
+    def __init__(self, data: Any) -> None:
+        self._data, self._hash = data, zlib.crc32(data)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bytes) and np.array_equal(self._data, other._data)
 
 
 def _since(op: str, domain: str, version: int) -> int:

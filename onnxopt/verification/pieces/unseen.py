@@ -104,7 +104,6 @@ class _Node:
         self._walk = walk
         self._node = node = walk.a.nodes[i]
         self._first = next((o for o in node.output if o), "")
-        self._may_not_run = is_open(self._first)
         self._is_open = is_open
         self._bodies = held(walk.a, node)
         j = self._stands_for(i)
@@ -135,17 +134,21 @@ class _Node:
         for name in self._bodies:
             if self._alike.get(name):
                 continue
-            if not all_taken and not self._runs(name):
-                if not self._may_not_run:
-                    continue
-                yield from self._not_run(name)
-            elif self._node.op_type != "If" and name in self._inner:  # a later turn may read what no case does
-                for fault in self._inner[name].outcome.faults:
-                    yield Unseen(f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it")
-            if name in self._inner:
-                yield from unseen(self._inner[name], self._is_open, scope=f"{self._scope} / {name}")
-            else:
-                yield from self._closed(name)
+            runs = all_taken or self._runs(name)
+            found = [*(self._not_seen(name) if runs else self._not_run(name)), *self._deeper(name)]
+            if found and (runs or self._is_open(self._first)):
+                yield from found
+
+    def _not_seen(self, name: str) -> Iterator[Unseen]:
+        """A later turn may read what no case does."""
+        if self._node.op_type != "If" and name in self._inner:
+            for fault in self._inner[name].outcome.faults:
+                yield Unseen(f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it")
+
+    def _deeper(self, name: str) -> Iterator[Unseen]:
+        if name in self._inner:
+            return unseen(self._inner[name], self._is_open, scope=f"{self._scope} / {name}")
+        return self._closed(name)
 
     def _not_run(self, name: str) -> Iterator[Unseen]:
         walk = self._inner.get(name)

@@ -347,9 +347,8 @@ class Walk:
     def _paths(self, wanted: Sequence[str], fed: set[str]) -> dict[str, Path]:
         """How much A rounds between what is fed and each of these."""
         of = self.pairs.of
-        found = paths(
-            self.a, [of[v] for v in wanted], {of.get(v, v) for v in fed}, ChainMap(self.original.types, self._types)
-        )
+        fed_of_a = self.fed_of_a if fed is self.fed else {of.get(v, v) for v in fed}
+        found = paths(self.a, [of[v] for v in wanted], fed_of_a, ChainMap(self.original.types, self._types))
         if not self.held:
             return {v: found[of[v]] for v in wanted}
         theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in a narrower type: it was asked to
