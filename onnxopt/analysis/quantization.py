@@ -73,7 +73,7 @@ def _along(node: Node, parameter: Array, shape: tuple[int, ...]) -> Array | None
     if block:
         if parameter.ndim != rank or block * parameter.shape[axis] < shape[axis]:
             return None
-        wide = np.take(np.repeat(parameter, block, axis), range(shape[axis]), axis)
+        wide = np.take(parameter, np.arange(shape[axis]) // block, axis)
         return wide if wide.shape == shape else None
     if parameter.shape != (shape[axis],):
         return None

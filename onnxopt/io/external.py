@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -135,7 +136,7 @@ class ExternalData:
             inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(view))
             return read_only(np.asarray(onnx.numpy_helper.to_array(inline)))
         dtype = numpy_dtype(tensor.data_type)
-        count = int(np.prod(tensor.dims, dtype=np.int64))
+        count = math.prod(tensor.dims)
         return read_only(np.frombuffer(view, dtype, count).reshape(tuple(tensor.dims)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from onnxopt.analysis.slicing import cuts, indices
@@ -54,7 +56,9 @@ def size_of_static(m: Match, x: Value) -> Value:
     """Size(x) is a constant where all dims are numbers."""
     dims = m.shape(x)
     m.require(dims is not None, "the rank is unknown")
-    return m.const(np.array(np.prod(numbers(m, dims or ()), dtype=np.int64), np.int64))
+    size = math.prod(numbers(m, dims or ()))
+    m.require(size <= np.iinfo(np.int64).max, "more elements than an int64 counts")
+    return m.const(np.array(size, np.int64))
 
 
 @rewrite(op.Gather(op.Shape(var("x"), name="node", shared=True), const("indices"), axis=lambda a: a in (0, -1)))
@@ -103,7 +107,7 @@ def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
     m.require(m.opset >= 12, "the mask is used, and before opset 12 runtimes do not fill it")
     dims = m.shape(x)
     m.require(dims is not None and all(isinstance(d, int) for d in dims), "the mask is used, its shape dynamic")
-    m.require(np.prod(numbers(m, dims or ()), dtype=np.int64) <= 1 << 16, "the mask is used, and large")
+    m.require(math.prod(numbers(m, dims or ())) <= 1 << 16, "the mask is used, and large")
     return x, m.const(np.ones(numbers(m, dims or ()), bool))
 
 

@@ -42,6 +42,7 @@ GROWING = {
     + " k = ReduceSum (c45) y = Add (x, k) }",
     "reshape": "<int64[3] s = {65536, 65536, 4096}, int64[1] flat = {-1}> "
     "{ c = ConstantOfShape (s) r = Reshape (c, flat) d = Add (r, r) k = ReduceSum (d) y = Add (x, k) }",
+    "one": "<int64[1] s = {4294967296}, int64 i = {3}> { c = ConstantOfShape (s) k = Gather (c, i) y = Add (x, k) }",
     "fills": "<int64[2] s = {16000, 4000}> { "
     + " ".join(f"c{i} = ConstantOfShape (s) e{i} = Exp (c{i}) k{i} = ReduceMax (e{i})" for i in range(40))
     + " k = Sum ("

@@ -120,13 +120,20 @@ def _cast(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     dtype = numpy_dtype(to)
     if x.dtype.kind == "f" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        whole = np.trunc(x.astype(np.float64))
-        # Out of range is undefined in C, and runtimes differ.
-        if not (np.isfinite(whole).all() and (whole >= limits.min).all() and (whole < float(limits.max) + 1).all()):
+        # Out of range is undefined in C, and runtimes differ. Of NaN neither is a number.
+        if x.size and not limits.min - 1 < float(x.min()) <= float(x.max()) < float(limits.max) + 1:
             return None
     if x.dtype == np.float64 and dtype == np.float16:
         return None  # some round twice
     return [x.astype(dtype)]
+
+
+_REDUCE: Final[dict[str, Any]] = {
+    "ReduceProd": np.multiply,
+    "ReduceSum": np.add,
+    "ReduceMax": np.maximum,
+    "ReduceMin": np.minimum,
+}
 
 
 @kernel("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
@@ -139,10 +146,9 @@ def _reduce(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
         if node.attr("noop_with_empty_axes", 0) == 1:
             return [x]
         axes = list(range(x.ndim))
-    function: Any = {"ReduceProd": np.prod, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min}[node.op]
-    result, wide = (
-        function(y, axis=tuple(axes), keepdims=bool(node.attr("keepdims", 1))) for y in (x, abs(x.astype(np.float64)))
-    )
+    how = {"axis": tuple(axes), "keepdims": bool(node.attr("keepdims", 1))}
+    result = _REDUCE[node.op].reduce(x, **how)
+    wide = _REDUCE[node.op].reduce(np.abs(x).view(f"u{x.itemsize}"), dtype=np.float64, **how)
     if (wide > min(np.iinfo(x.dtype).max, _EXACT)).any():
         return None  # what does not fit runtimes wrap around, or cut off; and they may add up in float64
     return [result.astype(x.dtype)]

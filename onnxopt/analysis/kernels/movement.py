@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from onnxopt.analysis.kernels.registry import Inputs, axes_of, kernel
@@ -49,7 +51,7 @@ def _flatten(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     assert x is not None
     axis = node.attr("axis")
     axis = axis + x.ndim if axis < 0 else axis
-    return [x.reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))]
+    return [x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))]
 
 
 @kernel("Squeeze")
@@ -85,7 +87,10 @@ def _concat(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _gather(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, indices = inputs
     assert x is not None and indices is not None
-    return [np.take(x, indices, axis=node.attr("axis"))]
+    axis = range(x.ndim)[node.attr("axis")]
+    if indices.dtype.kind not in "iu":
+        return None
+    return [x[(slice(None),) * axis + (indices,)]]  # np.take would write a fill out that is read here and there
 
 
 @kernel("Slice")

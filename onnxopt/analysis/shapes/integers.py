@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -189,7 +190,7 @@ def _joined(s: ShapeData, n: Node) -> Array | None:
 def _reshaped(s: ShapeData, n: Node) -> Array | None:
     x, dims = s.content(n.input(0)), s.shape(n.outputs[0])
     numbers = [d for d in dims if isinstance(d, int)] if dims is not None else []
-    if x is None or dims is None or len(numbers) < len(dims) or int(np.prod(numbers)) != x.size:
+    if x is None or dims is None or len(numbers) < len(dims) or math.prod(numbers) != x.size:
         return None
     return x.reshape(numbers)
 
@@ -197,7 +198,7 @@ def _reshaped(s: ShapeData, n: Node) -> Array | None:
 def _filled_with(s: ShapeData, n: Node) -> Array | None:
     target = ints(s.content(n.input(0)))
     value = n.attr("value")
-    if target is None or value is None or value.dtype.kind not in "iu" or int(np.prod(target)) > SMALL:
+    if target is None or value is None or value.dtype.kind not in "iu" or math.prod(target) > SMALL:
         return None
     result = np.empty(target, dtype=object)
     result[...] = int(value.reshape(-1)[0])
