@@ -42,7 +42,8 @@ class Recipe:
     def is_bold(self, plan: Plan) -> bool:
         """Is something tried first that the original may not take?"""
         ragged = bool(plan.ragged) and (self.other or bool(self.size) or self.values == "extremes")
-        return not self.tame and (ragged or self.is_daring(plan))
+        apart = len(plan.symbols) > 1 and (self.other or self.values == "extremes")
+        return not self.tame and (ragged or apart or self.is_daring(plan))
 
     def is_daring(self, plan: Plan) -> bool:
         """Are these values: sequences of another length, or other integers for initializers?"""
@@ -156,6 +157,7 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         for choice in itertools.islice((c for c in fitting if c != base), _ATTEMPTS):
             choice |= {s: another[s] for s in batches if choice[s] in (1, base[s])}
             yield from _ragged(plan, recipe, choice | dict.fromkeys(batches, 1), 1)  # little is lost if it is refused
+            yield from _apart(plan, recipe, choice)
             yield choice
         yield base | another
     if recipe.wide and base is not None and plan.is_small(_MANY):
@@ -165,9 +167,25 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
     if base is not None:
         if recipe.values == "extremes":
             yield from _ragged(plan, recipe, base, 0)
+            yield from _apart(plan, recipe, base)
         yield base
         return
     yield from plan.size_choices()
+
+
+def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial]:
+    """Instead of this choice, dims of one size with sizes of their own, that none is taken for another; or at least the
+    batches."""
+    if recipe.tame:
+        return
+    free = [s for s in plan.apart if s in choice]
+    for changing in (free, [s for s in free if plan.is_batch(s)]):
+        found, used = dict(choice), {n for s, n in choice.items() if s not in changing}
+        for symbol in changing:
+            found[symbol] = next(n for n in itertools.count(choice[symbol]) if n not in used)
+            used.add(found[symbol])
+        if found != choice:
+            yield Trial(found)
 
 
 def _ragged(plan: Plan, recipe: Recipe, choice: dict[str, int], which: int) -> Iterator[Trial]:

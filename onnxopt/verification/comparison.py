@@ -30,7 +30,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
     """
     began = time.monotonic()
     a, b = Path(a), Path(b)
-    with Verifier(a, options, labels=("A", "B"), stepwise=True) as verifier:
+    with Verifier(a, options, labels=("A", "B"), stepwise=True, foreign=True) as verifier:
         skeletons = read(a), read(b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)

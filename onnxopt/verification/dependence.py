@@ -86,7 +86,7 @@ class Changing:
         self.functions: dict[tuple[str, str], FunctionProto] = {}
         self._dims, self._numbers = dims, numbers
         self._measured: dict[str, str] = {}  # what a Shape is of
-        self._seen = set[Hashable]()  # functions, and what of what they are called with can change
+        self._seen: dict[Hashable, list[bool]] = {}  # which outputs, of functions and what of their operands can change
 
     def follow(self, nodes: Sequence[NodeProto], depth: int = 0) -> None:
         """What these nodes make of what can change. `depth`: of calls."""
@@ -173,8 +173,10 @@ class Changing:
             theirs.update(formal for formal, name in zip(function.input, node.input) if name in known)
         key = function.domain, function.name, *(frozenset(known) for known in (inner.values, inner.shapes, inner.ranks))
         if key not in self._seen:
-            self._seen.add(key)
+            self._seen[key] = []
             inner.follow(function.node, depth)
+            self._seen[key] = [name in inner.values for name in function.output]
+        self.values.update(name for name, is_so in zip(node.output, self._seen[key]) if is_so)
 
 
 def _first(node: NodeProto) -> str:

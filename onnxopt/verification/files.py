@@ -20,6 +20,6 @@ def verify(original: str | Path, result: str | Path, options: VerifyOptions | No
         from onnxopt.verification.comparison import compare_files
 
         return compare_files(original, result, options)
-    with Verifier(original, options) as verifier:
+    with Verifier(original, options, foreign=True) as verifier:
         verifier.submit(result)
         return verifier.finish()

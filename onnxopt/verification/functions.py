@@ -14,13 +14,13 @@ Name = tuple[str, str]  # domain and name
 
 
 class Functions:
-    """Those of a `model`. Of two that have one name, whose nodes are a call of either, both are meant."""
+    """Those of a `model`."""
 
     def __init__(self, model: ModelProto) -> None:
         self._all: list[FunctionProto] = list(model.functions)
         self._places: dict[Name, list[int]] = {}
         for i, f in enumerate(self._all):
-            self._places.setdefault((domain_of(f.domain), f.name), []).append(i)
+            self._places.setdefault((domain_of(f.domain), _named(f.name, f.overload)), []).append(i)
         self._calls: dict[int, set[int]] = {}  # of those that were looked through
         self._texts: dict[int, bytes] = {}
 
@@ -81,7 +81,12 @@ class Functions:
 
 
 def operator_of(node: NodeProto) -> Name:
-    return domain_of(node.domain), node.op_type
+    return domain_of(node.domain), _named(node.op_type, node.overload)
+
+
+def _named(name: str, overload: str) -> str:
+    """As runtimes tell functions apart."""
+    return f"{name}:{overload}" if overload else name
 
 
 def domain_of(name: str) -> str:

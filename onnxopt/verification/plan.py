@@ -111,6 +111,12 @@ class Plan:
             return False
         return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
 
+    @property
+    def apart(self) -> list[str]:
+        """Symbols that may have any sizes, as far as is known: nothing asks for some, and none is a sum of others."""
+        known = {*self.demanded, *(s for window in self.windows for s in window), *self._composite(self.symbols)}
+        return [s for s in self.symbols if s not in known]
+
     def gives_all(self, given: Collection[str]) -> bool:
         return bool(self.inputs) and all(i.name in given for i in self.inputs)
 

@@ -39,8 +39,7 @@ def sameness_of(walk: Walk) -> Sameness:
 def outputs_behind(walk: Walk, values: list[str]) -> list[str]:
     """The outputs, as A calls them, that are made of any of these."""
     nodes = {walk.b.maker[v] for v in values}
-    pairs = zip(walk.a.outputs, walk.b.outputs)
-    return [x for x, y in pairs if nodes and not nodes.isdisjoint(walk.b.cone([y], ()))]
+    return [x for x, y in walk.pairs.outputs if nodes and not nodes.isdisjoint(walk.b.cone([y], ()))]
 
 
 def is_blank(value: Any) -> bool:

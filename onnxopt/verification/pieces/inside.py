@@ -3,11 +3,14 @@ functions of the model, on what they are called with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.draws import Draws
 from onnxopt.verification.functions import domain_of
 from onnxopt.verification.pieces.program import Program, bodies, type_of
 from onnxopt.verification.pieces.runner import Failed
@@ -17,25 +20,34 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto
 
 
-def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:
-    """(attribute, walk) of each body of node i of A and node j of B, on the cases of the walk around them.
+_MOST: Final = 50  # nodes that are run for what is no cut
+Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
+Programs = tuple[Program, Program]
+
+
+def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[str, Walk]]:
+    """(attribute, walk) of each body of node i of A and node j of B, on the cases of the walk around them; of a loop,
+    its first `turn`, or a later one on states that are drawn.
 
     Nothing for bodies whose values are not known any more, or that do not run on them.
     """
     x, y = outer.a.nodes[i], outer.b.nodes[j]
     if x.op_type != y.op_type or x.domain != y.domain:
         return
-    theirs = held(outer.b, y)
+    theirs, made = held(outer.b, y), dict[str, list[Any]]()
     for name, graph in held(outer.a, x).items():
         if name not in theirs:
             continue
         a, b = Program(outer.a.skeleton, graph, outer.a), Program(outer.b.skeleton, theirs[name], outer.b)
-        cases = [_given(outer, x, a, b, case) for case in range(len(outer.original.values))]
-        if not cases or None in cases:
+        given = functools.partial(_given, outer, (x, y), (a, b), made, turn)
+        try:
+            known = [given(case) for case in range(len(outer.original.values))]
+        except (_Unknown, Failed, KeyError):
             continue
-        known: list[dict[str, Any]] = [c for c in cases if c is not None]
+        if not known:
+            continue
         kinds = outer.original.types
-        carried = {inner: name for body in (a, b) for inner, name in _carried(x, body)}
+        carried = {inner: outer.pairs.of.get(name, name) for inner, name in _carried(y, b)} | dict(_carried(x, a))
         types = {n: kinds.get(n) or kinds.get(carried.get(n, "")) or type_of(v) for n, v in known[0].items()}
         walk = Walk(
             outer.runner.inside(a),
@@ -46,6 +58,7 @@ def walk_bodies(outer: Walk, i: int, j: int) -> Iterator[tuple[str, Walk]]:
             seed=outer.seed,
             held=outer.held,
             dtype=outer.dtype,
+            outputs=_outputs(outer, (x, y), (a, b)),
         )
         try:
             walk.run()
@@ -98,31 +111,85 @@ def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
     return found
 
 
-def _given(outer: Walk, node: NodeProto, a: Program, b: Program, case: int) -> dict[str, Any] | None:
-    """What the bodies of a node are given in its first turn: what they capture, and their inputs."""
-    known = outer.original.values[case]
+def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, str]]:
+    """The outputs of bodies that make what stands for each other outside; of the rest, those of one order."""
+    (x, y), of = nodes, outer.pairs.of
+    first = int(x.op_type == "Loop")  # whether it goes on
+    mine, theirs = (p.outputs[first:] for p in programs)
+    places = {name: k for k, name in enumerate(x.output) if name}
+    found = {k: places[of[name]] for k, name in enumerate(y.output) if of.get(name) in places}
+    rest = [[k for k in range(len(o)) if k not in taken] for o, taken in ((mine, found.values()), (theirs, found))]
+    if len(rest[0]) == len(rest[1]):
+        found |= dict(zip(rest[1], rest[0]))
+    return [*zip(*(p.outputs[:first] for p in programs)), *((mine[i], theirs[k]) for k, i in found.items())]
 
-    def value(name: str) -> Any:
+
+class _Unknown(Exception):
+    """A value that bodies are given is not known, or they give different ones one name."""
+
+
+def _given(
+    outer: Walk, nodes: Nodes, programs: Programs, made: dict[str, list[Any]], turn: int, case: int
+) -> dict[str, Any]:
+    """What the bodies of nodes are given in a turn: what they capture, and their inputs. What B's are given is A's
+    value of what stands for it, or `made` by B. Raises _Unknown, Failed, and KeyError for what is forgotten."""
+    known, pairs, views = outer.original.values[case], outer.pairs, outer.replay.views
+    is_one_node = any(o and pairs.of.get(o) in nodes[0].output for o in nodes[1].output)  # of one name
+
+    def mine(name: str) -> Any:
         return outer.a.constant(name) if outer.a.is_constant(name) else known.get(name)
 
-    inputs = [[i.name for i in body.graph.input] for body in (a, b)]
-    is_call = not bodies(node) and bool(inputs[0])
-    found = {name: value(name) for name in a.given - set(inputs[0])}
-    for name in b.given - set(inputs[1]):
-        of, view = outer.pairs.of.get(name, name), outer.replay.views.get(name)
-        if name not in outer.cuts or of not in known:
-            return None
-        found[name] = known[of] if view is None else view(known[of], case)
-    given: list[Any] = [value(name) for name in node.input] if is_call else []
+    def theirs(name: str) -> Any:
+        if outer.b.is_constant(name):
+            return outer.b.constant(name)
+        if name in outer.cuts:
+            value = known.get(pairs.of.get(name, name))
+            return value if value is None or name not in views else views[name](value, case)
+        if (
+            is_one_node
+            and name in outer.b.maker
+            and name not in made
+            and len(outer.b.cone([name], outer.fed, _MOST)) < _MOST
+        ):
+            made[name] = outer.replay.run([name], outer.fed)[name]
+        return made[name][case] if name in made else None
+
+    found: dict[str, Any] = {}
+    for node, body, value in zip(nodes, programs, (mine, theirs)):
+        names = [i.name for i in body.graph.input]
+        given = _turn(node, value, turn, outer.seed) if names else []
+        if len(given) != len(names):
+            raise _Unknown
+        read = [*zip(names, given), *((name, value(name)) for name in body.given.difference(names))]
+        for name, one in read:
+            if not isinstance(one, (np.ndarray, list)) or not is_one(found.setdefault(name, one), one):
+                raise _Unknown
+    return found
+
+
+def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:
+    """What a body is given in a turn, or a function when it is called."""
     if node.op_type == "Loop":
-        given = [np.array(0, np.int64), np.array(True), *(value(name) for name in node.input[2:])]
-    elif node.op_type == "Scan":
-        scanned = next((x.i for x in node.attribute if x.name == "num_scan_inputs"), 0)
-        given = [value(name) for name in node.input]
-        states = len(given) - scanned
+        handed = [value(name) for name in node.input[2:]]
+        return [np.array(turn, np.int64), np.array(True), *(_later(v, seed) if turn else v for v in handed)]
+    given = [value(name) for name in node.input]
+    if node.op_type == "Scan":
+        states = len(given) - next((x.i for x in node.attribute if x.name == "num_scan_inputs"), 0)
         given[states:] = [v[0] if isinstance(v, np.ndarray) and v.ndim and len(v) else None for v in given[states:]]
-    if any(len(names) != len(given) for names in inputs):
-        return None
-    for names in inputs:
-        found |= dict(zip(names, given))
-    return found if all(isinstance(v, (np.ndarray, list)) for v in found.values()) else None
+    return given
+
+
+def _later(value: Any, seed: int) -> Any:
+    """What a turn could make of a state; equal ones have equal."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    return np.asarray(Draws(seed, zlib.crc32(value.tobytes())).normal(value.shape), value.dtype)
+
+
+def is_one(a: Any, b: Any) -> bool:
+    """Are they one value?"""
+    if a is b:
+        return True
+    if isinstance(a, list) or isinstance(b, list):
+        return isinstance(a, list) and isinstance(b, list) and len(a) == len(b) and all(map(is_one, a, b))
+    return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())

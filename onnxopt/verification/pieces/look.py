@@ -19,11 +19,12 @@ from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.parts import called
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
-from onnxopt.verification.pieces.unseen import called, may_differ, unseen
+from onnxopt.verification.pieces.unseen import may_differ, unseen
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
@@ -99,8 +100,8 @@ class Look:
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
         dtype = self.options.dtype
-        how = {"memory": self.options.memory, "seed": self.options.seed}
-        walk = Walk(self.a, self.b, feeds, types, held=self.held, dtype=dtype, **how)
+        memory, seed = self.options.memory, self.options.seed
+        walk = Walk(self.a, self.b, feeds, types, memory=memory, seed=seed, held=self.held, dtype=dtype)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(

@@ -14,7 +14,7 @@ def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:
     original, pairs, b = replay.original, replay.pairs, replay.program
     a = original.runner.program
     left = []
-    for x, y in zip(a.outputs, b.outputs):
+    for x, y in pairs.outputs:
         mine = pairs.of.get(y, y)
         if (y in cuts and mine == x) or not (x in a.maker or x in a.constants or x in a.given):
             continue  # or nothing that can be run makes it

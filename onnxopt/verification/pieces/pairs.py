@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.functions import domain_of
+from onnxopt.verification.functions import domain_of, operator_of
 from onnxopt.verification.order import inside
 from onnxopt.verification.pieces.program import Program
 from onnxopt.verification.pieces.rounded import name_in_file
@@ -24,11 +24,13 @@ class Pairs:
     A name of A that was made longer (`add` and `add_rows`) is a guess; like each pair it has to agree when it is run.
     """
 
-    def __init__(self, a: Program, b: Program) -> None:
+    def __init__(self, a: Program, b: Program, outputs: Sequence[tuple[str, str]] | None = None) -> None:
+        """`outputs` of A and B that stand for each other: of whole models, by their order."""
         self.a, self.b = a, b
+        self.outputs = list(zip(a.outputs, b.outputs)) if outputs is None else outputs
         self.of = {name: name for name in b.maker if name in a.maker}
-        if b.is_body:  # its outputs are known by their order
-            self.of |= {y: x for x, y in zip(a.outputs, b.outputs) if x in a.maker and y in b.maker}
+        if b.is_body:  # whatever they are called
+            self.of |= {y: x for x, y in self.outputs if x in a.maker and y in b.maker}
         taken = set(self.of.values())
         for name in b.maker:
             if name not in self.of and name == name_in_file(name) and (guess := self._stem(name, taken)):
@@ -57,7 +59,7 @@ class Pairs:
             return False
         j, i = self.a.maker[value], self.b.maker[value]
         x, y = self.a.nodes[j], self.b.nodes[i]
-        if x.op_type != y.op_type or x.domain != y.domain or x.input[:] != y.input[:] or x.output[:] != y.output[:]:
+        if operator_of(x) != operator_of(y) or x.input[:] != y.input[:] or x.output[:] != y.output[:]:
             return False
         if self.a.reads[j] != self.b.reads[i] or _attributes(x) != _attributes(y):
             return False

@@ -37,7 +37,8 @@ class Sameness:
         self._fed = frozenset(fed)
         self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
         self._views = views
-        self._firsts: dict[str, tuple[dict[int, int], set[int]]] = {}  # by operator
+        self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator
+        self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator, and what it reads
         imports = pairs.a.skeleton.imports | pairs.b.skeleton.imports
         several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
         self.a, self.b = (_Numbering(p, self._table, several) for p in (pairs.a, pairs.b))
@@ -50,31 +51,63 @@ class Sameness:
         self.b.number(b.cone([value], self._fed), theirs)
         return mine[original] == theirs[value]
 
-    def is_still_made(self, node: int) -> bool:
-        """Does any node of B make what this node of A does?"""
-        operator = self._pairs.a.nodes[node].op_type
-        if operator not in self._firsts:
-            mine, theirs = self._begin()
-            b = _firsts(self.b, self._pairs.b, operator, theirs, self._fed)
-            self._firsts[operator] = _firsts(self.a, self._pairs.a, operator, mine, self._fed_of_a), set(b.values())
-        mine_of, made = self._firsts[operator]
-        return mine_of.get(node) in made
+    def changed(self, mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Which of these nodes of A no node of B that could be one of them is; and of B's, what no such node of A is,
+        nor what it holds or calls."""
+        a, b = self._pairs.a, self._pairs.b
+        known_of_a, known_of_b = self._begin()
+        named_of_a = _makers(a, (self._pairs.of.get(o, "") for j in theirs for o in b.nodes[j].output))
+        named = _makers(b, (self._pairs.by_original.get(o, "") for i in mine for o in a.nodes[i].output))
+        alike = (j for kind in {a.nodes[i].op_type for i in mine} for j in b.places.get(kind, ()))
+        of_a = self.a.made({*mine, *named_of_a}, known_of_a, self._fed_of_a)
+        last = len(self._table)
+        of_b = self.b.made({*theirs, *named, *alike}, known_of_b, self._fed)
+        every = set[int]().union(*of_b.values())
+        return [i for i in mine if not of_a[i] <= every], [j for j in theirs if max(of_b[j], default=0) >= last]
+
+    def numbers(self, nodes: Sequence[int]) -> dict[str, int]:
+        """Of what these nodes of A make."""
+        self.a.made(nodes, self._begin()[0], self._fed_of_a)
+        return {o: number for i in nodes for o, number in self.a.found[i].items()}
+
+    def reading_alike(self, i: int) -> list[int]:
+        """The nodes of B that are the operator which node i of A is, and whose operands are made alike."""
+        a, b = self._pairs.a, self._pairs.b
+        operator = a.nodes[i].op_type
+        mine, theirs = self._read(operator)
+        if operator not in self._readers:
+            found = self._readers[operator] = dict[tuple[int, ...], list[int]]()
+            for j in b.places.get(operator, ()):
+                found.setdefault(_operands(b.nodes[j], theirs), []).append(j)
+        return self._readers[operator].get(_operands(a.nodes[i], mine), [])
+
+    def reads_alike(self, i: int, j: int, k: int) -> bool:
+        """Is operand k of node i of A, and of node j of B, which are the same operator, made alike?"""
+        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
+        return [mine[name] for name in x.input[k : k + 1]] == [theirs[name] for name in y.input[k : k + 1]]
 
     def alike(self, i: int, j: int) -> dict[str, bool]:
-        """Of the bodies of node i of A and node j of B, by attribute: do both make the same of what they read? For an
-        If: if the condition is the same."""
-        a, b = self._pairs.a, self._pairs.b
-        mine, theirs = self._begin()
-        x, y = a.nodes[i], b.nodes[j]
-        self.a.number(a.cone(a.reads[i], self._fed_of_a), mine)
-        self.b.number(b.cone(b.reads[j], self._fed), theirs)
-        if x.op_type == "If" and mine[x.input[0]] != theirs[y.input[0]]:
+        """Of the bodies of node i of A and node j of B, by attribute: do both make the same of what they read? Of none,
+        if they are not the same operator, or the operands are not the same."""
+        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
+        if x.op_type != y.op_type or _operands(x, mine) != _operands(y, theirs):
             return {}
         other = bodies(y)
         return {
             name: name in other and self.a.body(graph, mine) == self.b.body(other[name], theirs)
             for name, graph in bodies(x).items()
         }
+
+    def _nodes(self, i: int, j: int) -> tuple[NodeProto, NodeProto]:
+        return self._pairs.a.nodes[i], self._pairs.b.nodes[j]
+
+    def _read(self, operator: str) -> tuple[Numbers, Numbers]:
+        """The numbers of what the nodes of this operator read, in A and in B."""
+        if operator not in self._reads:
+            self._reads[operator] = mine, theirs = self._begin()
+            self.a.read(operator, mine, self._fed_of_a)
+            self.b.read(operator, theirs, self._fed)
+        return self._reads[operator]
 
     def _begin(self) -> tuple[Numbers, Numbers]:
         pairs = self._pairs
@@ -103,15 +136,12 @@ class _Begun(dict[str, int]):
         return found
 
 
-def _firsts(
-    numbering: _Numbering, program: Program, operator: str, known: Numbers, fed: Collection[str]
-) -> dict[int, int]:
-    """The numbers of what the nodes of this operator make first."""
-    names = {
-        i: name for i in program.places.get(operator, ()) if (name := next(filter(None, program.nodes[i].output), ""))
-    }
-    numbering.number(program.cone(names.values(), fed), known, fed)
-    return {i: numbering.made(i)[name] for i, name in names.items()}
+def _operands(node: NodeProto, known: Numbers) -> tuple[int, ...]:
+    return tuple(known[name] for name in node.input if name)
+
+
+def _makers(program: Program, names: Iterable[str]) -> set[int]:
+    return {program.maker[name] for name in names if name in program.maker}
 
 
 def _number(table: dict[Hashable, int], key: Hashable) -> int:
@@ -130,7 +160,7 @@ class _Numbering:
         self._versions = {domain_of(o.domain): o.version for o in model.opset_import}
         self._functions = program.skeleton.functions
         self._left = _MOST
-        self._made: dict[int, dict[str, int]] = {}  # by nodes that were numbered before, of what they read
+        self.found: dict[int, dict[str, int]] = {}  # by nodes that were numbered before, of what they make
 
     def constant(self, name: str) -> Hashable:
         program = self._program
@@ -141,15 +171,23 @@ class _Numbering:
     def number(self, nodes: Iterable[int], known: Numbers, fed: Collection[str] = ()) -> None:
         """Give what these nodes of the program make its numbers, in `known`, but what is `fed`. They are found once."""
         for i in nodes:
-            if i not in self._made:
+            if i not in self.found:
                 node = self._program.nodes[i]
                 self._node(node, known, self._versions, {}, 0)
-                self._made[i] = {o: known[o] for o in node.output if o}
-            known.update(self._made[i] if not fed else {o: n for o, n in self._made[i].items() if o not in fed})
+                self.found[i] = {o: known[o] for o in node.output if o}
+            known.update(self.found[i] if not fed else {o: n for o, n in self.found[i].items() if o not in fed})
 
-    def made(self, node: int) -> Mapping[str, int]:
-        """The numbers of what a node makes, which was numbered."""
-        return self._made[node]
+    def made(self, nodes: Collection[int], known: Numbers, fed: Collection[str]) -> dict[int, set[int]]:
+        """The numbers of what each of these nodes makes of what is `fed`."""
+        program = self._program
+        self.number(program.cone((o for i in nodes for o in program.nodes[i].output if o), fed), known, fed)
+        return {i: set(self.found.get(i, {}).values()) for i in nodes}
+
+    def read(self, operator: str, known: Numbers, fed: Collection[str]) -> None:
+        """Number what the nodes of this operator read."""
+        program = self._program
+        read = {r for i in program.places.get(operator, ()) for r in program.reads[i]}
+        self.number(program.cone(read.difference(fed), fed), known, fed)
 
     def _node(
         self,
@@ -170,15 +208,15 @@ class _Numbering:
         function = self._functions.of(node)
         if function is not None and self._left > 0:
             self._left -= len(function.node)
-            made = self._called(function, node, reads, given, depth + 1)
+            made = self._called(function, node, reads, given, depth)
             known.update((name, number) for name, number in zip(outputs, made) if name)
             return
         if not domain and node.op_type == "If" and (taken := self._taken(node, reads[0])) is not None:
             made = self.body(taken, known, versions, given, depth)  # as deep as where it is put in place
             known.update((name, number) for name, number in zip(outputs, made) if name)
             return
-        attributes = [b for a in node.attribute if (b := given.get(a.ref_attr_name) if a.ref_attr_name else a)]
-        names = [a.name for a in node.attribute if not a.ref_attr_name or a.ref_attr_name in given]
+        names = [a.name for a in node.attribute if _is_told(a, given)]
+        attributes = [given.get(a.ref_attr_name, a) for a in node.attribute if _is_told(a, given)]
         key: Hashable
         if not domain and node.op_type == "Constant" and len(attributes) == 1:
             key = _held(names[0], attributes[0])
@@ -188,7 +226,8 @@ class _Numbering:
         drawn = outputs[0] if draws(node) else ""  # what is drawn alike is known by its name
         drawn += str(id(self)) if function is not None else ""  # nobody has looked what it makes
         version = _since(node.op_type, domain, versions.get(domain, 0)) if domain in self._several else 0
-        key = domain, node.op_type, version, tuple(reads), told, drawn
+        parts = len(outputs) if domain or node.op_type == "Split" else 0  # it may decide what each of them is
+        key = domain, node.op_type, node.overload, version, parts, tuple(reads), told, drawn
         for k, name in enumerate(outputs):
             if name:
                 known[name] = _number(self._table, (key, k))
@@ -249,12 +288,17 @@ class _Numbering:
     ) -> list[int]:
         """The numbers of what a call gives out."""
         told = {a.name: a for a in function.attribute_proto}
-        told |= {a.name: given[a.ref_attr_name] if a.ref_attr_name in given else a for a in node.attribute}
+        told |= {a.name: given.get(a.ref_attr_name, a) for a in node.attribute if _is_told(a, given)}
         versions = {domain_of(o.domain): o.version for o in function.opset_import}
         inner: Numbers = dict.fromkeys(function.input, -1) | dict(zip(function.input, reads))
         for n in function.node:
             self._node(n, inner, versions, told, depth)
         return [inner[name] for name in function.output]
+
+
+def _is_told(a: AttributeProto, given: Mapping[str, AttributeProto]) -> bool:
+    """Does it say something? What the call around does not give is as if it were not there."""
+    return not a.ref_attr_name or a.ref_attr_name in given
 
 
 def _held(name: str, a: AttributeProto) -> Hashable:

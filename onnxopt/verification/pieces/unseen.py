@@ -7,19 +7,19 @@ be given, whether they are run or not; and what can not be compared, or gives no
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.decisions import may_hide
 from onnxopt.verification.order import inside
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.inside import held, walk_bodies
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.parts import called, first_of, hiding, runs
 from onnxopt.verification.pieces.program import bodies
 from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.untold import untold
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
 
 
-_NEAR: Final = 4  # nodes before and behind that one which lost its name may have become
+_LATER: Final = 3  # a turn
+_FEW: Final = 4  # nodes that one which lost its name may have become, on either side
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Unseen:
 def may_differ(pairs: Pairs) -> bool:
     """Is there anything that may not run, and is not the same in both? As far as files tell: one name, one value."""
     sameness = Sameness(pairs, {*pairs.of, *pairs.b.given})
-    if any(not _is_same(pairs, sameness, i) for i in _hiding(pairs.a)):
+    if any(_changed(pairs, sameness)):
         return True
     made = (o for i in _only_inside(pairs.a) for o in pairs.a.nodes[i].output)
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(list(made)))
@@ -57,16 +58,48 @@ def unseen(
     """What of A, in the main graph or the body that was walked, no case ran and nothing else shows. `is_open`: may data
     decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both."""
     sameness = sameness_of(walk)
-    for i in (i for i in _hiding(walk.a) if not _is_same(walk.pairs, sameness, i, walk.agreed)):
+    changed, new = _changed(walk.pairs, sameness, walk.agreed)
+    counterparts = dict(_counterparts(walk.pairs, hiding(walk.a)))
+    known = set[int | None](counterparts.values())
+    for i in sorted({*changed, *(i for i, j in counterparts.items() if j in new)}):
         node = walk.a.nodes[i]
         all_taken = node.op_type == "If" and node.input[0] in taken
         if not all_taken or _is_deep(walk.a, node):
-            yield from _Node(walk, sameness, i, is_open, scope).unseen(all_taken=all_taken)
+            found = _Node(walk, sameness, i, is_open, scope)
+            known.add(found.counterpart)
+            yield from found.unseen(all_taken=all_taken)
+    for j in (j for j in new if j not in known and walk.b.nodes[j].input[0] not in walk.b.fixed):
+        first = first_of(walk.b.nodes[j])
+        yield Unseen(f"only one of them has the {called(walk.b.nodes[j])} that makes `{first}`")
+    for value, other in untold(walk, sameness, hiding(walk.a), is_open):
+        yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
 
 
-def _hiding(program: Program) -> list[int]:
-    functions = program.skeleton.hiding
-    return [i for i, n in enumerate(program.nodes) if may_hide(n, functions)]
+def _changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
+    """The nodes of A that hide parts, of which B does not make the same of what it reads; if that is said, of `cuts`.
+    And those of B that A has not."""
+    mine, theirs = hiding(pairs.a), hiding(pairs.b)
+    same = {i: pairs.b.maker[v] for i in mine if (v := _same(pairs, i, cuts))}
+    known = set(same.values())
+    return sameness.changed([i for i in mine if i not in same], [j for j in theirs if j not in known])
+
+
+def _same(pairs: Pairs, node: int, cuts: Collection[str] | None) -> str:
+    """What B makes by the same node; empty if it does not."""
+    value = next(pairs.made_from(list(pairs.a.nodes[node].output)), "")
+    if not value or not pairs.is_same(value):
+        return ""
+    reads = pairs.b.reads[pairs.b.maker[value]]
+    return value if cuts is None or all(r in cuts or pairs.b.is_constant(r) for r in reads) else ""
+
+
+def _counterparts(pairs: Pairs, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The nodes of A and those of B that make what these do, and are the same operator."""
+    for i in nodes:
+        for value in pairs.made_from(list(pairs.a.nodes[i].output)):
+            j = pairs.b.maker[value]
+            if pairs.b.nodes[j].op_type == pairs.a.nodes[i].op_type:
+                yield i, j
 
 
 def _is_deep(program: Program, node: NodeProto) -> bool:
@@ -76,25 +109,15 @@ def _is_deep(program: Program, node: NodeProto) -> bool:
 
 def _only_inside(program: Program) -> set[int]:
     """The nodes that make what only such parts read, and no output."""
-    hiding, found = set(_hiding(program)), set[int]()
+    parts, found = set(hiding(program)), set[int]()
     stack = [program.maker[o] for o in program.outputs if o in program.maker]
     while stack:
         i = stack.pop()
         if i not in found:
             found.add(i)
-            reads = program.nodes[i].input if i in hiding else program.reads[i]
+            reads = program.nodes[i].input if i in parts else program.reads[i]
             stack += [program.maker[r] for r in reads if r in program.maker]
     return set(program.cone(program.outputs, ())) - found
-
-
-def _is_same(pairs: Pairs, sameness: Sameness, i: int, cuts: Collection[str] | None = None) -> bool:
-    """Does B make the same of what it reads; if that is said, of `cuts`?"""
-    value = next((pairs.by_original[o] for o in pairs.a.nodes[i].output if o in pairs.by_original), "")
-    if value and pairs.is_same(value):
-        reads = pairs.b.reads[pairs.b.maker[value]]
-        if cuts is None or all(r in cuts or pairs.b.is_constant(r) for r in reads):
-            return True
-    return sameness.is_still_made(i)
 
 
 class _Node:
@@ -103,10 +126,11 @@ class _Node:
     def __init__(self, walk: Walk, sameness: Sameness, i: int, is_open: Callable[[str], bool], scope: str) -> None:
         self._walk = walk
         self._node = node = walk.a.nodes[i]
-        self._first = next((o for o in node.output if o), "")
+        self._i, self._sameness = i, sameness
+        self._first = first_of(node)
         self._is_open = is_open
         self._bodies = held(walk.a, node)
-        j = self._stands_for(i)
+        self.counterpart = j = self._stands_for(i)
         is_fed_alike = j is not None and (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[j])
         self._inner = dict(walk_bodies(walk, i, j)) if j is not None and is_fed_alike else {}
         self._alike = sameness.alike(i, j) if j is not None and bodies(node) else {}
@@ -118,7 +142,7 @@ class _Node:
         value = next((walk.pairs.by_original[o] for o in self._node.output if o in walk.pairs.by_original), "")
         if value:
             return walk.b.maker[value] if walk.b.nodes[walk.b.maker[value]].op_type == op else None
-        for j in self._near(i):
+        for j in [*self._sameness.reading_alike(i)[:_FEW], *self._near(i)]:
             inner = [w.outcome for _, w in walk_bodies(walk, i, j)]
             if len(inner) == len(self._bodies) and not any(o.faults or o.unsettled for o in inner):
                 return j
@@ -128,15 +152,18 @@ class _Node:
         """The nodes of B that are the same operator, and not far from where node i stands among A's."""
         mine, theirs = (p.places.get(self._node.op_type, []) for p in (self._walk.a, self._walk.b))
         rank = min(bisect_left(mine, i), len(theirs))
-        return theirs[max(rank - _NEAR, 0) : rank + _NEAR]
+        return theirs[max(rank - _FEW, 0) : rank + _FEW]
 
     def unseen(self, *, all_taken: bool) -> Iterator[Unseen]:
+        if not self._bodies:  # a function of another opset
+            function = self._walk.a.skeleton.functions.of(self._node)
+            yield from self._closed(function.node if function is not None else ())
         for name in self._bodies:
             if self._alike.get(name):
                 continue
-            runs = all_taken or self._runs(name)
-            found = [*(self._not_seen(name) if runs else self._not_run(name)), *self._deeper(name)]
-            if found and (runs or self._is_open(self._first)):
+            is_run = all_taken or runs(self._walk, self._node, name)
+            found = [*(self._not_seen(name) if is_run else self._not_run(name)), *self._deeper(name)]
+            if found and (is_run or self._is_open(self._first)):
                 yield from found
 
     def _not_seen(self, name: str) -> Iterator[Unseen]:
@@ -148,49 +175,40 @@ class _Node:
     def _deeper(self, name: str) -> Iterator[Unseen]:
         if name in self._inner:
             return unseen(self._inner[name], self._is_open, scope=f"{self._scope} / {name}")
-        return self._closed(name)
+        return self._closed(self._bodies[name].node)
 
     def _not_run(self, name: str) -> Iterator[Unseen]:
         walk = self._inner.get(name)
         if walk is not None and walk.outcome.faults:
             if not all(w.outcome.faults for w in self._inner.values()) or len(self._inner) == 1:
                 yield Unseen("", f"{self._scope} / {name}", walk, walk.outcome.faults)
-        elif walk is None or walk.outcome.unsettled or dead_ends(walk):
+        elif walk is None or walk.outcome.unsettled or dead_ends(walk) or not self._turns_alike(name):
             yield Unseen(self._why(name))
+
+    def _turns_alike(self, name: str) -> bool:
+        """Of a loop: are there as many turns, and do later ones make the same?"""
+        if self._node.op_type != "Loop" or self.counterpart is None:
+            return True
+        if not all(self._is_operand_alike(self.counterpart, k) for k in (0, 1)):
+            return False
+        later = dict(walk_bodies(self._walk, self._i, self.counterpart, _LATER)).get(name)
+        return later is None or not (later.outcome.faults or later.outcome.unsettled)
+
+    def _is_operand_alike(self, j: int, k: int) -> bool:
+        walk = self._walk
+        x, y = ([*p.nodes[n].input[k : k + 1]] for p, n in ((walk.a, self._i), (walk.b, j)))
+        is_cut = y and y[0] in walk.cuts and [walk.pairs.of.get(y[0], y[0])] == x
+        return bool(is_cut) or self._sameness.reads_alike(self._i, j, k)
 
     def _why(self, name: str) -> str:
         if self._node.op_type == "If":
             return f"the {name.removesuffix('_branch')} branch on `{self._node.input[0]}` was never taken"
         return f"the body of the loop that makes `{self._first}` was never run"
 
-    def _closed(self, name: str) -> Iterator[Unseen]:
+    def _closed(self, nodes: Iterable[NodeProto]) -> Iterator[Unseen]:
         """What a body holds that could not be looked into."""
         functions = self._walk.a.skeleton.hiding
-        for node in (n for n in inside(self._bodies[name].node) if may_hide(n, functions)):
-            first = next((o for o in node.output if o), "")
+        for node in (n for n in inside(nodes) if may_hide(n, functions)):
+            first = first_of(node)
             if self._is_open(first):
                 yield Unseen(f"what of the {called(node)} that makes `{first}` was run is not known")
-
-    def _runs(self, name: str) -> bool:
-        """In any case? What is given is A's own, so that in a body it is what its first turn has."""
-        kind, reads = self._node.op_type, [*self._node.input, "", ""]
-        every = range(len(self._walk.original.values))
-        if kind == "If":
-            return any(_is(self._value(reads[0], k), name == "then_branch") for k in every)
-        if kind != "Loop":
-            return True
-        return any(all(not r or _is(self._value(r, k), True) for r in reads[:2]) for k in every)
-
-    def _value(self, name: str, case: int) -> Any:
-        """None where it is not known any more."""
-        a = self._walk.a
-        return a.constant(name) if a.is_constant(name) else self._walk.original.values[case].get(name)
-
-
-def _is(value: Any, wanted: bool) -> bool:
-    return value is not None and bool(np.all(np.asarray(value) > 0)) is wanted
-
-
-def called(node: NodeProto) -> str:
-    """As paths of scopes write it."""
-    return f'{node.op_type} "{node.name}"' if node.name else str(node.op_type)

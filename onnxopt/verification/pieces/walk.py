@@ -23,6 +23,7 @@ from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.outputs import unsettled
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.parts import hiding
 from onnxopt.verification.pieces.paths import Path, is_single, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.program import tensor_types
@@ -55,9 +56,10 @@ class Walk:
         seed: int = 0,
         held: Mapping[str, str] | None = None,
         dtype: str = "",
+        outputs: Sequence[tuple[str, str]] | None = None,
     ) -> None:
         """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values.
-        `held`: the types of what B may hold in the narrower `dtype`."""
+        `held`: the types of what B may hold in the narrower `dtype`. `outputs`: see `Pairs`."""
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
@@ -72,8 +74,9 @@ class Walk:
             with contextlib.suppress(Exception):  # it cannot read every model that a runtime does: all is observed then
                 self._types = dict(tensor_types(self.a.skeleton.proto))
                 self._untyped -= self._types.keys()
+        self._into_parts = {r for i in hiding(self.a) for r in self.a.reads[i]}
         self.held, self.dtype = held or {}, dtype
-        self.pairs = Pairs(self.a, self.b)
+        self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
@@ -103,8 +106,8 @@ class Walk:
     def _observed(self, made: Sequence[str], end: int) -> list[str]:
         """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies, or since nothing else
         tells its type."""
-        of_b, last, untyped = self.pairs.by_original, self.needs.last, self._untyped
-        return [o for o in made if o in of_b or last.get(o, -1) > end or o in untyped]
+        of_b, last, others = self.pairs.by_original, self.needs.last, (self._untyped, self._into_parts)
+        return [o for o in made if o in of_b or last.get(o, -1) > end or any(o in names for names in others)]
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than one segment's."""
