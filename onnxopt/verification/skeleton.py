@@ -59,6 +59,11 @@ class Skeleton:
         return Functions(self.proto)
 
     @cached_property
+    def versions(self) -> dict[str, int]:
+        """What the model imports, by domain."""
+        return {domain_of(o.domain): o.version for o in self.proto.opset_import}
+
+    @cached_property
     def imports(self) -> set[tuple[str, int]]:
         """Domains and versions that the model imports, or a function of it."""
         model = self.proto

@@ -82,6 +82,17 @@ def branches(count: int, product: str, name: str) -> ModelProto:
     return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) {text}')
 
 
+def outputs(count: int, product: str, name: str) -> ModelProto:
+    """One branch that makes many values."""
+    made, then, otherwise = (", ".join(f"{letter}{i}" for i in range(count)) for letter in "vpq")
+    products = " ".join(re.sub(r"\b([pkl])\b", rf"\g<1>{i}", product) for i in range(count))
+    others = " ".join(f"q{i} = Tanh (a)" for i in range(count))
+    text = f"""{{ four = Constant <value_float = 4.0> ()
+        {made} = If (c) <then_branch: graph = t () => ({then}) {{ {products} }},
+        else_branch: graph = e () => ({otherwise}) {{ {others} }}> y = Sum ({made}) }}"""
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] a, bool c) => (float[N] y) {text}')
+
+
 def same(make: Callable[[int], ModelProto]) -> Callable[[int], tuple[ModelProto, ModelProto]]:
     return lambda count: (make(count), make(count))
 
@@ -95,6 +106,7 @@ FAMILIES: dict[str, Callable[[int], tuple[ModelProto, ...]]] = {
     "functions": same(functions),
     "functions whose branches were changed": folded(branching),
     "branches that were changed": folded(branches),
+    "a branch that makes much": folded(outputs),
     "branches that lost their names": folded(branches, "other"),
 }
 

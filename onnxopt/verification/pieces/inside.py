@@ -73,7 +73,7 @@ def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
     function = program.skeleton.functions.of(node)
     if function is None:
         return bodies(node)
-    versions = {domain_of(o.domain): o.version for o in model.opset_import}
+    versions = program.skeleton.versions
     if any(versions.get(domain_of(o.domain)) != o.version for o in function.opset_import):
         return {}
     graph = type(model.graph)(name=function.name)

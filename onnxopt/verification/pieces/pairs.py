@@ -38,7 +38,7 @@ class Pairs:
                 taken.add(guess)
         self.by_original = {original: name for name, original in self.of.items()}
         self._equal: dict[str, bool] = {}
-        self._versions: list[dict[str, int]] | None = None
+        self._same: dict[tuple[int, int], bool] = {}  # nodes of A and B
 
     def _stem(self, name: str, taken: set[str]) -> str:
         while "_" in name:
@@ -55,10 +55,15 @@ class Pairs:
         """Do both make it by the same node, of values of the same names and equal constants?"""
         if self.of[value] != value:
             return False
-        if not self._means_the_same(self.b.nodes[self.b.maker[value]]):
-            return False
-        j, i = self.a.maker[value], self.b.maker[value]
+        nodes = self.a.maker[value], self.b.maker[value]
+        if nodes not in self._same:
+            self._same[nodes] = self._are_same(*nodes)
+        return self._same[nodes]
+
+    def _are_same(self, j: int, i: int) -> bool:
         x, y = self.a.nodes[j], self.b.nodes[i]
+        if not self._means_the_same(y):
+            return False
         if operator_of(x) != operator_of(y) or x.input[:] != y.input[:] or x.output[:] != y.output[:]:
             return False
         if self.a.reads[j] != self.b.reads[i] or _attributes(x) != _attributes(y):
@@ -73,10 +78,8 @@ class Pairs:
     def _means_the_same(self, node: NodeProto) -> bool:
         """Have its operators, those in its bodies too, the same version in both, or the same function?"""
         a, b = self.a.skeleton, self.b.skeleton
-        if self._versions is None:
-            self._versions = [{domain_of(o.domain): o.version for o in s.proto.opset_import} for s in (a, b)]
         for n in inside([node]):
-            if self._versions[0].get(domain_of(n.domain)) != self._versions[1].get(domain_of(n.domain)):
+            if a.versions.get(domain_of(n.domain)) != b.versions.get(domain_of(n.domain)):
                 return False
             if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
                 return False  # the same place in another folder is another

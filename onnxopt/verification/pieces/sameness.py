@@ -156,8 +156,7 @@ class _Numbering:
         self._program = program
         self._several = several
         self._table = table
-        model = program.skeleton.proto
-        self._versions = {domain_of(o.domain): o.version for o in model.opset_import}
+        self._versions = program.skeleton.versions
         self._functions = program.skeleton.functions
         self._left = _MOST
         self.found: dict[int, dict[str, int]] = {}  # by nodes that were numbered before, of what they make
