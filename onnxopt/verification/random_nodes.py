@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from onnxopt.verification.decisions import operator_names
@@ -12,12 +12,30 @@ from onnxopt.verification.functions import Functions, Name, operator_of
 from onnxopt.verification.order import inside
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import FunctionProto, ModelProto, NodeProto
 
 
 def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it make some, or what it holds, or calls of these `functions`?"""
     return any(draws(n) or operator_of(n) in functions for n in inside([node]))
+
+
+def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
+    """How often these nodes make some, if they are run once: each call counts."""
+    known: dict[int, int] = {}
+
+    def count(nodes: Iterable[NodeProto]) -> int:
+        return sum(draws(n) or called(functions.of(n)) for n in inside(nodes))
+
+    def called(function: FunctionProto | None) -> int:
+        if function is None:
+            return 0
+        if id(function) not in known:
+            known[id(function)] = 0  # nothing calls itself
+            known[id(function)] = count(function.node)
+        return known[id(function)]
+
+    return count(nodes)
 
 
 def is_random_model(model: ModelProto) -> bool:

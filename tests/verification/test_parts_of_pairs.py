@@ -27,8 +27,8 @@ def model(body: str, outputs: str = "float[N] y", given: str = "float[N] a", fun
     return parser.parse_model(f"{HEAD} ({given}) => ({outputs}) {{ {body} }} {functions}")
 
 
-def rare(body: str, outputs: str = "float[N] y") -> ModelProto:
-    return model(f"{RARE} {body}", outputs)
+def rare(body: str, outputs: str = "float[N] y", functions: str = "") -> ModelProto:
+    return model(f"{RARE} {body}", outputs, functions=functions)
 
 
 def branch(then: str, made: str = "b", otherwise: str = "q = Tanh (a)", prefix: str = "") -> str:
@@ -98,6 +98,8 @@ def counting(index: str) -> ModelProto:
     )
 
 
+DRAWS = function("d", "(a) => (b)", "r = RandomNormalLike (a) b = Add (a, r)")
+TWO_DRAWS, ONE_DRAW = "u = my.d (a) v = my.d (a) y = Sub (u, v)", "u = my.d (a) y = Sub (u, u)"
 U = branch("p = Sin (a)", "u", prefix="m")
 V = branch("p = Cos (a)", "v", prefix="n")
 TWIN = branch("p = Sin (a)", "v", prefix="n")
@@ -113,6 +115,11 @@ WRONG = {
     ),
     "the other of two of one name": (overloaded("one"), overloaded("two")),
     "what a function draws decides": (drawn("p = Sin (a)"), drawn("p = Cos (a)")),
+    "one draw for two, in a function": (model(TWO_DRAWS, functions=DRAWS), model(ONE_DRAW, functions=DRAWS)),
+    "one draw for two, in a branch": (
+        rare(f"{branch(TWO_DRAWS.replace('y =', 'p ='), 'w')} y = Neg (w)", functions=DRAWS),
+        rare(f"{branch(ONE_DRAW.replace('y =', 'p ='), 'w')} y = Neg (w)", functions=DRAWS),
+    ),
     "parts of another number": (
         rare(f"{PARTS} {branch('p, q0 = Split <axis = 0> (a4)', 'u')} y = Neg (u)"),
         rare(f"{PARTS} {branch('p, q0, q1, q2 = Split <axis = 0> (a4)', 'u')} y = Neg (u)"),

@@ -27,6 +27,7 @@ from onnxopt.verification.pieces.runner import Runner
 from onnxopt.verification.pieces.unseen import may_differ, unseen
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.plan import Plan
+from onnxopt.verification.random_nodes import count_draws
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
 from onnxopt.verification.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.run import CPU, Reference
@@ -122,6 +123,8 @@ class Look:
             there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, names, part.scope)]
             places += [p for p in there if (p.scope, p.value) not in known]
             pieces.unseen += [part.why] if part.why else []
+        if _draws(walk.a) != _draws(walk.b):
+            pieces.unseen.append("one draws random numbers more often, and in functions and bodies all draw alike here")
         pieces.complete = not places and not found.unsettled
         if pieces.complete:
             pieces.dead = outputs_behind(walk, dead_ends(walk))
@@ -257,6 +260,15 @@ def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
     # Where elements jumped to what they never do, it is not how many do that counts.
     place.noise = noise[case].relative if noise and not noise[case].unseen else None
     return place
+
+
+def _draws(program: Program) -> int:
+    """How often what leads to outputs draws, but for branches on conditions that nothing changes."""
+    if program.skeleton.random is None:
+        return 0
+    known = program.fixed.union(program.constants)
+    nodes = (program.nodes[i] for i in program.cone(program.outputs, ()))
+    return count_draws((n for n in nodes if n.op_type != "If" or n.input[0] not in known), program.skeleton.functions)
 
 
 def _left(found: Outcome) -> str:
