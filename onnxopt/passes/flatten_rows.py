@@ -75,7 +75,7 @@ class _Region:
     # -- does it pay? ------------------------------------------------------------------------------------
 
     def gain(self) -> int:
-        """Nodes that go: the Add of each product with a bias, and Reshapes from and to matrices."""
+        """Nodes that go: the Add of each product with a bias, and Reshapes (or Flattens) from and to matrices."""
         products = sum(self._is_biased(n) for n in self.nodes if n.op == "MatMul")
         entering = [v.producer for v in self.entering() if self._was_matrix(v)]
         ends = (u for v in self.made() for u in v.users if u not in self.inside and _makes_rows(u, v))
@@ -129,7 +129,7 @@ class _Region:
         return list(dict.fromkeys(v for n in self.nodes for v in _rows(n, self.lead) if v.producer not in self.inside))
 
     def leaving(self) -> Iterator[Value]:
-        """What is read outside in its shape: by anything but Reshapes that can as well read the matrix."""
+        """What is read outside in its shape: by anything but what may as well be a Reshape of the matrix."""
         for v in self.made():
             if v.is_output or any(u not in self.inside and _target(u, v) is None for u in v.users):
                 yield v
@@ -211,12 +211,15 @@ class _Region:
         return results
 
     def _hand_out(self, value: Value, rows: Value) -> None:
-        """Reshapes outside read the matrix, whoever else reads there gets the value in its shape."""
+        """Reshapes outside read the matrix, Flattens become such; any other reader gets the value in its shape."""
         node, graph = value.producer, self.graph
         assert node is not None
         for user in [u for u in value.users if u not in self.inside]:
             target = _target(user, value)
-            if target is not None:
+            if target is not None and user.op == "Flatten":
+                graph.take_over(user.output, self._reshape(rows, target, None, user))
+                graph.remove(user)
+            elif target is not None:
                 user.set_input(0, rows)
                 if user.inputs[1] is not None and user.inputs[1].array.tolist() != target:
                     user.set_input(1, graph.constant(np.array(target, np.int64), f"{value.name}_shape", user))
@@ -302,25 +305,21 @@ def _makes_rows(user: Node, value: Value) -> bool:
 
 
 def _target(user: Node, value: Value) -> list[int] | None:
-    """The target of a Reshape of `value` with which it may as well read the matrix; None if there is none.
+    """With what target a Reshape or Flatten of `value` may as well be a Reshape of the matrix; None if there is none.
 
-    Zeros copy dims of what is read: they are written out, the one that is unknown as -1.
+    Zeros copy dims of what is read, and Flatten joins them: what it makes is written out, the one unknown dim as -1.
     """
-    if user.op != "Reshape" or user.graph is not value.graph or user.inputs[0] is not value:
+    if user.op not in ("Flatten", "Reshape") or user.graph is not value.graph or user.inputs[0] is not value:
         return None
-    shape, dims = user.input(1), types.shape(value)
-    if shape is None or not shape.constant or dims is None:
+    if user.op == "Reshape":
+        shape = user.input(1)
+        if shape is None or not shape.constant:
+            return None
+        given: list[int] = shape.array.reshape(-1).tolist()
+        if 0 not in given:
+            return given
+    dims = types.shape(user.output)
+    if dims is None or 0 in dims:
         return None
-    target: list[int] = shape.array.reshape(-1).tolist()
-    if user.attr("allowzero", 0) and 0 in target:
-        return None
-    for i, t in enumerate(target):
-        if t == 0:
-            d = dims[i] if i < len(dims) else None
-            if isinstance(d, int) and d > 0:
-                target[i] = d
-            elif -1 in target:
-                return None
-            else:
-                target[i] = -1
-    return target
+    target = [d if isinstance(d, int) else -1 for d in dims]
+    return target if target.count(-1) <= 1 else None
