@@ -66,8 +66,8 @@ def product_of_rows(m: Match, x: Value, rows: Array, w: Array, b: Value | None, 
     columns, plain, n = w.shape, m.product.op == "MatMul", len(result) - 1
     if m.product.attr("transB"):
         columns = columns[::-1]
-    if x.producer is not None and x.producer.op == "Reshape":
-        m.skip()  # two Reshapes are one, or none: `flatten-rows` makes such, and counts on that
+    if x.producer is not None and x.producer.op == "Reshape" and (target.constant or x.only_user is not None):
+        m.skip()  # two Reshapes are one, or none: `flatten-rows` makes such with constant targets, and counts on that
     if len(dims) > len(result) and target.constant:
         m.skip()  # it takes a Reshape still, and nobody would have to compute less
     last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
