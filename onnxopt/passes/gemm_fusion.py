@@ -47,19 +47,25 @@ def transpose_of_second(m: Match, x: Value, w: Value, b: Value | None) -> Value:
 
 @rewrite(
     op.Reshape(
-        one_of("Gemm", "MatMul")(op.Reshape(var("x"), const("rows")), const("w"), var("b").opt(), name="product"),
+        one_of("Gemm", "MatMul")(
+            one_of("Flatten", "Reshape")(var("x"), const("rows").opt(), name="inner"),
+            const("w"),
+            var("b").opt(),
+            name="product",
+        ),
         var("target"),
         name="outer",
     )
 )
-def product_of_rows(m: Match, x: Value, rows: Array, w: Array, b: Value | None, target: Value) -> Value:
-    """Reshape(Gemm(Reshape(x, rows), W, b), leading dims of x) = x W + b.
+def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value | None, target: Value) -> Value:
+    """Reshape(Gemm(Reshape(x, rows), W, b), leading dims of x) = x W + b; so for Flatten(x).
 
     One node less, as onnxruntime makes rows of all leading dims by itself; where x is not wide enough yet, one target
     less to compute. Of several products in a row it would leave more nodes: `flatten-rows` weighs that.
     """
     dims, result = m.shape(x), m.shape(m.outer.output)
-    m.require(rows.shape == (2,) and w.ndim == 2, "not rows of a matrix")
+    made = m.shape(m.inner.output) if rows is None else tuple(rows.tolist())
+    m.require(made is not None and len(made) == 2 and w.ndim == 2, "not rows of a matrix")
     m.require(m.opset >= 7, "operands do not broadcast before opset 7")
     m.require(dims is not None and result is not None and len(dims) >= len(result) > 2, "the dims are unknown, or few")
     assert dims is not None and result is not None
@@ -71,7 +77,7 @@ def product_of_rows(m: Match, x: Value, rows: Array, w: Array, b: Value | None, 
     if len(dims) > len(result) and target.constant:
         m.skip()  # it takes a Reshape still, and nobody would have to compute less
     last = prod(d if isinstance(d, int) else 0 for d in dims[n:])
-    m.require((last, result[-1]) == columns and rows[1] in (-1, last), "the rows are others")
+    m.require((last, result[-1]) == columns and (made or ())[1] in (-1, last), "the rows are others")
     m.require(None not in dims[:n] and dims[:n] == result[:n] and 0 not in dims[:n], "not provably the leading dims")
     m.require(plain or not m.product.attr("transA"), "the first matrix is transposed")
     m.require(plain or m.product.attr("alpha") == m.product.attr("beta") == 1, "alpha or beta is not 1")
