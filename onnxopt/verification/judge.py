@@ -5,7 +5,6 @@ A crash or a hang here is a verdict, not the end of onnxopt: the worker says wha
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -152,11 +151,19 @@ class Judge(Original):
         except Exception as e:
             blame_system(e)
             error = e
-        self.tell(f"loading {a} with optimizations")
-        with contextlib.suppress(Exception):  # the optimizer cannot take the original either
-            OnnxRuntime(self.paths[0], optimize=True, provider=self.provider)
+        if self.optimizes(self.paths[0], a, self.provider):
             return f"onnxruntime's optimizer loads {a} but not {b}: {reason(error)}"
         return ""
+
+    def optimizes(self, path: str, label: str, provider: str) -> bool:
+        """Does onnxruntime load the model at `path` with its optimizations? Nothing need be open for that."""
+        self.tell(f"loading {label} with optimizations")
+        try:
+            OnnxRuntime(path, optimize=True, provider=provider)
+        except Exception as e:
+            blame_system(e)
+            return False
+        return True
 
     # -- pieces ------------------------------------------------------------------------------------------
 

@@ -255,6 +255,18 @@ class Session:
                 self._base = answers[-1].case.dims
         return answers, cases
 
+    def optimizes_original(self) -> bool:
+        """Does onnxruntime load the original with its optimizations? The worker that held both is dead: one that holds
+        nothing is asked, and ends, so that whoever is next starts anew."""
+        self._serve()
+        assert self._service is not None
+        try:
+            return bool(self.call("optimizes", str(self.original.absolute()), self.labels[0], self.opened.provider))
+        except Died:
+            return False
+        finally:
+            self._service.close()
+
     def hold(self, names: Sequence[str]) -> None:
         """Have the worker run the original again where it does not remember a case."""
         if self.stepwise:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,45 @@ def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> N
         for name, status in (("b", "different"), ("a", "equal")):
             verifier.submit(tmp_path / name)
             assert verifier.finish().status == status
+
+
+OPTIMIZED = """
+load = judge.OnnxRuntime.__init__
+def loads(self, model, optimize=False, **others):
+    for name, ending in (__import__("json").loads({endings!r}) if optimize else {{}}).items():
+        if str(model).endswith(name):
+            exec(ending)
+    load(self, model, optimize, **others)
+judge.OnnxRuntime.__init__ = loads
+judge.main()
+"""
+FAIL, HANG = "raise RuntimeError('it fails')", "__import__('time').sleep(60)"
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize(
+    ("endings", "status", "says"),
+    [
+        ({"a": CRASH, "b": CRASH}, "equal", ""),
+        ({"a": FAIL, "b": CRASH}, "equal", ""),
+        ({"a": CRASH, "b": FAIL}, "equal", ""),
+        ({"a": HANG, "b": HANG}, "equal", ""),
+        ({"b": CRASH}, "different", "crashed (SIGSEGV) loading the result with optimizations"),
+        ({"b": FAIL}, "different", "onnxruntime's optimizer loads the original but not the result: it fails"),
+    ],
+)
+def test_what_the_optimizer_does_to_both_is_no_difference(
+    endings: dict[str, str], status: str, says: str, stepwise: bool, tmp_path: Path
+) -> None:
+    """It crashes on some models of float16, whatever was made of them; afterwards the next result is judged."""
+    for name, text in {"a": RELU, "b": RELU, "c": ABS, "d": RELU}.items():
+        (tmp_path / name).write_bytes(parser.parse_model(text).SerializeToString())
+    options = VerifyOptions(timeout=3.0 if HANG in endings.values() else 60.0)
+    start = WORKER + OPTIMIZED.format(endings=json.dumps(endings))
+    with Verifier(tmp_path / "a", options, start=start, stepwise=stepwise) as verifier:
+        verifier.submit(tmp_path / "b")
+        found = verifier.finish()
+        assert (found.status, says in found.message) == (status, True)
+        for name, next_status in (("c", "different"), ("d", "equal")):
+            verifier.submit(tmp_path / name)
+            assert verifier.finish().status == next_status
