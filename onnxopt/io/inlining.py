@@ -20,10 +20,27 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
     refuse_explosion(proto, path)
     _write_defaults(proto)
     try:
-        return inline_local_functions(proto, False)
+        found = inline_local_functions(proto, False)
     except Exception as e:
         reason = str(e).strip().splitlines() or [type(e).__name__]
         raise ModelError(f"{path}: its functions cannot be inlined: {reason[0]}", "optimize them in place") from None
+    _put_back(proto, found)
+    return found
+
+
+def _put_back(proto: ModelProto, found: ModelProto) -> None:
+    """Add to `found` those functions of `proto` that are called in it and missing: onnx's inliner leaves a function of
+    another opset as it is, with its calls, and removes what these call."""
+    missing = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    for function in found.functions:
+        missing.pop((function.domain, function.name, function.overload), None)
+    scopes = [found.graph.node, *(f.node for f in found.functions)]
+    while missing and scopes:
+        for node in _nodes(scopes.pop()):
+            function = missing.pop((node.domain, node.op_type, node.overload), None)
+            if function is not None:
+                found.functions.add().CopyFrom(function)
+                scopes.append(function.node)
 
 
 def _write_defaults(proto: ModelProto) -> None:
