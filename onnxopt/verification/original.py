@@ -86,6 +86,10 @@ class Original:
         self.streamed = 2 * plan.bytes > self.options.memory or plan.nodes >= _NODES
         if self.streamed:
             self.engine = self._stream(0)
+            if not self.whole:
+                from onnxopt.verification.pieces.foreign import unknown_calls
+
+                self._leave_out(unknown_calls(self.engine.program.skeleton.proto))
         elif self.engine is None or (
             isinstance(self.engine, OnnxRuntime) and (plan.stateful or not {*plan.conditions} <= {*self.given_out})
         ):
@@ -106,17 +110,28 @@ class Original:
 
     def _open_parts(self, refused: Refused) -> None:
         """What of the original does not need operators that are unknown here. Raises what it was refused for."""
-        from onnxopt.verification.pieces.foreign import Around, refused_operators, unknown_operators
+        from onnxopt.verification.pieces.foreign import refused_operators, unknown_operators
         from onnxopt.verification.skeleton import Skeleton
 
         self.engine = None  # until there are any
-        self.unknown = unknown_operators(Skeleton(self.paths[0]).proto) | refused_operators(str(refused))
-        if self.whole or not self.unknown:
+        found = unknown_operators(Skeleton(self.paths[0]).proto) | refused_operators(str(refused))
+        if self.whole or not self._leave_out(found):
             raise refused
+        self.streamed = True
+
+    def _leave_out(self, operators: Operators) -> bool:
+        """Run what does not need these; False, and nothing changes, where that is nothing, or there are none."""
+        from onnxopt.verification.pieces.foreign import Around
+
+        if not operators:
+            return False
+        self.unknown = operators
         engine = Around(self._stream(0))
         if not engine.nodes_left:
-            raise refused
-        self.streamed, self.engine = True, engine
+            self.unknown = frozenset()
+            return False
+        self.engine = engine
+        return True
 
     def original(self, request: Request) -> Answer:
         """Run the original on the first inputs of a case that it takes; skipped if there are none."""

@@ -9,7 +9,16 @@ import pytest
 from onnx import parser
 
 from onnxopt import OptimizeOptions, optimize_file
-from onnxopt.verification import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNVERIFIED, Verification, VerifyOptions, verify
+from onnxopt.verification import (
+    DIFFERENT,
+    IN_PIECES,
+    INCONCLUSIVE,
+    UNVERIFIED,
+    Verification,
+    Verifier,
+    VerifyOptions,
+    verify,
+)
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
@@ -55,6 +64,47 @@ def test_these_nodes_must_be_the_same(tmp_path: Path) -> None:
     assert judge(tmp_path, MODEL.replace("0.5>", "0.6>")).status == UNVERIFIED
     assert judge(tmp_path, MODEL.replace("(found, x)", "(found, half)")).status == DIFFERENT
     assert judge(tmp_path, MODEL.replace("(read)", "(before)")).status == DIFFERENT
+
+
+SEGMENTS = "from onnxopt.verification import judge, original; original._NODES = {}; judge.main()"
+
+
+def in_segments(tmp_path: Path, b: str, a: str = MODEL, nodes: int = 3) -> Verification:
+    """As it is done from so many nodes on."""
+    for name, text in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(text), tmp_path / name)
+    with Verifier(tmp_path / "a", start=SEGMENTS.format(nodes)) as verifier:
+        verifier.submit(tmp_path / "b")
+        return verifier.finish()
+
+
+def test_around_them_a_model_is_run_in_segments_too(tmp_path: Path) -> None:
+    found = in_segments(tmp_path, MODEL.replace("(before, half)", "(half, before)"))
+    assert found.status == IN_PIECES
+    assert found.message.endswith("behind 2 nodes that nothing here can run (com.acme.Find, com.acme.Last)")
+    assert in_segments(tmp_path, MODEL.replace("y = Relu", "y = Neg")).status == DIFFERENT
+    assert in_segments(tmp_path, MODEL.replace("0.5>", "0.6>")).status == UNVERIFIED
+
+
+def test_a_model_of_many_nodes_is_run_around_them(tmp_path: Path) -> None:
+    """Each reads what the last one made; their results are declared nowhere."""
+    head, count = MODEL[: MODEL.index("g (")], 1200
+    steps = (f"a{i} = Abs (b{i}) c{i} = com.acme.Find (a{i}) b{i + 1} = Tanh (c{i})" for i in range(count))
+    text = f"{head} g (float[n, 4] b0) => (float[n, 4] y) {{ {' '.join(steps)} y = Neg (b{count}) }}"
+    found = in_segments(tmp_path, text, text, nodes=1000)
+    assert found.status == IN_PIECES, found.message
+
+
+@pytest.mark.parametrize("nodes", [3, 1000])
+def test_those_that_nothing_needs_are_not_missed(nodes: int, tmp_path: Path) -> None:
+    text = MODEL.replace("z = com.acme.Last (found, x)", "z = Identity (x)").replace("[n, 2]", "[n, 4]")
+    text = text.replace("(found, half)", "(read, half)")
+    found = in_segments(tmp_path, text, text, nodes)
+    assert found.agrees and "can run" not in found.message, found.message
+    called = text.replace("found = com.acme.Find <threshold = 0.5> (read)", "")
+    called += """<domain: "own", opset_import: ["" : 17, "com.acme" : 1]> F (p) => (q) { q = com.acme.Find (p) }"""
+    found = in_segments(tmp_path, called, called, nodes)
+    assert found.status == "equal", found.message
 
 
 def test_in_bodies_and_functions_too(tmp_path: Path) -> None:

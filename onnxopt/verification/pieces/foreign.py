@@ -57,6 +57,11 @@ def unknown_operators(model: ModelProto) -> Operators:
     return unknown | functions.holding(lambda node: operator_of(node) in unknown)
 
 
+def unknown_calls(model: ModelProto) -> Operators:
+    """Those of them that are in the graph, or called in it: of a function that nobody calls nothing is loaded."""
+    return unknown_operators(model) & frozenset(map(operator_of, inside(model.graph.node)))
+
+
 def refused_operators(why: str) -> Operators:
     """Those that onnxruntime knows and cannot make on this machine: of a type that it has no kernel for, or a text
     operator that names a locale, en_US.UTF-8 where a model names none, which small images do not have."""
@@ -149,7 +154,9 @@ class Around:
 
     @property
     def says(self) -> str:
-        """What was left out, in words."""
+        """What was left out, in words; nothing where no output needs it."""
+        if not self.nodes:
+            return ""
         names = sorted({f"{n.domain}.{n.op_type}".removeprefix(".") for n in self.nodes})
         count = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
         return f"{'before' if self.unseen else 'before and behind'} {count} that nothing here can run ({few(names)})"
