@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from onnxopt.verification.cases import Recipe, Trial
 from onnxopt.verification.datasets import Data, bound_dims
-from onnxopt.verification.inputs import MODES, Case, InputMaker, Unsupported
+from onnxopt.verification.inputs import KNOWN, MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.plan import Plan
 from onnxopt.verification.run import is_about_types, is_starved, reason
 from onnxopt.verification.wide import MODES as WIDE
@@ -63,6 +63,8 @@ def feed(
     modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
     if recipe.amplified(plan):
         modes = (*WIDE, *modes)
+    if any(i.kind == "string" and i.use.words for i in plan.inputs):
+        modes = (*modes, KNOWN)
     tried: list[dict[str, int]] = []
     for choice in choices:
         dims = choice | bound

@@ -18,6 +18,8 @@ from onnxopt.verification.wide import amplified, covering, spread, wide
 
 # What integers may be, tried in this order until the original runs.
 MODES: Final = ("bounded", "binary", "zeros", "ones")
+# Tried last: strings are those only that the model names, as it may take no others.
+KNOWN: Final = "known"
 
 
 class Unsupported(Exception):
@@ -45,6 +47,9 @@ class InputMaker:
         """A named case. `mode` other than bounded: what integers are, whatever the case is called. `daring`: sequences
         are longer, and integers overridden, too."""
         rng = Draws(self.seed, _STREAMS.get(recipe.values, 0))
+        known = mode == KNOWN
+        if known:
+            mode = "near" if recipe.wide else "bounded"
         case = Case(recipe.name, dims)
         for i in self.plan.inputs:
             if i.name in self.given:
@@ -55,7 +60,8 @@ class InputMaker:
             shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
             if rows := [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]:
                 i = replace(i, bound=min([*rows, *([i.bound] if i.bound else [])]))
-            values = [_filled(i, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
+            make = _known if known and i.kind == "string" and i.use.words else _filled
+            values = [make(i, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
             case.feeds[i.name] = values if i.sequence else values[0]
         return self._override(case, daring) if recipe.override else case
 
@@ -145,6 +151,11 @@ def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: st
         return rng.choice(_extremes(i, dtype), shape).astype(dtype)
     one = min(1, i.bound - 1) if i.bound else 1
     return np.full(shape, one if recipe.values == "ones" else 0).astype(dtype)
+
+
+def _known(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
+    words = i.use.words
+    return covering({"ones": words[:1], "zeros": words[-1:]}.get(recipe.values, words), shape, rng)
 
 
 _STRINGS: Final = {"ones": ["a"], "zeros": [""], "extremes": ["", "text" * 50]}
