@@ -186,4 +186,4 @@ def is_part(node: NodeProto) -> bool:
 
 def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it hold a part that may not run, or call one of these functions?"""
-    return any(is_part(n) or operator_of(n) in functions for n in inside([node]))
+    return any(is_part(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))

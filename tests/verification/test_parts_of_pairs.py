@@ -100,6 +100,13 @@ def counting(index: str) -> ModelProto:
 
 DRAWS = function("d", "(a) => (b)", "r = RandomNormalLike (a) b = Add (a, r)")
 TWO_DRAWS, ONE_DRAW = "u = my.d (a) v = my.d (a) y = Sub (u, v)", "u = my.d (a) y = Sub (u, u)"
+NOTHING_READ = function(
+    "n",
+    "() => (b)",
+    """o = RandomNormal <shape = [1]> () h = Constant <value_float = 1e6> () c = Greater (o, h)
+    b = If (c) <then_branch: graph = t () => (float[1] p) { p = Constant <value_floats = [1.0]> () },
+    else_branch: graph = e () => (float[1] q) { q = Constant <value_floats = [0.0]> () }>""",
+)
 U = branch("p = Sin (a)", "u", prefix="m")
 V = branch("p = Cos (a)", "v", prefix="n")
 TWIN = branch("p = Sin (a)", "v", prefix="n")
@@ -127,6 +134,10 @@ WRONG = {
     "an If that only one has": (
         rare("u = Tanh (a) y = Neg (u)"),
         rare(f"{branch('p = Sin (a)', 'u')} y = Neg (u)"),
+    ),
+    "a call of what reads nothing that only one has": (
+        model("u = Neg (a) y = Abs (u)"),
+        model("w = my.n () u = Sub (w, a) y = Abs (u)", functions=NOTHING_READ),
     ),
     "another value that is the same in all cases": (
         rare(f"{U} {V} y = Neg (u) z = Abs (v)", TWO),

@@ -162,7 +162,7 @@ def _given(
             raise _Unknown
         read = [*zip(names, given), *((name, value(name)) for name in body.given.difference(names))]
         for name, one in read:
-            if not isinstance(one, (np.ndarray, list)) or not is_one(found.setdefault(name, one), one):
+            if not isinstance(one, (np.ndarray, list)) or not _is_one(found.setdefault(name, one), one):
                 raise _Unknown
     return found
 
@@ -186,10 +186,10 @@ def _later(value: Any, seed: int) -> Any:
     return np.asarray(Draws(seed, zlib.crc32(value.tobytes())).normal(value.shape), value.dtype)
 
 
-def is_one(a: Any, b: Any) -> bool:
+def _is_one(a: Any, b: Any) -> bool:
     """Are they one value?"""
     if a is b:
         return True
     if isinstance(a, list) or isinstance(b, list):
-        return isinstance(a, list) and isinstance(b, list) and len(a) == len(b) and all(map(is_one, a, b))
+        return isinstance(a, list) and isinstance(b, list) and len(a) == len(b) and all(map(_is_one, a, b))
     return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxopt.verification.decisions import may_hide
-
 if TYPE_CHECKING:
     from onnx import NodeProto
 
@@ -15,9 +13,10 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
 
 
-def hiding(program: Program) -> list[int]:
-    functions = program.skeleton.hiding
-    return [i for i, n in enumerate(program.nodes) if may_hide(n, functions)]
+def is_decided(program: Program, node: NodeProto) -> bool:
+    """Do constants say what of it runs?"""
+    deciding = [n for n in node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)] if n]
+    return bool(deciding) and all(name in program.fixed or program.is_constant(name) for name in deciding)
 
 
 def runs(walk: Walk, node: NodeProto, body: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.decisions import may_hide
 from onnxopt.verification.order import captured, in_order, reads_of
 from onnxopt.verification.random_nodes import is_random
 from onnxopt.verification.skeleton import Skeleton
@@ -73,6 +74,12 @@ class Program:
         for i, node in enumerate(self.nodes):
             found.setdefault(node.op_type, []).append(i)
         return found
+
+    @cached_property
+    def hiding(self) -> list[int]:
+        """The nodes that hold a part which may not run, or call what does."""
+        functions = self.skeleton.hiding
+        return [i for i, node in enumerate(self.nodes) if may_hide(node, functions)]
 
     def _random(self) -> set[int]:
         """Nodes that make random numbers."""

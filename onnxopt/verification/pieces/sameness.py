@@ -68,7 +68,7 @@ class Sameness:
     def numbers(self, nodes: Sequence[int]) -> dict[str, int]:
         """Of what these nodes of A make."""
         self.a.made(nodes, self._begin()[0], self._fed_of_a)
-        return {o: number for i in nodes for o, number in self.a.found[i].items()}
+        return {o: number for i in nodes for o, number in self.a.found.get(i, {}).items()}
 
     def reading_alike(self, i: int) -> list[int]:
         """The nodes of B that are the operator which node i of A is, and whose operands are made alike."""

@@ -16,7 +16,7 @@ from onnxopt.verification.order import inside
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.inside import held, walk_bodies
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.parts import called, first_of, hiding, runs
+from onnxopt.verification.pieces.parts import called, first_of, is_decided, runs
 from onnxopt.verification.pieces.program import bodies
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.pieces.untold import untold
@@ -59,26 +59,26 @@ def unseen(
     decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both."""
     sameness = sameness_of(walk)
     changed, new = _changed(walk.pairs, sameness, walk.agreed)
-    counterparts = dict(_counterparts(walk.pairs, hiding(walk.a)))
-    known = set[int | None](counterparts.values())
-    for i in sorted({*changed, *(i for i, j in counterparts.items() if j in new)}):
+    counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
+    known, others = set[int | None](counterparts.values()), set(new)
+    for i in sorted({*changed, *(i for i, j in counterparts.items() if j in others)}):
         node = walk.a.nodes[i]
         all_taken = node.op_type == "If" and node.input[0] in taken
         if not all_taken or _is_deep(walk.a, node):
             found = _Node(walk, sameness, i, is_open, scope)
             known.add(found.counterpart)
             yield from found.unseen(all_taken=all_taken)
-    for j in (j for j in new if j not in known and walk.b.nodes[j].input[0] not in walk.b.fixed):
-        first = first_of(walk.b.nodes[j])
-        yield Unseen(f"only one of them has the {called(walk.b.nodes[j])} that makes `{first}`")
-    for value, other in untold(walk, sameness, hiding(walk.a), is_open):
+    for node in (walk.b.nodes[j] for j in new if j not in known):
+        if not is_decided(walk.b, node):
+            yield Unseen(f"only one of them has the {called(node)} that makes `{first_of(node)}`")
+    for value, other in untold(walk, sameness, is_open):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
 
 
 def _changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
     """The nodes of A that hide parts, of which B does not make the same of what it reads; if that is said, of `cuts`.
     And those of B that A has not."""
-    mine, theirs = hiding(pairs.a), hiding(pairs.b)
+    mine, theirs = pairs.a.hiding, pairs.b.hiding
     same = {i: pairs.b.maker[v] for i in mine if (v := _same(pairs, i, cuts))}
     known = set(same.values())
     return sameness.changed([i for i in mine if i not in same], [j for j in theirs if j not in known])
@@ -109,7 +109,7 @@ def _is_deep(program: Program, node: NodeProto) -> bool:
 
 def _only_inside(program: Program) -> set[int]:
     """The nodes that make what only such parts read, and no output."""
-    parts, found = set(hiding(program)), set[int]()
+    parts, found = set(program.hiding), set[int]()
     stack = [program.maker[o] for o in program.outputs if o in program.maker]
     while stack:
         i = stack.pop()

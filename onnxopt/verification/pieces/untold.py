@@ -5,7 +5,7 @@ What reads the one in A and the other in B, or neither, agrees in all cases, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.pieces.parts import first_of, runs
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
 _SIZES: Final = ("Shape", "Size")
 
 
-def untold(
-    walk: Walk, sameness: Sameness, nodes: Sequence[int], is_open: Callable[[str], bool]
-) -> Iterator[tuple[str, str]]:
-    """(what is made, one of those that only one of both reads): `nodes` of A make such."""
-    half = [i for i in nodes if _is_half_seen(walk, i)]
+def untold(walk: Walk, sameness: Sameness, is_open: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """(what is made, one of those that only one of both reads)."""
+    half = [i for i in walk.a.hiding if _is_half_seen(walk, i)]
     if not half:
         return
     numbers, of = sameness.numbers(half), walk.pairs.of
-    maker = {o: i for i in half for o in walk.a.nodes[i].output if o}
+    fed = {name for name in walk.fed if of.get(name, name) in numbers}
     for value in (v for v in walk.b.maker if v in walk.cuts and not walk.pairs.is_same(v)):
-        mine = _read(walk.a, of[value], walk.fed_of_a, {name: name for name in walk.fed_of_a})
-        theirs = _read(walk.b, value, walk.fed, {name: of.get(name, name) for name in walk.fed})
-        told = [{numbers[name]: name for name in names if name in numbers} for names in (mine, theirs)]
+        mine = _read(walk.a, of[value], walk.fed_of_a) & numbers.keys()
+        theirs = {of.get(name, name) for name in _read(walk.b, value, walk.fed) & fed}
+        told = [{numbers[name]: name for name in names} for names in (mine, theirs)]
         other = [told[k][n] for k in (0, 1) for n in told[k].keys() - told[1 - k].keys()]
-        if other and any(is_open(first_of(walk.a.nodes[maker[name]])) for name in other):
+        if other and any(is_open(first_of(walk.a.nodes[walk.a.maker[name]])) for name in other):
             yield value, other[0]
 
 
@@ -41,7 +39,7 @@ def _is_half_seen(walk: Walk, i: int) -> bool:
     return not bodies(node) or not all(runs(walk, node, name) for name in bodies(node))
 
 
-def _read(program: Program, value: str, fed: set[str], called: Mapping[str, str]) -> set[str]:
-    """The elements of what pieces start from that this is made of, as A calls them."""
+def _read(program: Program, value: str, fed: set[str]) -> set[str]:
+    """What pieces start from and this is made of, but for its sizes."""
     nodes = (i for i in program.cone([value], fed) if program.nodes[i].op_type not in _SIZES)
-    return {called[r] for i in nodes for r in program.reads[i] if r in fed}
+    return {r for i in nodes for r in program.reads[i] if r in fed}

@@ -23,7 +23,6 @@ from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.outputs import unsettled
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.parts import hiding
 from onnxopt.verification.pieces.paths import Path, is_single, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.program import tensor_types
@@ -74,7 +73,7 @@ class Walk:
             with contextlib.suppress(Exception):  # it cannot read every model that a runtime does: all is observed then
                 self._types = dict(tensor_types(self.a.skeleton.proto))
                 self._untyped -= self._types.keys()
-        self._into_parts = {r for i in hiding(self.a) for r in self.a.reads[i]}
+        self._into_parts = {r for i in self.a.hiding for r in self.a.reads[i]}
         self.held, self.dtype = held or {}, dtype
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
