@@ -195,7 +195,7 @@ class Judge(Original):
         if self.streamed or self.planned.random:
             return {}
         try:
-            return self._looked().noise([self.kept[n] for n in names], self.outputs, enough, told)
+            return self._looked().noise([self.kept[n] for n in names], self.outputs, enough, told, self.shaken)
         except Failed:  # it does not take what is a bit larger
             return {}
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
+_Proof = tuple[dict[str, str], dict[str, str], list[str]]
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
 
 
@@ -164,25 +165,31 @@ class Verifier:
             if why := session.result():
                 return self._stop(verdict, DIFFERENT, why)
             answers, cases = session.step_by_step()
+            proof = self._proof(answers)
         else:
             answers = session.originals()
             if why := session.result():
                 return self._stop(verdict, DIFFERENT, why)
+            for answer in answers if session.is_steady else ():
+                session.post("compare", answer.case.name, {})
+            proof = self._proof(answers)  # while the worker compares
             cases = [session.compare(a) for a in answers] if session.is_steady else [a.case for a in answers]
         verdict.engine = session.opened.engine
         verdict.cases = list(cases)
-        self._judge(verdict, answers, cases)
+        self._judge(verdict, answers, cases, proof)
         if session.alive:
             session.call("release")
         return None
 
-    def _judge(self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> None:
+    def _judge(
+        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], proof: _Proof
+    ) -> None:
         from onnxopt.verification.verdict import conclude, is_unexplained, word, worst_of
 
         compared = [c for c in cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
-        weak, untaken, taken = self._weak(answers)
+        weak, untaken, taken = proof
         looked = self._look(verdict, answers, failed, untaken, taken, weak=bool(weak))
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
@@ -231,7 +238,7 @@ class Verifier:
                 return ""
             raise
 
-    def _weak(self, answers: Sequence[Answer]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    def _proof(self, answers: Sequence[Answer]) -> _Proof:
         """Why the cases prove little, by output; and by value that decides a branch; those of which both were taken."""
         from onnxopt.verification.decisions import open_conditions
         from onnxopt.verification.verdict import untaken_branches, weak_outputs

@@ -20,7 +20,28 @@ from onnxopt.verification.verdict import differences
 MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)
 <float k = {9.0}> { z = Sin (x) a = Mul (z, k) b = Sin (a) c = Mul (b, k) y = Sin (c) }"""
 CASES = OWN[:2]
+NOTHING = {"y": 0.0, "z": 0.0}
 RUNS = 10  # of two cases: two sets of weights, and for each two of inputs; and once in float64
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the judge was at."""
+    return []
+
+
+@pytest.fixture
+def judge(said: list[str], tmp_path: Path) -> Judge:
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(MODEL), path)
+    judge = Judge(said.append)
+    judge.open(str(path), VerifyOptions(), ("the original", "the result"))
+    judge.plan(make_plan(onnx.load(path)))
+    for recipe in CASES:
+        judge.original(Request(recipe, Data({})))
+    judge.result(str(path), VerifyOptions())
+    said.clear()
+    return judge
 
 
 @pytest.mark.parametrize(
@@ -34,21 +55,23 @@ RUNS = 10  # of two cases: two sets of weights, and for each two of inputs; and 
         ({"y": 1.0, "z": 0.0}, "y", RUNS),  # it is not explained yet
     ],
 )
-def test_it_ends_where_it_explains_what_differs(enough: dict[str, float], told: str, runs: int, tmp_path: Path) -> None:
-    said: list[str] = []
-    path = tmp_path / "m.onnx"
-    onnx.save(parser.parse_model(MODEL), path)
-    judge = Judge(said.append)
-    judge.open(str(path), VerifyOptions(), ("the original", "the result"))
-    judge.plan(make_plan(onnx.load(path)))
-    for recipe in CASES:
-        judge.original(Request(recipe, Data({})))
-    judge.result(str(path), VerifyOptions())
-    said.clear()
+def test_it_ends_where_it_explains_what_differs(
+    enough: dict[str, float], told: str, runs: int, judge: Judge, said: list[str]
+) -> None:
     found = judge.noise([r.name for r in CASES], enough, told)
     assert found.keys() == {r.name for r in CASES}
     assert all(found[r.name]["y"] > 1e-12 for r in CASES[: 1 if runs == 1 else 2])
     assert sum(state.startswith("running") for state in said) == runs
+
+
+def test_what_was_seen_of_it_before_counts(judge: Judge, said: list[str]) -> None:
+    names = [r.name for r in CASES]
+    judge.shaken = {names[0]: {"y": 0.5}}
+    assert judge.noise(names, {"y": 0.5, "z": 1.0}, "y") == {names[0]: {"y": 0.5, "z": 0.0}, names[1]: NOTHING}
+    assert not said
+    found = judge.noise(names, {"y": 0.6, "z": 0.0}, "y")
+    assert found[names[0]]["y"] >= 0.5
+    assert said  # it does not explain that
 
 
 def test_the_largest_of_all_cases_is_what_it_explains() -> None:

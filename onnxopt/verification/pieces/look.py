@@ -175,16 +175,21 @@ class Look:
         outputs: Sequence[str],
         enough: Mapping[str, float],
         told: str = "",
+        known: Mapping[str, Mapping[str, float]] | None = None,
     ) -> dict[str, dict[str, float]]:
         """In each case and for each output the largest change, of its range, that the last bits of inputs and weights
         make, or float64 where that is little; no more is looked for in a case where all outputs change by what is
-        `enough`, nor at all once the output that is `told` of does in the first case."""
+        `enough`, nor at all once the output that is `told` of does in the first case. `known`: what was seen of that
+        before."""
         feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
         program = self.a.program
         nodes = program.cone(outputs, ())
         types = {name: type_of(value) for name, value in feeds[0].items()}
         made = [o for o in outputs if o in program.maker]
-        found = [{name: Difference() for name in outputs} for _ in cases]
+        seen = [(known or {}).get(case.name, {}) for case, _ in cases]
+        found = [{name: Difference(shares.get(name, 0.0), 1.0) for name in outputs} for shares in seen]
+        if told and _is_enough(found[0], [told], enough):
+            return _shares(cases, found)
         for k in range(_SEEDS):
             rng = Draws(self.options.seed, k)
             open_ = [i for i, largest in enumerate(found) if not _is_enough(largest, made, enough)]
