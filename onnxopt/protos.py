@@ -55,6 +55,7 @@ _BITS: Final[dict[int, int]] = {
 
 # Types of whole bytes for which numpy has no name of its own: their raw_data is the array, too.
 _NAMELESS: Final = frozenset(n for name, n in TensorProto.DataType.items() if name.startswith(("BFLOAT16", "FLOAT8")))
+_EXTERNAL: Final = TensorProto.EXTERNAL
 
 # Element types whose arithmetic rounds.
 FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -117,7 +118,8 @@ def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
 
 
 def is_external(tensor: TensorProto) -> bool:
-    return bool(tensor.data_location == TensorProto.EXTERNAL)
+    found: bool = tensor.data_location == _EXTERNAL
+    return found
 
 
 def read_only(array: Array) -> Array:

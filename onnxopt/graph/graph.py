@@ -80,7 +80,7 @@ class Graph(Order):
 
     def is_pure(self, node: Node) -> bool:
         """May the node go when nothing reads it? What is not made of operators of the standard may have effects."""
-        return self.knows(node.op) or (not node.proto.overload and self.model.is_pure_function(node.op))
+        return self.knows(node._op) or (not node.proto.overload and self.model.is_pure_function(node.op))
 
     def knows(self, op: str) -> bool:
         """Does the standard define this operator, in the version in force here?"""
@@ -112,6 +112,8 @@ class Graph(Order):
             users[node] = count
         else:
             del users[node]
+            if not users and value.tensor is not None:
+                value.forget()
         if len(users) == 1:
             self.model.mark(next(iter(users)))
 
@@ -157,9 +159,9 @@ class Graph(Order):
         The domain of its operator is imported where it was not. Raises DomainError where it may not enter, and
         EmissionError for an operator that there is not.
         """
-        if not self.by_op.get(node.op):
+        if not self.by_op.get(node._op):
             admit(self, node)
-        if "::" in node.op:
+        if "::" in node._op:
             self.model.foreign.append(node)
         self.place(node, before)
         self.touch(node)
@@ -171,13 +173,13 @@ class Graph(Order):
         node.graph = self
         self._put(node, before)
         self.size += 1
-        op = node.op
+        op = node._op
         self.by_op[op][node] = None
         for v in node.inputs:
             if v is not None:
                 users = v.users
                 users[node] = users.get(node, 0) + 1
-        constant = node.holds_array
+        constant = op == "Constant" and node.holds_array
         for i, v in enumerate(node.outputs):
             if v is not None:
                 v.producer, v.index, v.graph, v.constant = node, i, self, constant
@@ -211,7 +213,7 @@ class Graph(Order):
         self._take_out(node)
         node.graph = None
         self.size -= 1
-        del self.by_op[node.op][node]
+        del self.by_op[node._op][node]
         model.marked.pop(node, None)
         self.nodes_changed = True
         for v in node.inputs:

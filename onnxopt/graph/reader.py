@@ -250,7 +250,7 @@ class _Reader:
         """A node whose outputs are defined; its inputs may be defined by later nodes."""
         outputs: list[Value | None] = []
         node = Node(proto, [], outputs)
-        if node.op == "Constant" and not _has_value(proto):
+        if node._op == "Constant" and not _has_value(proto):
             raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
         for i, name in enumerate(proto.output[:]):
             outputs.append(self.define(graph, name, node, i) if name else None)

@@ -117,6 +117,10 @@ class Value:
     def array(self, array: Array | None) -> None:
         self._array, self._digest, self._type = array, None, None
 
+    def forget(self) -> None:
+        """Let go of what was decoded of a tensor: nobody reads it any more, and who does can read it again."""
+        self._array = None
+
     def glance(self) -> Array:
         """As `array`, to be looked at once: of what stayed in a file its pages, wherever they begin, and nothing is
         kept."""

@@ -124,9 +124,10 @@ class Match:
                 raise Declined("the folded constant overflows its type")
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
-        bound = [v for v in self.bindings.values.values() if v is not None and v.constant]
-        if any(v.is_fill for v in bound):
-            stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
+        bound = self.bindings.values.values()
+        if any(v is not None and v.producer is not None and v.is_fill for v in bound):
+            constants = (v for v in bound if v is not None and v.constant and not v.is_fill)
+            stored = sum(tensor_bytes(*v.constant_type()) for v in constants)
             if data.nbytes > stored + _FEW:
                 return self._fill(data)
         value = Value("", self.graph)

@@ -1,13 +1,15 @@
-"""What a Constant holds is said by the attributes that the standard gives it; others say nothing."""
+"""What a Constant holds is said by the attributes that the standard gives it; others say nothing. A constant that
+nobody reads is not kept decoded."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from onnxopt.errors import ModelError
 from onnxopt.graph import read_model
@@ -22,6 +24,9 @@ FORMS: list[tuple[str, Any, Any]] = [
     ("value_string", "a", np.array("a", object)),
     ("value_strings", ["a", "b"], np.array(["a", "b"], object)),
 ]
+
+READ_TWICE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Add (x, w) y = Mul (a, w) }"""
 
 
 def constant(*attributes: tuple[str, Any]) -> Node:
@@ -49,3 +54,17 @@ def test_without_one_that_is_known_it_is_refused(attributes: Sequence[tuple[str,
 
 def test_an_attribute_of_another_type_says_nothing() -> None:
     assert constant(("value_float", 7), ("value_int", 3)).constant_array() == 3
+
+
+def test_what_nobody_reads_any_more_is_not_kept_and_can_be_read_again() -> None:
+    model = read_model(parser.parse_model(READ_TWICE))
+    weights = model.graph.initializers["w"]
+    first, second = list(model.graph)
+    held = weights.array
+    second.set_input(1, second.inputs[0])
+    assert weights.array is held, "one still reads it"
+    first.set_input(1, first.inputs[0])
+    gone = weakref.ref(held)
+    del held
+    assert gone() is None
+    assert weights.array.tolist() == [1, 2]
