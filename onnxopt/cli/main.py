@@ -257,16 +257,18 @@ def _asks_for_json(arguments: list[str]) -> bool:
         return False
 
 
-def _misused(e: click.ClickException) -> NoReturn:
-    """What click says, which has the user's words in it."""
+def _misused(e: click.ClickException) -> None:
+    """What click says, which has the user's words in it, said as we do."""
     context = e.ctx if isinstance(e, click.UsageError) else None
+    message = " ".join(e.format_message().split()).removesuffix(".")  # click lists choices in lines of their own
+    hint = "--help lists what there is"
     if context is not None:
-        say_all(context.get_usage(), err=True)
-        say_all(f"Try '{context.command_path} --help' for help.\n\n", err=True)
-    message = e.format_message().replace("\n\t", " ")  # how click lists choices
-    say(f"Error: {message}", err=True)
-    _tell_program(message, "--help lists what there is", e.exit_code)
-    sys.exit(e.exit_code)
+        hint = f"{' '.join(context.get_usage().split())[len('Usage: ') :]}; {hint}"
+    if isinstance(e, click.NoSuchOption) and context is not None:
+        message = f"{context.command_path} has no option {e.option_name}"
+        known = [name for p in context.command.params for name in (*p.opts, *p.secondary_opts) if name[:1] == "-"]
+        hint = nearest(e.option_name, known, hint if context.parent else "a command's options follow it")
+    _fail(message[:1].lower() + message[1:], hint, e.exit_code)
 
 
 def _say_trace() -> None:

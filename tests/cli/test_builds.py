@@ -103,7 +103,7 @@ def test_whoever_asked_for_json_gets_an_object_of_each_error(run: Run, models: l
         (("optimize", models[0], "out.onnx", "--nonsense"), "--nonsense"),
         (("verify", models[0], "bad.onnx"), "bad.onnx is not an ONNX model"),
         (("stats", "missing.onnx"), "missing.onnx: no such file"),
-        (("stats", models[0], "--top", "x"), "Invalid value for '--top'"),
+        (("stats", models[0], "--top", "x"), "invalid value for '--top'"),
         (("find", models[0], "Relu("), "the example cannot be read"),
         (("bench", models[0], "--provider", "none"), "has no execution provider 'none'"),
         (("nothing",), "no command is called 'nothing'"),

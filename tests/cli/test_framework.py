@@ -183,8 +183,27 @@ def test_the_bare_command_shows_its_help(run: Run) -> None:
 
 
 def test_a_choice_that_is_missing_is_asked_for_in_one_line(run: Run) -> None:
-    said = run("completion").stderr.splitlines()[-1]
-    assert said.startswith("Error: Missing argument") and said.endswith("Choose from: bash, zsh, fish")
+    said = run("completion").stderr.splitlines()[0]
+    assert said.startswith("error: missing argument") and said.endswith("Choose from: bash, zsh, fish")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "hint"),
+    [
+        ("verify a.onnx", "missing argument 'B'", "onnxopt verify [OPTIONS] A B; --help lists what there is"),
+        ("optimize a b -O9", "invalid value for '-O' / '--level': 9 is not in the range 0<=x<=3", None),
+        ("optimize a b --lvel 3", "onnxopt optimize has no option --lvel", "did you mean --level?"),
+        ("verify a b -Z", "onnxopt verify has no option -Z", "onnxopt verify [OPTIONS] A B; --help lists what there is"),
+        ("-O3 optimize a b", "onnxopt has no option -O", "a command's options follow it"),
+        ("--versoin", "onnxopt has no option --versoin", "did you mean --version?"),
+        ("optimize a b --dim", "option '--dim' requires an argument", "--help lists what there is"),
+    ],
+)
+def test_wrong_usage_is_a_line_of_error_and_one_of_hint(run: Run, call: str, error: str, hint: str | None) -> None:
+    done = run(*call.split())
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, first) == (2, "", f"error: {error}")
+    assert second.startswith("hint: ") and hint in (None, second.removeprefix("hint: "))
 
 
 def test_every_pass_has_a_page(run: Run) -> None:

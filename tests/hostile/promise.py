@@ -108,9 +108,8 @@ def _words(call: Call, ran: Ran) -> list[str]:
             found.append(f"{stream}: a traceback")
     if ran.code == 2 and not ran.late:
         lines = ran.stderr.decode(errors="replace").splitlines()
-        errors = [line for line in lines if line.startswith(("error: ", "Error: "))]
-        told = errors and (lines[-1] == errors[0] if errors[0][0] == "E" else lines[-1].startswith("hint: "))
-        if len(errors) != 1 or not told or any(len(line) > _LINE for line in lines):
+        errors = [line for line in lines if line.startswith("error: ")]
+        if len(errors) != 1 or not lines[-1].startswith("hint: ") or any(len(line) > _LINE for line in lines):
             found.append("stderr is no line of error and one of hint")
     return found
 
