@@ -15,7 +15,7 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import element_type
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, holds, match
+from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, holds, kind_of_initializer, match
 from onnxopt.rewriting.matcher import value_equals as equals
 from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, shown, text
 from onnxopt.rewriting.replace import check_replacement
@@ -235,7 +235,7 @@ def _kind(value: Value) -> str:
     if value.constant:
         return "a constant"
     if value.producer is None:
-        return "an input" if value.is_input else "an initializer that callers may override"
+        return kind_of_initializer(value) or "an input"
     return f"made by {value.producer!r}"
 
 

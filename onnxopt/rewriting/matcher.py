@@ -197,6 +197,13 @@ def value_equals(value: Value, literal: object) -> bool:
     return value.array.dtype.kind not in "OUS" and bool(element == literal)
 
 
+def kind_of_initializer(value: Value) -> str:
+    """Why an initializer is no constant; empty of what is none."""
+    if value.tensor is None:
+        return ""
+    return "an initializer that callers may override" if value.is_input else "an initializer that training changes"
+
+
 def _refusal(b: Bindings) -> str | None:
     """Why a structure that matches may not be rewritten; checked from the cheap to the costly."""
     anchor = b.covered[0][0]
@@ -208,7 +215,7 @@ def _refusal(b: Bindings) -> str | None:
     for name in b.constants:
         value = b.values[name]
         if value is not None and not value.constant:
-            return f"{name} is not constant"
+            return f"{name} is not constant" + (f": {stored}" if (stored := kind_of_initializer(value)) else "")
     if len(b.covered) > 1:
         nodes = {node for node, _ in b.covered}
         for node, p in b.covered[1:]:

@@ -16,6 +16,27 @@ def test_weights_that_are_not_named_are_counted(weights: int, last: str) -> None
     assert [*kept.lines(report)][-1] == f"kept: {last}"
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("t is not constant", ""),  # a residual connection, which nothing freezes
+        (
+            "w is not constant: an initializer that callers may override",
+            "; --freeze-initializers, if nobody overrides it",
+        ),
+        ("Conv output used elsewhere", ""),
+    ],
+)
+def test_freezing_is_advised_where_it_helps(reason: str, said: str) -> None:
+    report = {
+        "pipeline": {"passes": [{"name": "conv-add-folding", "rules": {"r": {"declined": {reason: (8, "Conv")}}}}]}
+    }
+    lines = [*kept.lines(report)]
+    assert lines == (
+        [] if reason == "t is not constant" else [f"kept: r declined 8 times: {reason}, for example Conv{said}"]
+    )
+
+
 @pytest.mark.parametrize(("count", "hits", "said"), [(1, 0, True), (1, 3, False), (8, 3, True), (0, 0, False)])
 def test_what_the_standard_does_not_have_is_said_if_it_is_much_or_all(count: int, hits: int, said: bool) -> None:
     declined = {"the standard does not have it in this type": (count, "Conv -> y")} if count else {}
