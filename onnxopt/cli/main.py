@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from onnxopt import __version__
-from onnxopt.cli.say import say, say_all, say_error
+from onnxopt.cli.say import say, say_all, say_error, spell_out
 from onnxopt.errors import OnnxOptError, UsageError, nearest
 from onnxopt.lazy_modules import is_importing
 from onnxopt.lazy_onnx import import_onnx_in_parts
@@ -139,8 +139,8 @@ def _run() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a build that is stopped cleans up as well
         signal.signal(number, interruption)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what it cannot write, it escapes
-            stream.reconfigure(errors="backslashreplace")
+        if isinstance(stream, io.TextIOWrapper):
+            spell_out(stream)
     try:
         cli(standalone_mode=False)
         sys.stdout.flush()

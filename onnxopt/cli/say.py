@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from codecs import register_error
 from collections.abc import Iterable
+from io import TextIOWrapper
 from itertools import islice
 from typing import Final
 
@@ -11,6 +13,25 @@ import click
 from onnxopt.plaintext import harmless, line, printable
 
 _TOGETHER: Final = 1000  # lines
+_SPELLED: Final = dict(
+    zip(
+        "✓✗→…·×−–›≤≥≠√²³ᵀ₁₂π",
+        ["+", "x", "->", "...", "*", "x", "-", "-", ">", "<=", ">=", "!=", "sqrt", "^2", "^3", "^T", "1", "2", "pi"],
+        strict=True,
+    )
+)
+
+
+def spell_out(stream: TextIOWrapper) -> None:
+    """What the stream's encoding does not have (a pipe on Windows, LANG=C) is spelled in ASCII, or escaped."""
+    register_error("onnxopt.spelled", _spelled)
+    stream.reconfigure(errors="onnxopt.spelled")
+
+
+def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    failed = error.object[error.start : error.end]
+    return "".join(_SPELLED.get(c) or c.encode("ascii", "backslashreplace").decode() for c in failed), error.end
 
 
 def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:

@@ -235,15 +235,16 @@ def test_names_that_are_not_utf8(folder: Path) -> None:
     assert "\\udcff" in (folder / "j3.xml").read_text()
 
 
-def test_a_stream_that_cannot_write_a_character_escapes_it(folder: Path) -> None:
+def test_a_stream_that_cannot_write_a_character_spells_it(folder: Path) -> None:
+    (folder / "läuft→好.onnx").write_bytes((folder / "runs.onnx").read_bytes())
     done = subprocess.run(
-        [SCRIPT, "optimize", "runs.onnx", "o9.onnx"],
+        [SCRIPT, "optimize", "läuft→好.onnx", "o9→好.onnx"],
         cwd=folder,
-        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        env=os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "1"},
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0 and b"\\u2192" in done.stdout, done
+    assert done.returncode == 0 and b"o9->\\u597d.onnx: " in done.stdout and b" -> " in done.stdout, done
 
 
 WRITES = re.compile(r"(click|rich)\.(s?echo|echo_via_pager|print)|print|(\w+\.)?Console|sys\.std(out|err)\.write")
