@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
+_FILES: Final = 10_000  # of a folder, that are looked at
 
 
 class OnnxOptError(Exception):
@@ -98,12 +100,25 @@ def _line_of(error: BaseException) -> str:
     return found
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The hint for a name that does not exist: those like it, or what to say if there are none."""
+def nearest(name: str, known: Iterable[str], otherwise: str, ending: str = "") -> str:
+    """The hint for a name that does not exist: those like it, which end so, or what to say if there are none."""
     import difflib
 
     near = difflib.get_close_matches(name, list(known), n=3)
-    return f"did you mean {' or '.join(near)}?" if near else otherwise
+    return f"did you mean {' or '.join(n + ending for n in near)}?" if near else otherwise
+
+
+def nearest_file(path: object, otherwise: str = "check the path") -> str:
+    """The hint for a file that does not exist: those of its kind that are called like it, in its folder."""
+    folder, name = os.path.split(str(path))
+    stem, ending = os.path.splitext(name)
+    ending = ending or ".onnx"
+    try:
+        with os.scandir(folder or ".") as entries:
+            stems = [e.name.removesuffix(ending) for e in islice(entries, _FILES) if e.name.endswith(ending)]
+    except OSError:
+        return f"there is no folder {folder}" if folder and not os.path.exists(folder) else otherwise
+    return nearest(stem, sorted(stems), otherwise, ending)
 
 
 def few(names: Sequence[str], shown: int = 3) -> str:
@@ -115,7 +130,7 @@ def few(names: Sequence[str], shown: int = 3) -> str:
 def unreadable(path: object, error: Exception) -> ModelError:
     """What to say of a file that cannot be opened, or parsed."""
     if isinstance(error, FileNotFoundError):
-        hint = "only `onnxopt optimize` reads stdin" if str(path) == "-" else "check the path"
+        hint = "only `onnxopt optimize` reads stdin" if str(path) == "-" else nearest_file(path)
         return ModelError(f"{path}: no such file", hint)
     if isinstance(error, IsADirectoryError):
         return ModelError(f"{path} is a directory", "name the .onnx file inside it")

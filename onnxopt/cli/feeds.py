@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from onnxopt.cli.options import once, parse_dims
+from onnxopt.errors import UsageError, nearest_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,9 +21,9 @@ def _feeds(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
         if not found or not name:
             raise click.BadParameter(f"{text!r} is not NAME=FILE.npy")
         once(feeds, name, file, param)
-    for file in feeds.values():
+    for name, file in feeds.items():
         if not Path(file).is_file():
-            raise click.BadParameter(f"{file}: no such file")
+            raise UsageError(f"--input {name}={file}: no such file", nearest_file(file))
     return feeds
 
 

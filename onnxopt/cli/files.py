@@ -50,6 +50,17 @@ def refuse_unwritable(files: Iterable[Path | None]) -> None:
             raise WriteError(f"cannot write {file}: permission denied", "name another place for it")
 
 
+def refuse_swapped(model: Path, word: str, command: str) -> None:
+    """Raises UsageError where the model, which comes first, is no file, and the word behind it is one."""
+    from shlex import quote
+
+    from onnxopt.errors import UsageError
+
+    if not model.exists() and os.path.isfile(word):
+        hint = f"the model comes first: onnxopt {command} {quote(word)} {quote(str(model))}"
+        raise UsageError(f"{model} is no file, {word} is one", hint)
+
+
 def named_text(word: str, what: str) -> str:
     """`word`, or the text of the file that `@FILE` names: `what` is expected in it. Raises UsageError."""
     if not word.startswith("@"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.files import json_text, named_text
+from onnxopt.cli.files import json_text, named_text, refuse_swapped
 from onnxopt.cli.options import Number
 from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.plaintext import counted
@@ -55,6 +55,7 @@ def find(
     from onnxopt.rewriting import SubgraphMatcher
     from onnxopt.rewriting.unknown import refuse_unknown
 
+    refuse_swapped(model, pattern, "find")
     matcher = SubgraphMatcher(
         named_text(pattern, "a pattern"),
         match_outputs=match_outputs,

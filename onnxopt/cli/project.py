@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from onnxopt.errors import UsageError, nearest
+from onnxopt.errors import UsageError, nearest, nearest_file
 
 # Every option of every command is in one of the two; what is in neither acts.
 CHOOSES: Final = frozenset(
@@ -178,7 +178,7 @@ def _bytes(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as e:
         missing = isinstance(e, (FileNotFoundError, IsADirectoryError))
-        hint = "check the path" if missing else "make it readable, or work in another folder"
+        hint = nearest_file(file) if missing else "make it readable, or work in another folder"
         raise UsageError(f"{file} cannot be read: {e.strerror or e}", hint) from None
 
 

@@ -21,7 +21,7 @@ from onnxopt.cli.options import (
     tolerance_options,
 )
 from onnxopt.cli.say import say, say_all
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, nearest_file
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Comparison
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--inputs",
+    "--input",
+    "inputs",
     multiple=True,
     metavar="DIR|FILE.npz|NAME=FILE.npy",
     help="Run on this data: a folder of .npy files named as the inputs, an .npz file, onnx's test data "
@@ -136,7 +138,7 @@ def _split(inputs: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
         if not found or Path(text).exists():
             places.append(text)
         elif not name or not Path(file).is_file():
-            raise UsageError(f"--inputs {text}: no such file {file}", "give NAME=FILE.npy")
+            raise UsageError(f"--inputs {text}: no such file", nearest_file(file, "give NAME=FILE.npy"))
         else:
             given[name] = file
     return given, tuple(places)

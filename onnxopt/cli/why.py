@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxopt.cli.completing import known_rules
+from onnxopt.cli.files import refuse_swapped
 from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say_lines
@@ -45,6 +46,7 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
     from onnxopt.pipeline import Journal
     from onnxopt.pipeline.registry import pass_or_rule
 
+    refuse_swapped(model, name, "why")
     options, level = make_options(given), given["level"]
     cls, rules = pass_or_rule(name)
     owner = options.context().configured(cls())

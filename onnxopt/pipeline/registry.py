@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
-from onnxopt.errors import UsageError, nearest, told
+from onnxopt.errors import UsageError, nearest, nearest_file, told
 from onnxopt.lazy_onnx import import_all_of_onnx
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
 from onnxopt.rewriting import Rule
@@ -223,7 +223,7 @@ def load_module(source: str) -> None:
     """
     before = set(_PASSES)
     if source.endswith(".py") and not os.path.isfile(source):
-        raise UsageError(f"{source}: no such file", _PLUGIN)
+        raise UsageError(f"{source}: no such file", nearest_file(source, _PLUGIN))
     import_all_of_onnx()
     try:
         if source.endswith(".py"):

@@ -46,7 +46,8 @@ class Example:
         """Plain patterns (fixed operand order), one call for each result. Raises UsageError for a bare variable."""
         roots = [r.choices if isinstance(r, Either) else (r,) for r in self.results]
         if not all(isinstance(c, Call) for choices in roots for c in choices) or not roots:
-            raise UsageError("a pattern results in operators, not in its variables", HINT)
+            bare = [f"{c.name}(...) is an operator; " for choices in roots for c in choices if isinstance(c, Var)]
+            raise UsageError("a pattern results in operators, not in its variables", "".join(bare[:1]) + HINT)
         return list(product(*([v for c in choices for v in variants(_comparing(c))] for choices in roots)))
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.protocol import Answer
 
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
+_REAL: Final = "give real data with --input NAME=FILE.npy"
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
 _Proof = tuple[dict[str, str], dict[str, str], list[str]]
@@ -202,7 +203,7 @@ class Verifier:
                 raise Refused(f"{why}, and {note or 'not everything could be compared in pieces'}")
             notes = [c.note for c in cases if c.note]
             self._stop(verdict, UNVERIFIED, f"no case could be compared: {notes[0] if notes else 'there is none'}")
-            verdict.hint = "give real data with --inputs"
+            verdict.hint = _REAL
             return None
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {name: why for name, why in weak.items() if name in verdict.pieces.dead}  # values inside say more
@@ -222,7 +223,7 @@ class Verifier:
         elif session.alive and (why := self._optimized()):
             self._stop(verdict, DIFFERENT, why)
         elif verdict.status == INCONCLUSIVE:
-            verdict.hint = f"give real data with {'--inputs' if self.stepwise else '--input NAME=FILE.npy'}"
+            verdict.hint = _REAL
         return None
 
     def _optimized(self) -> str:

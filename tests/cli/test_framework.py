@@ -177,6 +177,13 @@ def test_a_command_that_is_hinted_at_can_be_pasted(run: Run) -> None:
     assert hint.startswith("hint: onnxopt optimize 'my model.onnx' 'my model.opt.onnx'; --in-place replaces my model")
 
 
+def test_a_model_that_comes_second_is_told_to_come_first(run: Run, small: Path) -> None:
+    for command, what, quoted in (("why", "fold_conv_bn", "fold_conv_bn"), ("find", "Relu(x)", "'Relu(x)'")):
+        done = run(command, what, "m.onnx")
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[1] == f"hint: the model comes first: onnxopt {command} m.onnx {quoted}"
+
+
 def test_the_bare_command_shows_its_help(run: Run) -> None:
     r = run()
     assert (r.returncode, r.stdout, r.stderr) == (2, "", run("--help").stdout)
@@ -193,7 +200,11 @@ def test_a_choice_that_is_missing_is_asked_for_in_one_line(run: Run) -> None:
         ("verify a.onnx", "missing argument 'B'", "onnxopt verify [OPTIONS] A B; --help lists what there is"),
         ("optimize a b -O9", "invalid value for '-O' / '--level': 9 is not in the range 0<=x<=3", None),
         ("optimize a b --lvel 3", "onnxopt optimize has no option --lvel", "did you mean --level?"),
-        ("verify a b -Z", "onnxopt verify has no option -Z", "onnxopt verify [OPTIONS] A B; --help lists what there is"),
+        (
+            "verify a b -Z",
+            "onnxopt verify has no option -Z",
+            "onnxopt verify [OPTIONS] A B; --help lists what there is",
+        ),
         ("-O3 optimize a b", "onnxopt has no option -O", "a command's options follow it"),
         ("--versoin", "onnxopt has no option --versoin", "did you mean --version?"),
         ("optimize a b --dim", "option '--dim' requires an argument", "--help lists what there is"),
@@ -333,6 +344,8 @@ def test_find_searches_by_example(run: Run, samples: Path) -> None:
     assert set(records[0]["values"]) == {"x", "w"}
     r = run("find", source, "(x) => (y) { y = Sinh (x) }")
     assert (r.returncode, r.stdout) == (1, f"{source}: 0 matches\n")
+    r = run("find", source, "Relu")
+    assert r.returncode == 2 and "hint: Relu(...) is an operator; an example is like" in r.stderr
     r = run("find", source, "Relu(")
     assert (r.returncode, "cannot be read" in r.stderr) == (2, True)
 

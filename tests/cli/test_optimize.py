@@ -93,6 +93,10 @@ def test_quiet_is_quiet(run: Run, samples: Path) -> None:
     ("args", "says", "hint"),
     [
         (["missing.onnx", "out.onnx"], "missing.onnx: no such file", "check the path"),
+        (["folder/goood", "out.onnx"], "folder/goood: no such file", "check the path"),
+        (["goood", "out.onnx"], "goood: no such file", "did you mean good.onnx?"),
+        (["nowhere/good.onnx", "out.onnx"], "nowhere/good.onnx: no such file", "there is no folder nowhere"),
+        (["good.onnx", "out.onnx", "--input", "x=x.npy"], "--input x=x.npy: no such file", "check the path"),
         (["folder", "out.onnx"], "is a directory", "inside it"),
         (["empty.onnx", "out.onnx"], "is empty", "did not finish"),
         (["text.onnx", "out.onnx"], "not an ONNX model", "export or download"),

@@ -25,7 +25,7 @@ def test_given_values_in_every_form(run: Run, write: Any, tmp_path: Path) -> Non
     np.savez(tmp_path / "set.npz", x=-x)
     (tmp_path / "folder").mkdir()
     np.save(tmp_path / "folder" / "x.npy", x)
-    code, found = compare(run, "--inputs", "x=x.npy")
+    code, found = compare(run, "--input", "x=x.npy")
     assert (code, statuses(found)) == (0, {"given": "equal"})
     assert found["cases"][0]["dims"] == {"N": 5}
     code, found = compare(run, "--inputs", "folder", "--inputs", "set.npz")
