@@ -77,7 +77,7 @@ class NoFixpointError(PassError):
 
 def broken(what: str, error: BaseException, name: str, kind: str) -> PassError:
     """What to say of the pass or the rule (`kind`) called `name`, which raised."""
-    whose = "ONNXOPT_DEBUG=1 shows the traceback" if _line_of(error) else "report it"
+    whose = "ONNXOPT_DEBUG=1 shows the traceback" if line_of(error) else "report it"
     return PassError(
         f"{what}: {told(error)}", f"this is a bug in the {kind}; go on without it by --disable {name}, and {whose}"
     )
@@ -85,17 +85,20 @@ def broken(what: str, error: BaseException, name: str, kind: str) -> PassError:
 
 def told(error: BaseException) -> str:
     """`KeyError: 'x' (passes.py:12)`: in one line, with the place, if it is in somebody else's code."""
-    where = _line_of(error)
+    where = line_of(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())}" + (f" ({where})" if where else "")
 
 
-def _line_of(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """`passes.py:12`: the innermost line on the way to it that is neither ours nor a library's; else empty."""
     found, tb = "", error.__traceback__
     while tb is not None:
         package = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in _OURS and package not in sys.stdlib_module_names:
-            found = f"{os.path.basename(tb.tb_frame.f_code.co_filename)}:{tb.tb_lineno}"
+        file = os.path.basename(tb.tb_frame.f_code.co_filename)
+        if (
+            package not in _OURS and package not in sys.stdlib_module_names and not file.startswith("<")
+        ):  # made by a library
+            found = f"{file}:{tb.tb_lineno}"
         tb = tb.tb_next
     return found
 

@@ -162,7 +162,7 @@ def _keep(
     if error.failed is None or isinstance(error, UsageError):
         return
     if reproducer is None:
-        error.hint += "; --reproducer DIR keeps what is needed to report it"
+        error.hint += f"{'' if error.hint.endswith('?') else ';'} --reproducer DIR keeps what is needed to report it"
         return
     from onnxopt.pipeline.reproducer import keep_reproducer
 

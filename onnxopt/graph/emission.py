@@ -115,7 +115,8 @@ def _objection(
     """What is wrong with a call; `known`: a node of this operator was there before."""
     for i, value in enumerate(inputs):
         if value is not None and not isinstance(value, Value):
-            return f"its input {i} is {an(type(value).__name__)}, not a value: a constant is made of numbers"
+            kind = an(type(value).__name__)
+            return f"its input {i} is {kind}, not a value: m.value(name) is one that is there, m.const(array) a new one"
     if defined is None:
         return "" if known else _unknown(op, opset)
     if not defined.inputs[0] <= len(inputs) <= defined.inputs[1]:

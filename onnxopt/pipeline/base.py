@@ -89,7 +89,7 @@ class Pass:
 
     def run(self, model: Model, ctx: PassContext) -> None:
         """Change `model` in place. Whether it changed is measured by `model.version`, not reported."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no run(self, model, ctx)")
 
     def should_run(self, model: Model, ctx: PassContext) -> bool:
         """Does the model have anything for this pass, on the context's target? Not asked of a pass called directly."""
@@ -138,7 +138,8 @@ class GraphPass(Pass):
         ctx.scope = None
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        raise NotImplementedError
+        """Change `graph` in place, of one scope at a time."""
+        raise NotImplementedError(f"{type(self).__name__} has no run_graph(self, graph, ctx)")
 
 
 class RewritePass(Pass):
@@ -176,4 +177,5 @@ class DebugPass(Pass):
             )
 
     def inspect(self, model: Model, ctx: PassContext) -> None:
-        raise NotImplementedError
+        """Look at `model`, and change nothing."""
+        raise NotImplementedError(f"{type(self).__name__} has no inspect(self, model, ctx)")

@@ -10,7 +10,16 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.errors import ModelError, OnnxOptError, PassError, PreconditionError, UsageError, broken
+from onnxopt.errors import (
+    InvariantError,
+    ModelError,
+    OnnxOptError,
+    PassError,
+    PreconditionError,
+    UsageError,
+    broken,
+    line_of,
+)
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
@@ -143,7 +152,8 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
         declined = ctx.declined
     except OnnxOptError as e:
         if e.failed is None and not isinstance(e, ModelError | PreconditionError):
-            e.message = f"pass {p.name}: {e.message}{'' if isinstance(e, UsageError) else _after(ctx)}"
+            where = f" ({line})" if isinstance(e, PassError | InvariantError) and (line := line_of(e)) else ""
+            e.message = f"pass {p.name}: {e.message}{where}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise
     except MemoryError:  # of the system, which is no bug of the pass

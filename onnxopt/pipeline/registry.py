@@ -51,6 +51,9 @@ def register(p: type[P] | P) -> type[P] | P:
     name = cls.info.name
     if loose := [k for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)]:
         raise TypeError(f"pass {name}: {loose[0]} is an option, but the class no @dataclass(frozen=True)")
+    rules: object = cls.rules if issubclass(cls, RewritePass) else ()
+    if not isinstance(rules, tuple) or not all(isinstance(rule, Rule) for rule in rules):
+        raise TypeError(f"pass {name}: rules = {rules!r} is no tuple of what @rewrite makes: rules = (my_rule,)")
     known = _PASSES.get(name)
     home = known.__module__ if known is not None else _LATER.get(name, cls.__module__)
     if (known is not None and known is not cls) or home != cls.__module__:

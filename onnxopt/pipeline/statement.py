@@ -40,7 +40,8 @@ class StmtPass(GraphPass):
             self.run_node(node, ctx)
 
     def run_node(self, node: Node, ctx: PassContext) -> None:
-        raise NotImplementedError
+        """Change what is at `node`, of one after the other."""
+        raise NotImplementedError(f"{type(self).__name__} has no run_node(self, node, ctx)")
 
 
 def _links(scope: Graph) -> Iterator[Links]:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import field
 
-from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError
+from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, line_of
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.record import record
@@ -111,11 +111,7 @@ class Driver:
                 if self._visit(node, again.pop(node, None) if again else None):
                     done += 1
                     if done > budget:
-                        raise NoFixpointError(
-                            f"{model.name}: {node.graph.path if node.graph else 'main'}: no fixed point after {done} "
-                            f"rewrites; the last ones were {', '.join(sorted(set(self._recent)))}",
-                            "two rules undo each other; disable one of their passes with --disable",
-                        )
+                        raise self._restless(f"{model.name}: {node.graph.path if node.graph else 'main'}", done)
                 if self._touched:
                     self._requeue()
                 if self.fuel.left == 0:
@@ -126,6 +122,14 @@ class Driver:
             self._queued.clear()
             self._touched.clear()
         return done
+
+    def _restless(self, where: str, done: int) -> NoFixpointError:
+        last = sorted(set(self._recent))
+        hint = f"they undo each other's work: disable one of them with --disable, for example {last[0]}"
+        if len(last) == 1:
+            hint = f"what it makes matches its own pattern: it needs a guard; go on without it by --disable {last[0]}"
+        told = f"{where}: no fixed point after {done} rewrites; the last ones were {', '.join(last)}"
+        return NoFixpointError(told, hint)
 
     def _fill(self, model: Model, left: Left | None) -> None:
         """Begin with all anchors; later with those at which a pattern may match since, and with the rules that were
@@ -217,7 +221,7 @@ class Driver:
             return str(e)
         except OnnxOptError as e:
             if isinstance(e, EmissionError):
-                e.message = f"rule {rule.name}: {e.message}"
+                e.message = f"rule {rule.name}: {e.message}" + ("" if line_of(e) else f" ({rule.line})")
             raise
         except Exception as e:
             raise failure(rule, m, e) from e

@@ -76,7 +76,9 @@ class Match:
     # -- guards ------------------------------------------------------------------------------------------
 
     def require(self, condition: object, reason: str) -> None:
-        """Decline with `reason` unless `condition`."""
+        """Decline with `reason` unless `condition`. Raises TypeError where the two are exchanged."""
+        if reason.__class__ is not str:
+            raise TypeError(f"require(condition, reason): the reason is text, not {reason!r}")
         if not condition:
             raise Declined(reason)
 

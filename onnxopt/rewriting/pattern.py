@@ -158,6 +158,12 @@ def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
     def call(*inputs: Any, name: str | None = None, shared: bool = False, output: int = 0, **attributes: Any) -> Call:
         variadic = bool(inputs) and inputs[-1] is ...
         patterns = inputs[:-1] if variadic else inputs
+        for p in patterns:
+            if not isinstance(p, Pattern):
+                raise TypeError(
+                    f"op.{ops[0]}: {p!r} is no pattern: var('x') is any value, const('w') a constant, "
+                    "and op.Relu(...) the result of a call"
+                )
         return Call(ops, patterns, name, as_held(attributes), shared, variadic, output)
 
     return call

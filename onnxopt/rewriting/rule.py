@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,12 @@ class Rule:
         """First line of the function's docstring."""
         return (self.apply.__doc__ or "").strip().partition("\n")[0]
 
+    @property
+    def line(self) -> str:
+        """Where it is defined: `passes.py:12`."""
+        code = self.apply.__code__
+        return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
     def __call__(self, m: Match, **bound: Any) -> Any:
         return self.apply(m, **bound)
 
@@ -75,7 +82,7 @@ def rewrite(pattern: Pattern) -> Callable[[Callable[..., Any]], Rule]:
 
     def decorate(function: Callable[..., Any]) -> Rule:
         if not all(isinstance(c, Call) for c in _choices(pattern)):
-            raise TypeError(f"{function.__name__}: a pattern starts with an operator")
+            raise TypeError(f"{function.__name__}: a pattern starts with the call of an operator: op.Relu(var('x'))")
         check_variants(pattern)
         expected, code = set(names(pattern)), function.__code__
         parameters = set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])

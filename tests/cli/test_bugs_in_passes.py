@@ -56,7 +56,7 @@ OPTIMIZE = ("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--with", "
         ),
         (
             RULE.format(body="return m.op.Gelu(x)"),
-            "opset 17 of ai.onnx has no operator Gelu",
+            "opset 17 of ai.onnx has no operator Gelu (mine.py:6) (after ",
             "it is there from opset 20 on: require that, or --target-opset 20 converts the model",
         ),
         (
@@ -64,10 +64,20 @@ OPTIMIZE = ("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--with", "
             "opset 17 of ai.onnx has no operator Tan_",
             "did you mean Tan or Tanh",
         ),
-        (RULE.format(body="return 1"), "an int", ""),
+        (
+            RULE.format(body="return 1"),
+            "what replaces it is an int, not 1 value (mine.py:3)",
+            "return a value for each",
+        ),
+        (RULE.format(body="return m.op.Tanh(x)"), "the last ones were bad", "it needs a guard; go on without it by"),
+        (
+            RULE.format(body="m.require('no good', False)"),
+            "TypeError: require(condition, reason): the reason is text, not False (mine.py:6)",
+            "--disable bad",
+        ),
         (
             GRAPH.format(body="graph.remove(next(iter(graph)))"),
-            "main: Tanh -> t was to be removed, and `t` is read by Cos -> y",
+            "main: Tanh -> t was to be removed, and `t` is read by Cos -> y (mine.py:7)",
             "value.replace_all_uses_with(other) comes first",
         ),
         (
@@ -104,6 +114,35 @@ def test_a_pass_that_is_not_registered(run: Run, plugin: Path) -> None:
     r = run(*OPTIMIZE)
     assert r.returncode == 2
     assert r.stderr == "error: no pass is called 'bad-pass'\nhint: bad_pass is not registered: put @register above it\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('var("x")', '"x"', "op.Tanh: 'x' is no pattern: var('x') is any value, const('w') a constant"),
+        ('op.Tanh(var("x"))', "op.Tanh", "bad: a pattern starts with the call of an operator: op.Relu(var('x'))"),
+        ("(bad,)", "bad", "rules = Rule("),
+        ("(bad,)", "(1,)", "rules = (1,) is no tuple of what @rewrite makes: rules = (my_rule,)"),
+        (
+            'PassInfo("bad-pass")',
+            'PassInfo("bad-pass", after="x")',
+            "after is 'x', not a tuple: write ('x',) (mine.py:",
+        ),
+    ],
+)
+def test_of_what_is_no_rule_and_no_pass(run: Run, plugin: Path, old: str, new: str, says: str) -> None:
+    plugin.write_text(HEAD + RULE.format(body="return x").replace(old, new))
+    r = run(*OPTIMIZE)
+    assert r.returncode == 2
+    assert r.stderr.startswith("error: mine.py cannot be imported: TypeError: ")
+    assert says in r.stderr and "(mine.py:" in r.stderr.splitlines()[0]
+
+
+def test_a_pass_that_does_nothing_says_what_it_has_to_have(run: Run, plugin: Path) -> None:
+    for kind, method in (("GraphPass", "run_graph"), ("ModelPass", "run"), ("StmtPass", "run_node")):
+        text = RULE.partition("@register")[2].replace("RewritePass", kind).replace("rules = (bad,)", "")
+        plugin.write_text(f"{HEAD}from onnxopt import {kind}\n@register{text}")
+        assert f"NotImplementedError: BadPass has no {method}(self, " in run(*OPTIMIZE).stderr
 
 
 def test_decorators_in_the_wrong_order(run: Run, plugin: Path) -> None:

@@ -79,7 +79,7 @@ def test_rules_are_checked_when_they_are_defined() -> None:
         def silent(m: Match, x: Value) -> Value:
             return x
 
-    with pytest.raises(TypeError, match="starts with an operator"):
+    with pytest.raises(TypeError, match="starts with the call of an operator"):
 
         @rewrite(either(var("x"), op.Relu(var("x"))))
         def rootless(m: Match, x: Value) -> Value:
