@@ -71,7 +71,7 @@ def _search() -> Markup:
     field = tag(
         "input",
         type="search",
-        placeholder="Search operators, names, values   ( / )",
+        placeholder="Search nodes ( / )",
         aria_label="Search nodes",
         role="combobox",
         aria_expanded="false",

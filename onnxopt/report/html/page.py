@@ -18,7 +18,7 @@ from onnxopt.report.places import difference
 
 _SCRIPTS: Final = ("model.js", "layout.js", "view.js", "details.js", "search.js", "main.js")
 _PLACES: Final = "Places"
-_SECTIONS: Final = ("Summary", _PLACES, "Operators", "Passes", "Timeline", "Declined", "Graphs")
+_SECTIONS: Final = ("Summary", _PLACES, "Operators", "Timeline", "Passes", "Declined", "Graphs")
 
 
 def page(data: dict[str, Any]) -> str:

@@ -36,6 +36,22 @@ def test_the_page_opens_quietly_and_says_what_was_done(browser: Browser, residua
         assert seen.errors == []
 
 
+@pytest.mark.parametrize("width", [400, 800, 1280])
+def test_sections_are_listed_as_they_stand_and_what_is_told_fits(browser: Browser, residual: Path, width: int) -> None:
+    with visit(browser, residual / "page.html", width=width) as seen:
+        listed = seen.page.locator("nav a").evaluate_all("links => links.map(a => a.hash)")
+        stand = seen.page.locator(", ".join(listed)).evaluate_all("parts => parts.map(p => '#' + p.id)")
+        assert listed == stand and len(listed) > 5
+        told = seen.page.locator("#timeline .lane > :last-child")
+        heights = told.evaluate_all("cells => cells.map(c => c.getClientRects().length && c.clientHeight)")
+        assert max(heights) < 30, heights  # one line
+        search = seen.page.locator("input[type=search]")
+        assert search.evaluate(
+            "i => { const c = document.createElement('canvas').getContext('2d'); c.font = getComputedStyle(i).font;"
+            " return c.measureText(i.placeholder).width + 26 < i.clientWidth }"
+        )
+
+
 def _stats(path: Path) -> str:
     return subprocess.run(
         [SCRIPT, "stats", path, "--format", "json"], capture_output=True, text=True, check=True
