@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from onnxopt.plaintext import counted
 
-# Passes whose rules decline what is worth folding, time after time: of a whole backbone, then.
+# Passes whose rules decline what is worth folding, time after time: of a whole backbone, then. What stays behind a
+# convolution that is no normalization is ordinary (a residual connection, a Gelu), unless it can be helped.
 _FOLDS: Final = ("conv-bn-folding", "conv-add-folding")
-_ORDINARY: Final = " is not constant"  # a residual connection
+_COMPUTED: Final = " is not constant"
 _OVERRIDABLE: Final = " callers may override"
 _NEWER: Final = "the standard does not have it in this type"
 _MANY: Final = 8
@@ -22,7 +23,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         if p["name"] in _FOLDS:
             for name, rule in p["rules"].items():
                 for reason, (count, example) in rule["declined"].items():
-                    if count >= _MANY and not reason.endswith(_ORDINARY):
+                    if count >= _MANY and not _is_ordinary(p["name"], reason):
                         yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
         elif p["name"] == "convert-dtype":
             for rule in p["rules"].values():
@@ -34,6 +35,10 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
             yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
             if len(weights) > _SHOWN:
                 yield f"kept: and {counted(len(weights) - _SHOWN, 'more weight')} (-v)"
+
+
+def _is_ordinary(name: str, reason: str) -> bool:
+    return not reason.endswith(_OVERRIDABLE) and (name == "conv-add-folding" or reason.endswith(_COMPUTED))
 
 
 def _remedy(reason: str) -> str:

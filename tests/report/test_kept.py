@@ -16,25 +16,27 @@ def test_weights_that_are_not_named_are_counted(weights: int, last: str) -> None
     assert [*kept.lines(report)][-1] == f"kept: {last}"
 
 
+OVERRIDABLE = "w is not constant: an initializer that callers may override"
+ELSEWHERE = "Conv output used elsewhere"
+
+
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("name", "reason", "said"),
     [
-        ("t is not constant", ""),  # a residual connection, which nothing freezes
-        (
-            "w is not constant: an initializer that callers may override",
-            "; --freeze-initializers, if nobody overrides it",
-        ),
-        ("Conv output used elsewhere", ""),
+        ("conv-add-folding", "t is not constant", None),  # a residual connection, which nothing freezes
+        ("conv-add-folding", ELSEWHERE, None),  # a Gelu
+        ("conv-add-folding", OVERRIDABLE, "; --freeze-initializers, if nobody overrides it"),
+        ("conv-bn-folding", OVERRIDABLE, "; --freeze-initializers, if nobody overrides it"),
+        ("conv-bn-folding", "w is not constant", None),
+        ("conv-bn-folding", ELSEWHERE, ""),
     ],
 )
-def test_freezing_is_advised_where_it_helps(reason: str, said: str) -> None:
-    report = {
-        "pipeline": {"passes": [{"name": "conv-add-folding", "rules": {"r": {"declined": {reason: (8, "Conv")}}}}]}
-    }
-    lines = [*kept.lines(report)]
-    assert lines == (
-        [] if reason == "t is not constant" else [f"kept: r declined 8 times: {reason}, for example Conv{said}"]
-    )
+def test_what_is_ordinary_is_not_said_and_freezing_is_advised_where_it_helps(
+    name: str, reason: str, said: str | None
+) -> None:
+    report = {"pipeline": {"passes": [{"name": name, "rules": {"r": {"declined": {reason: (8, "Conv")}}}}]}}
+    wanted = [] if said is None else [f"kept: r declined 8 times: {reason}, for example Conv{said}"]
+    assert [*kept.lines(report)] == wanted
 
 
 @pytest.mark.parametrize(("count", "hits", "said"), [(1, 0, True), (1, 3, False), (8, 3, True), (0, 0, False)])
