@@ -55,7 +55,11 @@ def _fix_shape(info: ValueInfoProto, shape: Sequence[int], fixed: dict[str, int]
     if not info.type.tensor_type.HasField("shape"):
         raise UsageError(f"the rank of input {info.name!r} is unknown", "declare it in the model")
     if len(tensor.dim) != len(shape):
-        raise UsageError(f"input {info.name!r} has {len(tensor.dim)} dims, {len(shape)} are given", "give each of them")
+        sizes = ",".join(str(d.dim_value) if _is_fixed(d) else d.dim_param or "?" for d in tensor.dim)
+        raise UsageError(
+            f"input {info.name!r} has {len(tensor.dim)} dims, {len(shape)} are given",
+            f"give each of them: --shape {info.name}:{sizes}",
+        )
     for axis, (dim, size) in enumerate(zip(tensor.dim, shape)):
         if _is_fixed(dim):
             if dim.dim_value != size:

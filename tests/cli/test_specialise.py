@@ -76,7 +76,7 @@ def test_dynamic_by_default(run: Run, dynamic: Path) -> None:
     [
         (["--dim", "batc=2"], "no input has a dim called 'batc'"),
         (["--shape", "w:1"], "no input is called 'w'"),
-        (["--shape", "x:1,2"], "input 'x' has 3 dims, 2 are given"),
+        (["--shape", "x:1,2"], "has 3 dims, 2 are given\nhint: give each of them: --shape x:batch,sequence,4"),
         (["--shape", "x:1,2,3"], "dim 2 of input 'x' is 4, not 3"),
         (["--shape", "x:1,2,4", "--dim", "batch=3"], "'batch' is given as 3 and as 1"),
         (["--dim", "batch"], "is not NAME=SIZE"),
