@@ -84,6 +84,13 @@ def sizes(count: int) -> Model:
     return model(nodes, {"zero": np.array([0]), **{f"c{i}": np.array([4]) for i in range(count)}})
 
 
+def axes(count: int) -> Model:
+    """Two Unsqueezes of so many axes."""
+    places = np.arange(count)
+    nodes = [helper.make_node("Unsqueeze", [a, b], [c]) for a, b, c in (("x", "a", "v"), ("v", "b", "y"))]
+    return model(nodes, {"a": 2 * places, "b": 3 * places})
+
+
 def steps(m: Model, pipeline: str, level: int) -> int:
     return lines_executed(lambda: execute(parse_pipeline(pipeline), m, PassContext(opt_level=level)))
 
@@ -97,6 +104,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
         (products, "merge-parallel", 3),
         (adds, "simplify-arithmetic", 1),
         (sizes, "index-chains", 2 * LARGE + 3),
+        (axes, "merge-chains", 1),
     ],
 )
 def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> None:
