@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import linear, types
+from onnxopt.analysis.copies import is_read_by_many
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -136,9 +137,11 @@ def _keeps_last(node: Node) -> bool:
 
 
 def _into(node: Node, index: int, factor: Array) -> list[Edit] | None:
-    """A constant term takes the factor along its last axis; not a fill, which nobody stores."""
+    """A constant term takes the factor along its last axis; not a fill, which nobody stores, nor what many read."""
     value = node.inputs[index]
     if value is None or not value.constant or value.is_fill or value.array.dtype.kind != "f":
+        return None
+    if is_read_by_many(value, value.array.nbytes):
         return None
     z = value.array.astype(np.float64)
     if factor.ndim and z.ndim and z.shape[-1] not in (1, factor.size):

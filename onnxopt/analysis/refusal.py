@@ -16,6 +16,7 @@ import numpy as np
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
+from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -70,6 +71,11 @@ def is_refused(value: Value, constant: Array | Value, readers: Iterable[Node] | 
                 asked.update(dict.fromkeys(v.users))
     earlier.known.update(after)
     return False
+
+
+def divides_by_zero(graph: Graph, nodes: Iterable[Node]) -> bool:
+    """Does one of these nodes, which are to be in a body, divide integers by a constant that is zero somewhere?"""
+    return graph.owner is not None and any(_is_by_zero(n, {}) for n in nodes if n.op in ("Div", "Mod"))
 
 
 def _earlier(model: Model) -> _Earlier:
@@ -159,12 +165,16 @@ def _inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | 
 def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
     """Does onnxruntime refuse it as soon as it is to compute it, whatever inference says?"""
     if node.op in ("Div", "Mod"):
-        divisor = _content(node.input(1), given)
-        return divisor is not None and divisor.dtype.kind in "iu" and not divisor.all()
+        return _is_by_zero(node, given)
     if node.op in ("Resize", "Upsample"):
         scales = _content(node.input(1 if _opset(node) < 11 else 2), given)
         return scales is not None and bool((scales <= 0).any())
     return False
+
+
+def _is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
+    divisor = _content(node.input(1), given)
+    return divisor is not None and divisor.dtype.kind in "iu" and not divisor.all()
 
 
 def _opset(node: Node) -> int:

@@ -143,6 +143,10 @@ def _settings(ctx: click.Context) -> dict[str, click.Parameter]:
     return _flags(command or ctx.command)
 
 
+_LARGEST: Final = 1 << 20  # bytes of such a file, which a stranger may have put there;
+_DEEPEST: Final = 256  # dots of a line: what reads it takes a time that grows with the square of a key's
+
+
 def find_settings(folder: Path, named: Path | None = None) -> tuple[Path | None, dict[str, Any]]:
     """(file, settings) of the file that is named, or the nearest that has any. Raises UsageError for one that is not
     TOML."""
@@ -162,8 +166,13 @@ def _settings_in(file: Path) -> dict[str, Any]:
     """Of a `pyproject.toml` the table that is ours, of other files all. Raises UsageError."""
     import tomllib
 
+    data = _bytes(file)
+    if len(data) > _LARGEST:
+        raise _unreadable(file, f"it is larger than {_LARGEST >> 20} MiB")
+    if any(line.count(b".") > _DEEPEST for line in data.splitlines()):
+        raise _unreadable(file, f"a line has more than {_DEEPEST} dots")
     try:
-        settings: Any = tomllib.loads(_bytes(file).decode())
+        settings: Any = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as e:
         raise _unreadable(file, e) from None
     for table in ("tool", "onnxopt") if file.name == "pyproject.toml" else ():
@@ -174,8 +183,10 @@ def _settings_in(file: Path) -> dict[str, Any]:
 
 
 def _bytes(file: Path) -> bytes:
+    """What it holds, up to a byte more than may be."""
     try:
-        return file.read_bytes()
+        with file.open("rb") as f:
+            return f.read(_LARGEST + 1)
     except OSError as e:
         missing = isinstance(e, (FileNotFoundError, IsADirectoryError))
         hint = nearest_file(file) if missing else "make it readable, or work in another folder"

@@ -23,7 +23,8 @@ from onnxopt.record import record
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
 _AT_ONCE = 2 << 30  # bytes of results that are held together: what is beyond waits until these are in the model
-_MADE = 1 << 34  # bytes that all folds of a run may make, beyond those that go
+_MADE = 1 << 34  # bytes that all folds of a run may make, beyond those that go,
+_KEPT = 1 << 30  # and by which they may make the model larger
 
 
 @register
@@ -58,9 +59,11 @@ class ConstantFolding(GraphPass):
 
 @record
 class _Spent:
-    """What all folds of a run took: bytes made beyond those that went, operations, seconds of other processes."""
+    """What all folds of a run took: bytes made beyond those that went, and kept, operations, seconds of other
+    processes."""
 
     bytes: int = 0
+    kept: int = 0
     operations: int = 0
     seconds: float = 0.0
 
@@ -321,7 +324,7 @@ class _Cone:
                 continue
             made = sum(self.arrays[v].nbytes for v in wanted)
             growth = made - self.freed[node]
-            if growth > self.options.max_bytes:
+            if growth > self.options.max_bytes or self.spent.kept + growth > max(_KEPT, self.options.max_bytes):
                 reason = "the file would grow beyond the limit (--max-constant-bytes)"
                 self._decline(node, reason, f" (+{growth:,} bytes)")
                 kept.add(node)
@@ -330,6 +333,7 @@ class _Cone:
                 self._decline(node, REFUSED)
                 kept.add(node)
                 continue
+            self.spent.kept += max(0, growth)
             replaced += [(node, v) for v in wanted]
         for node in reversed(self.nodes):
             self._remove(node)  # dead before: no fold of ours

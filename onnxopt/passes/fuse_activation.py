@@ -202,6 +202,7 @@ def hard_sigmoid_of_line(m: Match, x: Value, b: Array, a: Array | None = None, h
 def hard_swish_of_clip(m: Match, x: Value, part: Array | None = None) -> Value:
     """x Clip(x + 3, 0, 6) / 6 = HardSwish(x)."""
     guard(m, x, 14, "HardSwish")
+    m.require(m.dtype(x) != TensorProto.DOUBLE, "of float64 runtimes have no HardSwish")
     if part is not None:
         near(m, x, part, 1 / 6)
     return m.op.HardSwish(x)

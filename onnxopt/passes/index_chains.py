@@ -106,7 +106,7 @@ def _listed(m: Match, v: Value) -> tuple[Value, int, int] | None:
     node = v.producer
     x = node.inputs[0] if node is not None and node.op == "Shape" and not node.has_references else None
     rank = m.rank(x) if x is not None else None
-    if node is None or x is None or rank is None or m.concat.inputs.count(v) > 1 or v.only_user is not m.concat:
+    if node is None or x is None or rank is None or v.only_user is not m.concat or v.users[m.concat] > 1:
         return None
     start, stop, _ = slice(node.attr("start"), node.attr("end")).indices(rank)
     return (x, start, stop) if start < stop else None

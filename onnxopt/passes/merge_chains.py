@@ -82,12 +82,12 @@ def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
     middle, last = (rank or 0) + a.size, (rank or 0) + a.size + b.size
     inner = sorted(int(i) % middle if i < 0 else int(i) for i in a.reshape(-1))
-    axes = sorted(int(i) % last if i < 0 else int(i) for i in b.reshape(-1))
+    outer = sorted(int(i) % last if i < 0 else int(i) for i in b.reshape(-1))
+    axes, before = list(outer), 0
     for i in inner:  # where the inner axes are once the outer ones are in
-        place = i
-        for j in sorted(int(k) % last if k < 0 else int(k) for k in b.reshape(-1)):
-            place += j <= place
-        axes.append(place)
+        while before < len(outer) and outer[before] <= i + before:
+            before += 1
+        axes.append(i + before)
     return m.op.Unsqueeze(x, m.const(np.array(sorted(axes), np.int64)), like=m.outer)
 
 

@@ -115,14 +115,15 @@ def _bypass(graph: Graph, node: Node, x: Value) -> None:
 
 
 def _factor(node: Node) -> tuple[Value, Array] | None:
-    """(x, z) of x * z or x / z, z in float64; None where z is no constant, widens x, or is zero somewhere."""
+    """(x, z) of x * z or x / z, z in float64; None where z is no constant, varies along several axes, widens x, or is
+    zero somewhere."""
     pairs = [(0, 1), (1, 0)] if node.op == "Mul" else [(0, 1)]
     for i, j in pairs:
         x, z = node.inputs[i], node.inputs[j]
         if x is None or z is None or x.constant or not z.constant:
             continue
         data, rank = z.array, types.rank(x)
-        if data.dtype.kind != "f" or rank is None or data.ndim > rank:
+        if data.dtype.kind != "f" or rank is None or data.ndim > rank or sum(d != 1 for d in data.shape) > 1:
             return None
         wide = data.astype(np.float64)
         if not np.isfinite(wide).all() or not wide.all():

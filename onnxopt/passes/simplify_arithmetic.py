@@ -119,6 +119,7 @@ def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Calla
 def no_larger_together(m: Match, a: Array, b: Array) -> None:
     m.require(all(1 in (d, e) or d == e for d, e in zip(a.shape[::-1], b.shape[::-1])), "no runtime broadcasts these")
     m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
+    m.require_few_copies(max(a.nbytes, b.nbytes))
 
 
 @rewrite(op.Mul(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))

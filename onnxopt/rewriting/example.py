@@ -43,12 +43,16 @@ class Example:
     parameters: tuple[str, ...]
 
     def variants(self) -> list[tuple[Call, ...]]:
-        """Plain patterns (fixed operand order), one call for each result. Raises UsageError for a bare variable."""
+        """Plain patterns (fixed operand order), one call for each result. Raises UsageError for a bare variable, or too
+        many."""
         roots = [r.choices if isinstance(r, Either) else (r,) for r in self.results]
         if not all(isinstance(c, Call) for choices in roots for c in choices) or not roots:
             bare = [f"{c.name}(...) is an operator; " for choices in roots for c in choices if isinstance(c, Var)]
             raise UsageError("a pattern results in operators, not in its variables", "".join(bare[:1]) + HINT)
-        return list(product(*([v for c in choices for v in variants(_comparing(c))] for choices in roots)))
+        try:
+            return list(product(*([v for c in choices for v in variants(_comparing(c))] for choices in roots)))
+        except ValueError as e:
+            raise UsageError(str(e), "match a part of it, or several patterns one after the other") from None
 
 
 def _comparing(p: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.copies import READ_BY_MANY, is_read_by_many
 from onnxopt.analysis.linear import is_finite
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.emission import check_call, make_call
@@ -116,7 +117,8 @@ class Match:
         """A new constant, cast once to the type of `like` (an array or value).
 
         Compute it wide: float64 for floats. Declines where that makes infinity, or the cast does, of what is finite,
-        where the cast loses it to zero (`underflows`), and where a fill that no file holds would be written out.
+        where the cast loses it to zero (`underflows`), where a fill that no file holds would be written out, and where
+        it is a large copy of what many others read.
         """
         data = np.asarray(array)
         if like is not None:
@@ -126,10 +128,10 @@ class Match:
                 raise Declined("the folded constant overflows its type")
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
-        bound = self.bindings.values.values()
-        if any(v is not None and v.producer is not None and v.is_fill for v in bound):
-            constants = (v for v in bound if v is not None and v.constant and not v.is_fill)
-            stored = sum(tensor_bytes(*v.constant_type()) for v in constants)
+        self.require_few_copies(data.nbytes)
+        bound = self._bound()
+        if any(v.is_fill for v in bound):
+            stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
             if data.nbytes > stored + _FEW:
                 return self._fill(data)
         value = Value("", self.graph)
@@ -137,6 +139,13 @@ class Match:
         value.array = data
         self.new_constants.append((value, hint or self._hint(like)))
         return value
+
+    def require_few_copies(self, copy: int) -> None:
+        """Decline where a constant of so many bytes is a large copy of what many others read, before it is computed."""
+        self.require(not any(is_read_by_many(v, copy) for v in self._bound()), READ_BY_MANY)
+
+    def _bound(self) -> list[Value]:
+        return [v for v in self.bindings.values.values() if v is not None and v.constant]
 
     def _fill(self, data: Array) -> Value:
         flat = data.reshape(-1)
@@ -149,8 +158,7 @@ class Match:
         return value
 
     def _is_made_of_finite(self) -> bool:
-        constants = (v.array for v in self.bindings.values.values() if v is not None and v.constant)
-        return all(is_finite(array) for array in constants if is_float(array))
+        return all(is_finite(v.array) for v in self._bound() if is_float(v.array))
 
     def _type_of(self, value: Value) -> np.dtype[Any]:
         if value.constant:

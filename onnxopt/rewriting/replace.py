@@ -7,7 +7,7 @@ from typing import Final
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, is_refused
+from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused
 from onnxopt.graph.emission import refusal
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -27,7 +27,8 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     """
     anchor, graph = m.anchor, m.graph
     pairs = check_replacement(m, result)
-    if any(new.constant and not old.constant and is_refused(old, new) for old, new in pairs):
+    refused = any(new.constant and not old.constant and is_refused(old, new) for old, new in pairs)
+    if refused or divides_by_zero(graph, m.new_nodes):
         raise Declined(REFUSED)
     created = set(m.new_nodes)
     taken: set[Value] = set()

@@ -34,7 +34,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         skeletons = read(a), read(b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
-        plan = make_plan(models[0], skeletons[0].values)
+        plan = make_plan(models[0], skeletons[0].values).beside(models[1])
         fix_dims(plan, options.dims)
         result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []

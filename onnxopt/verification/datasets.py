@@ -84,10 +84,19 @@ def read_array(name: str, file: Path, plan: Plan) -> Any:
 
 
 def _load(file: Path) -> Any:
+    _require_plain(file)
     try:
         return np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as e:
+    except MemoryError:
+        raise
+    except Exception as e:  # a damaged archive raises what zipfile and zlib have
         raise _unreadable(file, e) from None
+
+
+def _require_plain(file: Path) -> None:
+    """Raises UsageError for a pipe, of which nobody may ever write the other end."""
+    if file.exists() and not file.is_file():
+        raise UsageError(f"{file} is no plain file", _FORMS)
 
 
 def _unreadable(file: Path, error: Exception) -> UsageError:
@@ -107,7 +116,9 @@ def _npz(file: Path, plan: Plan) -> dict[str, Any]:
     with _load(file) as archive:
         try:
             return {name: fitting(name, archive[name], plan, file) for name in archive.files}
-        except ValueError as e:
+        except (MemoryError, UsageError):
+            raise
+        except Exception as e:
             raise _unreadable(file, e) from None
 
 
@@ -205,6 +216,7 @@ def _read(file: Path, kind: TypeProto) -> Any:
             f"{file}: onnx has no files for a {(which or 'unknown').removesuffix('_type')}", "leave it out"
         )
     message, convert = readers[which]
+    _require_plain(file)
     proto = message()
     try:
         proto.ParseFromString(file.read_bytes())

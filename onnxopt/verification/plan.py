@@ -19,7 +19,7 @@ from onnxopt.verification.dependence import changing, is_fixed
 from onnxopt.verification.edges import CUTTING
 from onnxopt.verification.hints import baked, batches, compared, demanded, sums
 from onnxopt.verification.random_nodes import is_random_model
-from onnxopt.verification.uses import INDEX, Use, uses
+from onnxopt.verification.uses import INDEX, UNKNOWN, Use, uses
 from onnxopt.verification.windows import WINDOWS, windowed
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, 
 _FITTING: Final = 6  # different sizes of what is given
 _COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 _SMALL: Final = 1 << 12  # elements of all inputs
+_BY_ROUNDING: Final = 1e-3  # of an edge, that was followed through other constants
 _NO_USE: Final = Use(INDEX, rows=(1,))
 _FLOATS: Final = frozenset(("float16", "float32", "float64"))
 _INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (16, 32, 64))
@@ -61,6 +62,14 @@ class InputSpec:
         if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
             return False
         return self.kind in _INTEGERS or any(e != 0 for e in self.use.edges) or bool(self.use.words)
+
+    def meeting(self, other: Use) -> InputSpec:
+        """With these edges, too, but for those that rounding made of its own. Integers keep theirs: what they may be is
+        what the first takes."""
+        if self.kind not in _FLOATS or UNKNOWN in (self.use.role, other.role):
+            return self
+        new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
+        return replace(self, use=replace(self.use, edges=(*self.use.edges, *new))) if new else self
 
     @property
     def _is_met(self) -> bool:
@@ -116,6 +125,14 @@ class Plan:
         """Symbols that may have any sizes, as far as is known: nothing asks for some, and none is a sum of others."""
         known = {*self.demanded, *(s for window in self.windows for s in window), *self._composite(self.symbols)}
         return [s for s in self.symbols if s not in known]
+
+    def beside(self, other: ModelProto) -> Plan:
+        """The plan where what the second model does at edges of its own is seen: a bound that only it has is reached by
+        numbers that the first asks nothing of."""
+        found = uses(other.graph)
+        inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
+        cuts = self.cuts or not CUTTING.isdisjoint(operator_names(other.graph.node))
+        return replace(self, inputs=inputs, cuts=cuts)
 
     def gives_all(self, given: Collection[str]) -> bool:
         return bool(self.inputs) and all(i.name in given for i in self.inputs)
@@ -263,6 +280,10 @@ def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
         return InputSpec(name, "", why=f"input `{name}` is complex")
     use = found.get(name, _NO_USE)
     return InputSpec(name, dtype.name, shape, bound=use.bound if dtype.kind in "iu" else None, use=use)
+
+
+def _is_near(a: float, b: float) -> bool:
+    return a == b or abs(a - b) <= _BY_ROUNDING * max(abs(a), abs(b)) or (math.isnan(a) and math.isnan(b))
 
 
 def _trains(proto: ModelProto) -> bool:

@@ -80,7 +80,8 @@ class Difference:
     """How a value of B compares with A's: the largest difference of two elements, and the largest magnitude of A.
 
     For what is not a float: the share of elements that differ, of 1. `note`: why they cannot be compared at all.
-    `unseen`, of noise in what jumps: are there elements that differ in B, and in no sample became what B has?
+    `unseen`, of noise in what jumps: are there elements that differ in B, and in no sample became what B has? `uneven`:
+    a row or channel differs by much of its own range; of noise: by more than it does in any sample.
     """
 
     largest: float = 0.0
@@ -88,6 +89,7 @@ class Difference:
     discrete: bool = False
     note: str = ""
     unseen: bool | None = None
+    uneven: bool = False
 
     @property
     def relative(self) -> float:
@@ -95,12 +97,16 @@ class Difference:
 
     def within(self, share: float) -> bool:
         """Is it at most this share of the range? What is discrete has to be equal."""
-        return not self.note and (self.largest <= share * self.span if not self.discrete else not self.largest)
+        return (
+            not self.note
+            and not self.uneven
+            and (self.largest <= share * self.span if not self.discrete else not self.largest)
+        )
 
     def explained(self, noise: Difference, times: float = NOISE) -> bool:
         """Is it what a change of the last bits does, too, so many times? Of what jumps, to each element: how many do
         says nothing of where to."""
-        if self.note or noise.note:
+        if self.note or noise.note or noise.uneven:
             return False
         return self.largest <= times * noise.largest if noise.unseen is None else not noise.unseen
 
@@ -136,7 +142,7 @@ def _of_sequences(a: Any, b: Any) -> Difference:
     if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
         return Difference(note="sequences differ in length")
     found = [difference(x, y) for x, y in zip(a, b)]
-    return max(found, key=lambda d: (bool(d.note), d.relative), default=Difference())
+    return max(found, key=lambda d: (bool(d.note), d.uneven, d.relative), default=Difference())
 
 
 def _of_floats(a: Any, b: Any) -> Difference:
@@ -171,4 +177,4 @@ def _unmasked(a: Any, b: Any, span: float) -> float:
 
 def worst(found: list[Difference]) -> Difference:
     """Of several cases the one with the largest share; none: no difference."""
-    return max(found, key=lambda d: (bool(d.note), d.relative), default=Difference())
+    return max(found, key=lambda d: (bool(d.note), d.uneven, d.relative), default=Difference())

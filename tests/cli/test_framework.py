@@ -361,3 +361,27 @@ def test_find_says_what_nobody_knows(run: Run, samples: Path) -> None:
         assert r.stderr.startswith(f"error: {error}\nhint: {hint}")
     for known in ("com.microsoft.Rellu(x)", "Softmax(x, axis=7)", "Rellu|Conv(x, ...)"):
         assert run("find", source, known).returncode in (0, 1), known
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("onnxopt.toml", "# " + "x" * (1 << 20), "larger than 1 MiB"),
+        ("pyproject.toml", "[tool.onnxopt]\n# " + "x" * (1 << 20), "larger than 1 MiB"),
+        ("onnxopt.toml", ".".join("a" * 300) + " = 1", "more than 256 dots"),
+    ],
+    ids=["large", "large project", "deep"],
+)
+def test_a_file_that_lies_there_takes_neither_memory_nor_time(
+    name: str, text: str, why: str, run: Run, small: Path
+) -> None:
+    (small / name).write_text(text)
+    r = run("optimize", "m.onnx", "out.onnx")
+    assert r.returncode == 2
+    assert f"{name} cannot be read" in r.stderr
+    assert why in r.stderr
+
+
+def test_a_large_file_of_others_is_not_read(run: Run, small: Path) -> None:
+    (small / "pyproject.toml").write_text("[tool.other]\n# " + "x" * (1 << 20))
+    assert run("optimize", "m.onnx", "out.onnx", "--no-verify").returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -84,6 +85,13 @@ def sizes(count: int) -> Model:
     return model(nodes, {"zero": np.array([0]), **{f"c{i}": np.array([4]) for i in range(count)}})
 
 
+def axes(count: int) -> Model:
+    """Two Unsqueezes of so many axes."""
+    places = np.arange(count)
+    nodes = [helper.make_node("Unsqueeze", [a, b], [c]) for a, b, c in (("x", "a", "v"), ("v", "b", "y"))]
+    return model(nodes, {"a": 2 * places, "b": 3 * places})
+
+
 def steps(m: Model, pipeline: str, level: int) -> int:
     return lines_executed(lambda: execute(parse_pipeline(pipeline), m, PassContext(opt_level=level)))
 
@@ -97,6 +105,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
         (products, "merge-parallel", 3),
         (adds, "simplify-arithmetic", 1),
         (sizes, "index-chains", 2 * LARGE + 3),
+        (axes, "merge-chains", 1),
     ],
 )
 def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> None:
@@ -134,3 +143,21 @@ def test_joined_concats_have_a_bounded_number_of_parts(count: int, second: str, 
     m = model(nodes, {})
     execute(parse_pipeline("merge-chains"), m, PassContext())
     assert 2 < max(len(node.inputs) for node in m.nodes()) <= most
+
+
+def test_what_is_known_of_many_dims_takes_no_square_of_memory() -> None:
+    rank, count = 300, 60
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [f"d{i}" for i in range(rank)])
+    names = ["x", *(f"v{i}" for i in range(count - 1)), "y"]
+    weights = {"zero": np.zeros(1), "two": np.full(1, 2), **{f"k{i}": np.full(1, i) for i in range(count)}}
+    tensors = [numpy_helper.from_array(array.astype(np.int64), name) for name, array in weights.items()]
+    nodes = [helper.make_node("Slice", [a, "zero", "two", f"k{i}"], [b]) for i, (a, b) in enumerate(pairwise(names))]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    m = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    tracemalloc.start()
+    try:
+        execute(parse_pipeline("shape-arithmetic"), m, PassContext())
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()

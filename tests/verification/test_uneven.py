@@ -63,3 +63,66 @@ def test_what_is_handed_on_may_be_held_otherwise_where_nothing_comes_of_it(
 ) -> None:
     v = judge(tmp_path, f"{a} {end} {JOINED}", f"{b} {end} {JOINED}", pieces=True)
     assert v.status == "verified in pieces", v.message
+
+
+SMALL = 5
+
+
+def product(path: Path, weights: list[np.ndarray], kind: str = "float16", body: str = "p = MatMul (x, w0)") -> Path:
+    """y = Relu(p + b), p of 24 channels, of which one has a fiftieth of the range of the others."""
+    text = f"({kind}[N, 16, 32] x) => ({kind}[N, 16, 24] y) {{ {body} t = Add (p, b) y = Relu (t) }}"
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+    bias = np.linspace(-0.1, 0.1, 24)
+    bias[SMALL] *= 0.02
+    dtype = np.float16 if kind == "float16" else np.float32
+    for name, array in [("b", bias), *((f"w{i}", w) for i, w in enumerate(weights))]:
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(dtype), name))
+    onnx.save(model, path)
+    return path
+
+
+def weights() -> np.ndarray:
+    found = np.random.default_rng(0).standard_normal((32, 24))
+    found[:, SMALL] *= 0.02
+    return found
+
+
+def off_by(factor: float) -> np.ndarray:
+    found = weights()
+    found[:, SMALL] *= factor
+    return found
+
+
+@pytest.mark.parametrize("kind", ["float16", "float"])
+@pytest.mark.parametrize(("factor", "status"), [(1.15, "different"), (1.02, "verified in pieces")])
+def test_a_small_channel_of_half_precision_is_held_against_its_own_range(
+    kind: str, factor: float, status: str, tmp_path: Path
+) -> None:
+    a = product(tmp_path / "a.onnx", [weights()], kind)
+    b = product(tmp_path / "b.onnx", [off_by(factor)])
+    v = verify(a, b, VerifyOptions(dtype="" if kind == "float16" else "float16"))
+    assert v.status == status, v.message
+    assert [p.value for p in v.places] == (["p"] if status == "different" else [])
+    assert all("of a row or channel" in p.record.note for p in v.places)
+
+
+def test_a_small_channel_that_is_what_two_large_ones_leave_is_rounding(tmp_path: Path) -> None:
+    small, large = off_by(0.2), off_by(50.0)
+    a = product(
+        tmp_path / "a.onnx", [large, large - small], body="u = MatMul (x, w0) v = MatMul (x, w1) p = Sub (u, v)"
+    )
+    b = product(tmp_path / "b.onnx", [small])
+    v = verify(a, b)
+    assert v.status == "verified in pieces", v.message
+    assert v.pieces is not None and v.pieces.noisy, "the channel differs by much of its own range"
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.15, "different"), (1.02, "verified in pieces")])
+def test_a_small_channel_in_another_order_of_axes(factor: float, status: str, tmp_path: Path) -> None:
+    turned = (
+        "q = MatMul (x, w0) p_turned = Transpose <perm = [2, 0, 1]> (q) r = Transpose <perm = [1, 2, 0]> (p_turned)"
+    )
+    a = product(tmp_path / "a.onnx", [weights()])
+    b = product(tmp_path / "b.onnx", [off_by(factor)], body=f"{turned} p = Identity (r)")
+    v = verify(a, b)
+    assert v.status == status, v.message

@@ -34,7 +34,8 @@ from onnxopt.record import record
 T = TypeVar("T")
 
 _unnamed = itertools.count()
-_FEW: Final = 2  # symbols, whose product is known to fit
+_FEW: Final = 2  # symbols, whose product is known to fit;
+_MANY: Final = 64  # of more nobody asks, and to remember them takes the square
 # A size is too complex, or these operands are an error at run time: attributes that miss, axes that are not there.
 _UNKNOWN: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 
@@ -83,9 +84,10 @@ class ShapeData:
     def _keep(self, value: Value, dims: Dims) -> Dims:
         self.dims[value] = dims
         symbols = [name for d in dims if isinstance(d, Expr) and len(d.terms) == 1 for name in d.terms[0][0]]
-        if len(symbols) > _FEW:
-            for name in symbols:
-                self._tensors.setdefault(name, set()).add(tuple(sorted(symbols)))
+        if _FEW < len(symbols) <= _MANY:
+            found = tuple(sorted(symbols))
+            for name in found:
+                self._tensors.setdefault(name, set()).add(found)
         return dims
 
     def sweep(self, graph: Graph) -> Iterator[Node]:

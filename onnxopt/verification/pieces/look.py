@@ -237,13 +237,16 @@ def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
     noise = walk.noise([fault.value]).get(fault.value)
     if noise:  # what happens on an edge in one case excuses nothing in another
         differences = walk.latest[fault.value]
-        case = max(range(len(noise)), key=lambda k: differences[k].relative / max(noise[k].relative, _TINY))
+        case = max(
+            range(len(noise)), key=lambda k: (noise[k].uneven, differences[k].relative / max(noise[k].relative, _TINY))
+        )
         found = differences[case]
-    how = (
-        f"{found.largest:.1%} of its elements differ"
-        if found.discrete
-        else f"differs by {found.relative:.1e} of its range"
-    )
+    if found.discrete:
+        how = f"{found.largest:.1%} of its elements differ"
+    elif found.uneven:
+        how = f"differs by {found.relative:.1e} of its range, and by much of that of a row or channel"
+    else:
+        how = f"differs by {found.relative:.1e} of its range"
     value, nodes = fault.value, (fault.a, fault.b)
     if operand := walk.b.skeleton.operands.get(value):  # no file has it: what is drawn of it is to blame
         value = operand.result
@@ -262,8 +265,9 @@ def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
         [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
         for p, there in zip((walk.a, walk.b), nodes)
     )
-    # Where elements jumped to what they never do, it is not how many do that counts.
-    place.noise = noise[case].relative if noise and not noise[case].unseen else None
+    # Where elements jumped to what they never do, or few of them are far off, it is not the whole that counts.
+    whole = noise[case] if noise else None
+    place.noise = None if whole is None or whole.unseen or whole.uneven else whole.relative
     return place
 
 

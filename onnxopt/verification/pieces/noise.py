@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.draws import Draws
+from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
@@ -36,11 +37,12 @@ def noise_of(
     seed: int,
     dtype: str = "",
     held: Held | None = None,
+    channels: Mapping[str, Sequence[Channels]] | None = None,
 ) -> dict[str, list[Difference]]:
     """How values change, in each case; without those in whose pieces something is drawn at random.
 
     Their pieces start from `cuts`, as far as these are known still. `dtype`: the last bits of a narrower type. `held`:
-    of what jumps, in each case.
+    of what jumps, in each case; `channels`: those of B that are far off.
     """
     program = runner.program
     here = {v for v in cuts if all(v in known for known in original.values)}
@@ -51,6 +53,7 @@ def noise_of(
     fed = {r: original.types[r] for i in nodes for r in program.reads[i] if r in here}
     largest = {v: [Difference() for _ in original.values] for v in wanted}
     open_ = {v: _Open(*found) for v, found in (held or {}).items() if v in wanted}
+    uneven = {v: seen for v, seen in (channels or {}).items() if v in wanted}
     times = 1.0
     for k in range(_MORE):
         if k == _SEEDS:  # only what some elements of B are not explained of
@@ -71,11 +74,15 @@ def noise_of(
                         largest[v][i] = worst([largest[v][i], found])
                     if v in open_:
                         open_[v].see(results[v], i)
+                    elif v in uneven:
+                        uneven[v][i].see(known[v], results[v])
         except Failed:  # the model does not take what is a bit larger: of that noise nothing is known
             continue
     for v in (v for v in largest if v in open_ or is_discrete(original.types[v])):
         left = open_[v].left if v in open_ else [True for _ in original.values]
         largest[v] = [replace(d, unseen=some is not None) for d, some in zip(largest[v], left)]
+    for v, seen in uneven.items():
+        largest[v] = [replace(d, uneven=far.any) for d, far in zip(largest[v], seen)]
     return largest
 
 

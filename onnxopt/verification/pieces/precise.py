@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.draws import Draws
+from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, widening, with_sums
 from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
@@ -222,6 +223,8 @@ class _Question:
         beside = max((float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v)), default=0.0)
         if off.largest > max(_FAR * off.span, _FAR_BESIDE * beside):
             return False
+        if not self._channels_agree(case, x, y, exact_x, exact_y):
+            return False
         same, own = apart(exact_x, exact_y), apart(exact_y, y)
         if not same.within(self.share) and not same.explained(self._constants(case, exact_y), 1.0):
             return False
@@ -231,6 +234,16 @@ class _Question:
             return False
         own = apart(exact_y, self.b.run(self.b.summed(), self.b.cases[case]))
         return own.within(self.share) or own.explained(near)
+
+    def _channels_agree(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
+        """Is no row or channel far off that is small beside the others: in float64 no further than the last bits of B's
+        constants do, in its own type than A's?"""
+        function, own = Channels(exact_x, exact_y, self.share), Channels(exact_y, y, self.share)
+        own.see(exact_x, x)
+        if function.any:
+            for values in self._moved(case):
+                function.see(exact_y, values)
+        return not function.any and not own.any
 
     def _elements(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
         if np.count_nonzero(x != exact_x) > 1 + _FEW_JUMPS * x.size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.narrow import forgiven, lost, narrowed
+from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
@@ -125,11 +127,8 @@ class Replay:
         through which they are held."""
         if isinstance(found, Failed):
             return False, [Difference(note=f"B fails: {found}")] * len(self.original.values), None
-        mine, coarse = self.against(value), is_coarse(self.kind(value))
-        if self.is_narrow(value):
-            found = [forgiven(y, x, self.dtype) for x, y in zip(mine, found, strict=True)]
-            mine = [narrowed(x, self.dtype) for x in mine]
-        differences = [difference(x, y, coarse=coarse) for x, y in zip(mine, found, strict=True)]
+        mine, found = self._as_narrow(value, found)
+        differences = [self._difference(value, x, y, share) for x, y in zip(mine, found, strict=True)]
         if self.held:  # of rounded numbers A may make infinities, too, and of its own it did not
             gone = [lost(x, y) for x, y in zip(self.mine(value), found, strict=True)]
             differences = [d if d.note or not g else Difference(note=g) for d, g in zip(differences, gone)]
@@ -141,7 +140,7 @@ class Replay:
             return False, differences, None
         best: tuple[list[Difference], View] | None = None
         for view in views(mine, found):
-            held = [difference(view(x, i), y, coarse=coarse) for i, (x, y) in enumerate(zip(mine, found))]
+            held = [self._difference(value, view(x, i), y, share) for i, (x, y) in enumerate(zip(mine, found))]
             if all(d.within(share) for d in held):
                 return True, held, view
             if best is None or _sum(held) < _sum(best[0]):
@@ -149,6 +148,34 @@ class Replay:
         if best is not None and any(d.note for d in differences):  # another shape: the view that comes nearest
             return False, *best
         return False, differences, None
+
+    def _as_narrow(self, value: str, found: list[Any]) -> tuple[list[Any], list[Any]]:
+        """What both are where B holds it in a narrower type."""
+        mine = self.against(value)
+        if not self.is_narrow(value):
+            return mine, found
+        found = [forgiven(y, x, self.dtype) for x, y in zip(mine, found, strict=True)]
+        return [narrowed(x, self.dtype) for x in mine], found
+
+    def _difference(self, value: str, mine: Any, theirs: Any, share: float) -> Difference:
+        found = difference(mine, theirs, coarse=is_coarse(self.kind(value)))
+        if found.note or not found.largest or not self._may_shake(value):
+            return found
+        return replace(found, uneven=True) if Channels(mine, theirs, share).any else found
+
+    def _may_shake(self, value: str) -> bool:
+        """Are its last bits those that noise changes? Those of bfloat16 are carried in float32."""
+        return bool(self.dtype) or "bfloat16" not in self.kind(value)
+
+    def channels(self, value: str, fed: Collection[str], share: float) -> list[Channels]:
+        """Rows and channels that are far off in B, in each case, as A holds them; none where B holds them otherwise."""
+        try:
+            found = self.run([value], fed)[value]
+        except (Failed, KeyError):  # what it is made of is not known any more
+            return []
+        view, (mine, theirs) = self.hold(value, found, share)[2], self._as_narrow(value, found)
+        views = [functools.partial(view, case=i) if view is not None else None for i in range(len(mine))]
+        return [Channels(x, y, share, v) for x, y, v in zip(mine, theirs, views)]
 
 
 def _sum(found: list[Difference]) -> float:

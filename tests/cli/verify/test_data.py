@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,29 @@ def test_what_numpy_would_unpickle_is_refused_without_its_advice(run: Run, write
         assert r.returncode == 2
         assert r.stderr.startswith(f"error: {says}")
         assert "pickle" not in r.stderr
+
+
+def test_archives_that_are_damaged_are_refused(run: Run, write: Any, tmp_path: Path) -> None:
+    write("a.onnx", BATCH, "{ y = Abs (x) }")
+    np.savez_compressed(tmp_path / "good.npz", x=np.ones((2, 4), np.float32))
+    good = (tmp_path / "good.npz").read_bytes()
+    at = good.index(b"x.npy") + 20
+    for data in (good[:4] + bytes(200), good[:at] + bytes(30) + good[at + 30 :], good[:-10]):
+        (tmp_path / "bad.npz").write_bytes(data)
+        r = run("verify", "a.onnx", "a.onnx", "--inputs", "bad.npz")
+        assert r.returncode == 2, r.stderr
+        assert r.stderr.startswith("error: bad.npz cannot be read: ")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+@pytest.mark.parametrize("name", ["x.npy", "input_0.pb"])
+def test_nobody_waits_for_the_other_end_of_a_pipe(name: str, run: Run, write: Any, tmp_path: Path) -> None:
+    write("a.onnx", BATCH, "{ y = Abs (x) }")
+    (tmp_path / "data").mkdir()
+    os.mkfifo(tmp_path / "data" / name)
+    r = run("verify", "a.onnx", "a.onnx", "--inputs", "data")
+    assert r.returncode == 2
+    assert f"{name} is no plain file" in r.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""A constant that many read is not copied for each of them: a small file would become a large one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxopt import optimize
+from onnxopt.passes import constant_folding
+
+MANY, FEW = 9, 8
+
+
+def copies(nodes: str, readers: int, size: int = 512) -> onnx.ModelProto:
+    """`nodes`, so many times, each with an input `x`, a result `y` and a number `k` of its own, and one weight `w`."""
+    graph = onnx.GraphProto(name="g")
+    for i in range(readers):
+        body = onnx.parser.parse_graph(f"b (float[N, {size}] x) => (float[N, M] y) {{ {nodes} }}")
+        own = {n for node in body.node for n in (*node.input, *node.output)} - {"w"}
+        for node in body.node:
+            node.input[:] = [f"{n}{i}" if n in own else n for n in node.input]
+            node.output[:] = [f"{n}{i}" for n in node.output]
+        graph.node.extend(body.node)
+        graph.input.append(helper.make_tensor_value_info(f"x{i}", onnx.TensorProto.FLOAT, ["N", size]))
+        graph.output.append(helper.make_tensor_value_info(f"y{i}", onnx.TensorProto.FLOAT, None))
+        graph.initializer.append(numpy_helper.from_array(np.float32(i + 2), f"k{i}"))
+    weight = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "p = Gemm (x, w) y = Mul (p, k)",
+        "p = Mul (x, w) y = Mul (p, k)",
+        "p = Add (x, w) q = Add (p, k) y = Identity (q)",
+        "p = Max (x, w) y = Max (p, k)",
+        "p = Mul (x, w) q = Neg (p) y = Sigmoid (q)",
+    ],
+    ids=["weights", "factors", "terms", "bounds", "signs"],
+)
+def test_a_small_file_stays_small(nodes: str) -> None:
+    model = copies(nodes, MANY)
+    assert optimize(model, 3).model.ByteSize() < 2 * model.ByteSize()
+
+
+def test_few_readers_get_their_own() -> None:
+    model = copies("p = Gemm (x, w) y = Mul (p, k)", FEW)
+    assert [n.op_type for n in optimize(model).model.graph.node] == ["Gemm"] * FEW
+
+
+def test_small_constants_are_copied_for_all() -> None:
+    model = copies("p = Gemm (x, w) y = Mul (p, k)", 3 * MANY, 64)
+    assert [n.op_type for n in optimize(model).model.graph.node] == ["Gemm"] * 3 * MANY
+
+
+def test_folds_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constant_folding, "_KEPT", 1 << 20)
+    model = copies("p = Mul (w, k) y = Add (x, p)", MANY, 256)
+    result = optimize(model, 1, config={"constant-folding.max_bytes": 1 << 19})
+    assert sum(n.op_type == "Mul" for n in result.model.graph.node) == MANY - 4
