@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, one_of, only_read_by, op, rewrite, var
+
+_MANY: Final = 100  # readers that are looked at
 
 
 @rewrite(op.Neg(op.Neg(var("x"), shared=True)))
@@ -89,11 +97,67 @@ def size_of_neg(m: Match, x: Value) -> Value:
     return m.op.Abs(x, like=m.node)
 
 
+@rewrite(op.Mul(op.Concat(var("first"), ..., name="concat"), var("y"), name="node"))
+def sign_of_parts(m: Match, first: Value, y: Value) -> Value:
+    """[-a, b] y = [a, b] (y [-1, 1]): the signs go into y once, for all products that turn the same parts."""
+    turned = _turned_parts(m.concat)
+    if turned is None:
+        m.skip()
+    signs, inputs = turned
+    m.require(signs is not None, "the length of a part is unknown")
+    m.require(m.dtype(first) in FLOATS, "the lowest of the integers has no negative")
+    m.require(m.opset < 23, "rotary positions are an operator from opset 23 on")
+    assert signs is not None
+    if y.constant:
+        c = y.array
+        m.require((c * signs).size == c.size, "the constant would become larger")
+        m.require(y.feeds_only(lambda u: _signs_beside(u, y) is not None), "the constant is used elsewhere")
+        factor = m.const(c * signs, like=c)
+    else:
+        beside = (_signs_beside(u, y) for u in islice(y.users, _MANY))
+        alike = (s for s in beside if s is not None and np.array_equal(s, signs))
+        m.require(len(list(islice(alike, 2))) == 2, "a product more for a Neg less")
+        factor = m.op.Mul(y, m.const(signs, like=first))
+    return m.op.Mul(m.op.Concat(*inputs, like=m.concat), factor, like=m.node)
+
+
+def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
+    """The signs along the axis of a Concat, and what it joins without them; None where no part is a Neg of its own."""
+    own = [v.producer if v is not None and v.only_user is concat else None for v in concat.inputs]
+    negative = [n is not None and n.op == "Neg" for n in own]
+    if not any(negative) or len(set(concat.inputs)) < len(negative):
+        return None
+    inputs = [n.inputs[0] if n is not None and neg else v for n, neg, v in zip(own, negative, concat.inputs)]
+    shapes = [types.shape(v) for v in inputs if v is not None]
+    axis = int(concat.attr("axis"))
+    lengths = [n for s in shapes if s and isinstance(n := s[axis], int)]
+    if len(lengths) < len(shapes):
+        return None, []
+    signs = np.concatenate([np.full(n, -1.0 if neg else 1.0) for n, neg in zip(lengths, negative)])
+    behind = (len(shapes[0] or ()) - 1 - axis) if axis >= 0 else -1 - axis
+    return signs.reshape(-1, *(1,) * behind), [v for v in inputs if v is not None]
+
+
+def _signs_beside(user: Node, y: Value) -> Array | None:
+    """By which signs `user` multiplies y: those of the parts of a Concat, or that are there already."""
+    if user.op != "Mul" or user.graph is not y.graph or y.is_output:
+        return None
+    other = next((v for v in user.inputs if v is not None and v is not y), None)
+    if other is None:
+        return None
+    if other.constant:
+        return other.array if (np.abs(other.array) == 1).all() else None
+    node = other.producer
+    turned = _turned_parts(node) if node is not None and node.op == "Concat" and other.only_user is user else None
+    return turned[0] if turned is not None else None
+
+
 @register
 class FoldSigns(RewritePass):
-    """-(-x) = x, x - (-y) = x + y, (-x) c = x (-c), (-x) (-y) = x y, |-x| = |x|.
+    """-(-x) = x, x - (-y) = x + y, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|.
 
-    Applies when: a sum, a difference, a product, a quotient or another Neg reads the Neg, and no more is stored.
+    Applies when: a sum, a difference, a product, a quotient or another Neg reads the Neg, and no more is stored. Rotary
+    positions turn one half of each query and key: the sines that all of them share are turned instead, once.
     Not done: -(x - y), which is -0.0 where y - x is 0.0 (`simplify-arithmetic` does it); constants that are integers.
     """
 
@@ -108,5 +172,6 @@ class FoldSigns(RewritePass):
         sign_of_quotient,
         sign_of_divisor,
         sign_of_term,
+        sign_of_parts,
         size_of_neg,
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+
+_PICKS: Final = 1 << 12  # indices that are stored
 
 
 @rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
@@ -125,14 +129,44 @@ def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
     return x
 
 
+@rewrite(
+    op.Reshape(
+        one_of("Expand", "Tile")(op.Unsqueeze(var("x"), const("axes"), shared=True), ..., name="copies"),
+        ...,
+        name="reshape",
+    )
+)
+def repeat_of_elements(m: Match, x: Value, axes: Array) -> Value:
+    """Reshape(Expand(Unsqueeze(x, k), n at k), axes k - 1 and k as one) = Gather(x, [0, 0, …, 1, 1, …]; k - 1), or
+    Gather(x, [0, 1, …, 0, 1, …]; k), axes k and k + 1 as one: each element n times, or all of them n times."""
+    dims, wide, made = m.shape(x), m.shape(m.copies.output), m.shape(m.reshape.output)
+    m.require(dims is not None and wide is not None and made is not None, "the dims are unknown")
+    assert dims is not None and wide is not None and made is not None
+    m.require(axes.size == 1 and len(wide) == len(dims) + 1, "more than one axis is added")
+    k = int(axes.reshape(-1)[0]) % len(wide)
+    n = wide[k]
+    m.require(isinstance(n, int) and n > 1, "the number of copies is unknown, or one")
+    assert isinstance(n, int)
+    m.require(None not in made and (*wide[:k], *wide[k + 1 :]) == dims, "other axes are repeated, too")
+    lengths = {a: d for a, d in enumerate(dims) if a in (k - 1, k) and isinstance(d, int)}
+    joined = [(a, d) for a, d in lengths.items() if (*dims[:a], d * n, *dims[a + 1 :]) == made]
+    m.require(joined, "other axes become one, or one of unknown length")
+    axis, size = joined[0]
+    m.require(0 < size * n <= _PICKS, "an index for each would be large, or none")
+    once = np.arange(size, dtype=np.int64)
+    return m.op.Gather(x, m.const(np.repeat(once, n) if axis < k else np.tile(once, n)), axis=axis)
+
+
 @register
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
-    Gather(x, [i]); dims of one tensor, one after the other, are one Shape.
+    Gather(x, [i]); dims of one tensor, one after the other, are one Shape; elements that are copied along an axis of
+    their own, which then becomes one with theirs, are one Gather.
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
-    Targets of Reshape are written like that: one dim of a Shape after the other.
+    Targets of Reshape are written like that: one dim of a Shape after the other. Heads of keys and values that several
+    queries share are repeated like that: runtimes copy them twice then.
     """
 
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
-    rules = (unsqueeze_of_gather, concat_of_picks, concat_of_dims, gather_of_all)
+    rules = (unsqueeze_of_gather, concat_of_picks, concat_of_dims, gather_of_all, repeat_of_elements)
