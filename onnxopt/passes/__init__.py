@@ -43,6 +43,7 @@ for _name in (
     "slices-to-split",
     "space-to-depth",
     "split-sequences",
+    "stacks-to-split",
     "transpose-propagation",
 ):
     register_later(_name, f"{__name__}.{_name.replace('-', '_')}")
