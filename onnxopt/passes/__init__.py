@@ -20,6 +20,7 @@ for _name in (
     "fuse-activation",
     "fuse-attention",
     "fuse-normalization",
+    "gather-grids",
     "gemm-fusion",
     "implicit-broadcast",
     "index-chains",
