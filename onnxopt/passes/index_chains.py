@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.graph import Value
+from onnxopt.analysis.kernels import evaluate
+from onnxopt.graph import Node, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _PICKS: Final = 1 << 12  # indices that are stored
+_MOVING: Final = frozenset({"Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_STEPS: Final = 8
+_LONG: Final = 64  # elements of a part
 
 
 @rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
@@ -157,6 +161,68 @@ def repeat_of_elements(m: Match, x: Value, axes: Array) -> Value:
     return m.op.Gather(x, m.const(np.repeat(once, n) if axis < k else np.tile(once, n)), axis=axis)
 
 
+@rewrite(op.Reshape(var("moved"), const("target"), name="reshape"))
+def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
+    """Reshape(Transpose(Slice(Reshape(Concat(a, b, c), …), …), …), [-1]) = Concat(c, a, b), elements of vectors."""
+    chain, joined = _moves(m.reshape)
+    if len(chain) < 2 or joined is None or m.rank(joined.output) != 1:
+        m.skip()  # one step is the Reshape of a vector to what it is
+    places = _elements(m, joined)
+    where = np.arange(len(places))
+    for node in reversed(chain):
+        given = [where, *(v.array if v is not None else None for v in node.inputs[1:])]
+        found = evaluate(node, given, m.opset)
+        m.require(found is not None, "a step that no runtime takes")
+        assert found is not None
+        where = found[0]
+    m.require(where.ndim == 1 and where.size, "no vector is left")
+    parts: list[Value] = []
+    constants: list[Any] = []
+    order = [places[i] for i in where.tolist()]
+    while order:
+        part, i = order.pop(0)
+        if part.constant:
+            constants.append(part.array[i])
+            if order and order[0][0].constant:
+                continue
+            parts.append(m.const(np.array(constants, part.array.dtype)))
+            constants = []
+            continue
+        size = _length(m, part)
+        m.require([(part, i), *order[: size - 1]] == [(part, j) for j in range(size)], "a part is torn")
+        del order[: size - 1]
+        parts.append(part)
+    return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+
+
+def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
+    """What moves the elements of a vector about, the last first, and the Concat that makes the vector."""
+    chain: list[Node] = []
+    while node is not None and node.op in _MOVING and len(chain) < _STEPS:
+        x = node.inputs[0]
+        fixed = all(v is None or v.constant for v in node.inputs[1:]) and not node.has_references
+        if x is None or not fixed or (chain and node.output.only_user is not chain[-1]):
+            return [], None
+        chain.append(node)
+        node = x.producer
+    apart = node is None or node.op != "Concat" or node.output.only_user is not (chain[-1] if chain else None)
+    return chain, None if apart else node
+
+
+def _elements(m: Match, concat: Node) -> list[tuple[Value, int]]:
+    """Each element of a vector: of which part, and which of it."""
+    parts = [v for v in concat.inputs if v is not None]
+    return [(v, i) for v in parts for i in range(_length(m, v))]
+
+
+def _length(m: Match, v: Value) -> int:
+    dims = m.shape(v)
+    length = dims[0] if dims else None
+    m.require(isinstance(length, int) and length <= _LONG, "a part of unknown length, or a long one")
+    assert isinstance(length, int)
+    return length
+
+
 @register
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
@@ -165,8 +231,16 @@ class IndexChains(RewritePass):
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
     Targets of Reshape are written like that: one dim of a Shape after the other. Heads of keys and values that several
-    queries share are repeated like that: runtimes copy them twice then.
+    queries share are repeated like that: runtimes copy them twice then. PyTorch lists the widths of a border from the
+    last axis on, and turns them around.
     """
 
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
-    rules = (unsqueeze_of_gather, concat_of_picks, concat_of_dims, gather_of_all, repeat_of_elements)
+    rules = (
+        unsqueeze_of_gather,
+        concat_of_picks,
+        concat_of_dims,
+        gather_of_all,
+        repeat_of_elements,
+        concat_of_moved,
+    )
