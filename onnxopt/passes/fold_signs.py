@@ -12,7 +12,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, one_of, only_read_by, op, rewrite, var
+from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
 
 _MANY: Final = 100  # readers that are looked at
 
@@ -97,13 +97,19 @@ def size_of_neg(m: Match, x: Value) -> Value:
     return m.op.Abs(x, like=m.node)
 
 
-@rewrite(op.Mul(op.Concat(var("first"), ..., name="concat"), var("y"), name="node"))
-def sign_of_parts(m: Match, first: Value, y: Value) -> Value:
-    """[-a, b] y = [a, b] (y [-1, 1]): the signs go into y once, for all products that turn the same parts."""
+_JOINED: Final = op.Concat(var("first"), ..., name="concat")
+
+
+@rewrite(op.Mul(either(_JOINED, op.Reshape(_JOINED, var("target"), name="reshape")), var("y"), name="node"))
+def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None) -> Value:
+    """[-a, b] y = [a, b] (y [-1, 1]): the signs go into y once, for all products that turn the same parts; so where
+    these are columns that a Reshape joins."""
     turned = _turned_parts(m.concat)
     if turned is None:
         m.skip()
     signs, inputs = turned
+    if target is not None:
+        signs = _in_a_row(signs, m.reshape)
     m.require(signs is not None, "the length of a part is unknown")
     m.require(m.dtype(first) in FLOATS, "the lowest of the integers has no negative")
     m.require(m.opset < 23, "rotary positions are an operator from opset 23 on")
@@ -118,7 +124,8 @@ def sign_of_parts(m: Match, first: Value, y: Value) -> Value:
         alike = (s for s in beside if s is not None and np.array_equal(s, signs))
         m.require(len(list(islice(alike, 2))) == 2, "a product more for a Neg less")
         factor = m.op.Mul(y, m.const(signs, like=first))
-    return m.op.Mul(m.op.Concat(*inputs, like=m.concat), factor, like=m.node)
+    joined = m.op.Concat(*inputs, like=m.concat)
+    return m.op.Mul(joined if target is None else m.op.Reshape(joined, target, like=m.reshape), factor, like=m.node)
 
 
 def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
@@ -138,6 +145,15 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
     return signs.reshape(-1, *(1,) * behind), [v for v in inputs if v is not None]
 
 
+def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
+    """The signs along the last axis of what a Reshape makes of columns, whose last axis has them again and again."""
+    shape = types.shape(reshape.output)
+    length = shape[-1] if shape else None
+    if signs is None or signs.ndim > 1 or not isinstance(length, int) or length % signs.size:
+        return None
+    return np.tile(signs, length // signs.size)
+
+
 def _signs_beside(user: Node, y: Value) -> Array | None:
     """By which signs `user` multiplies y: those of the parts of a Concat, or that are there already."""
     if user.op != "Mul" or user.graph is not y.graph or y.is_output:
@@ -147,9 +163,13 @@ def _signs_beside(user: Node, y: Value) -> Array | None:
         return None
     if other.constant:
         return other.array if (np.abs(other.array) == 1).all() else None
-    node = other.producer
-    turned = _turned_parts(node) if node is not None and node.op == "Concat" and other.only_user is user else None
-    return turned[0] if turned is not None else None
+    node, reshape = other.producer if other.only_user is user else None, None
+    if node is not None and node.op == "Reshape" and (joined := node.inputs[0]) is not None:
+        node, reshape = joined.producer if joined.only_user is node else None, node
+    turned = _turned_parts(node) if node is not None and node.op == "Concat" else None
+    if turned is None:
+        return None
+    return turned[0] if reshape is None else _in_a_row(turned[0], reshape)
 
 
 @register

@@ -6,11 +6,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate
 from onnxopt.graph import Node, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting.axis_runs import constant_target
+from onnxopt.rewriting.forms import operands
 
 _PICKS: Final = 1 << 12  # indices that are stored
 _MOVING: Final = frozenset({"Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -195,6 +198,65 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
 
 
+@rewrite(op.Concat(var("first"), ..., name="concat"))
+def concat_of_strided(m: Match, first: Value) -> Value:
+    """Concat(Unsqueeze(-x[1::2]), Unsqueeze(x[0::2])) = Concat(-b, a), a and b the columns of x in pairs: a Split."""
+    rank = m.rank(first)
+    parts = [_strided(v, m.concat, rank or 0) for v in m.concat.inputs]
+    found = [p for p in parts if p is not None]
+    if len(found) < max(2, len(parts)):
+        m.skip()
+    x, axis, n, _, _ = found[0]
+    if any(p[:3] != (x, axis, n) for p in found) or len({p[3] for p in found}) < len(found):
+        m.skip()
+    m.require(int(m.concat.attr("axis")) % (rank or 1) == axis + 1, "joined along another axis")
+    dims = m.shape(x)
+    length = dims[axis] if dims is not None else None
+    m.require(isinstance(length, int) and length % n == 0 and n <= _LONG, "no whole number of groups is known")
+    assert dims is not None and isinstance(length, int)
+    target = constant_target(dims, (*dims[:axis], length // n, n, *dims[axis + 1 :]))
+    m.require(target is not None and m.opset >= 5, "more than one unknown dim")
+    groups = m.op.Reshape(x, m.const(np.array(target, np.int64)))
+    columns = m.op.Split(groups, m.const(np.ones(n, np.int64)), axis=axis + 1, outputs=n)
+    made = [m.op.Neg(columns[i]) if turned else columns[i] for _, _, _, i, turned in found]
+    return m.op.Concat(*made, like=m.concat)
+
+
+def _strided(v: Value | None, reader: Node, rank: int) -> tuple[Value, int, int, int, bool] | None:
+    """(x, axis, n, i, is it turned) of Unsqueeze(x[i::n], axis + 1), or of its Neg, that only `reader` reads."""
+    turned = False
+    axes: int | None = None
+    after = reader
+    while v is not None and v.producer is not None and v.only_user is after and after.inputs.count(v) == 1:
+        node = v.producer
+        given = [a.array.reshape(-1).tolist() if a is not None and a.constant else None for a in operands(node)[1:]]
+        if node.op == "Unsqueeze" and axes is None and len(given) == 1 and given[0] and len(given[0]) == 1:
+            axes = int(given[0][0]) % rank
+        elif node.op == "Neg" and not turned:
+            turned = True
+        elif node.op == "Slice" and axes is not None and node.inputs[0] is not None:
+            return _every(node, given, rank, axes, turned)
+        else:
+            return None
+        v, after = node.inputs[0], node
+    return None
+
+
+def _every(
+    node: Node, given: list[Any], rank: int, place: int, turned: bool
+) -> tuple[Value, int, int, int, bool] | None:
+    if len(given) != 4 or not all(g is not None and len(g) == 1 for g in given):
+        return None
+    (start,), (end,), (axis,), (step,) = given
+    axis %= rank - 1
+    x = node.inputs[0]
+    dims = types.shape(x) if x is not None else None
+    length = dims[axis] if dims is not None else None
+    if x is None or x.constant or not isinstance(length, int) or not 0 <= start < step or axis + 1 != place:
+        return None
+    return (x, axis, step, start, turned) if end > length - step + start else None
+
+
 def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
     """What moves the elements of a vector about, the last first, and the Concat that makes the vector."""
     chain: list[Node] = []
@@ -243,4 +305,5 @@ class IndexChains(RewritePass):
         gather_of_all,
         repeat_of_elements,
         concat_of_moved,
+        concat_of_strided,
     )
