@@ -289,7 +289,8 @@ def _length(m: Match, v: Value) -> int:
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
     Gather(x, [i]); dims of one tensor, one after the other, are one Shape; elements that are copied along an axis of
-    their own, which then becomes one with theirs, are one Gather.
+    their own, which then becomes one with theirs, are one Gather; elements of vectors that are joined and moved about
+    are joined in that order at once; columns that are sliced by steps and joined again are a Split.
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
     Targets of Reshape are written like that: one dim of a Shape after the other. Heads of keys and values that several
