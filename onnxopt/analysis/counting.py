@@ -47,7 +47,7 @@ def counts(value: Value | None, reach: int = _REACH) -> Count | None:
         return found if shape[found.axis] == given[found.axis] else None
     if node.op == "Unsqueeze" and (places := _places(node, len(shape))) is not None:
         kept = [i for i in range(len(shape)) if i not in places]
-        return found._replace(axis=kept[found.axis] - len(shape))
+        return found._replace(axis=kept[found.axis] - len(shape)) if len(kept) == len(given) else None
     # Only axes of one element come or go beside the one it counts along.
     long = [i - len(shape) for i, d in enumerate(shape) if d != 1]
     alone = all(d == 1 for i, d in enumerate(given) if i - len(given) != found.axis)

@@ -137,7 +137,7 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
     inputs = [n.inputs[0] if n is not None and neg else v for n, neg, v in zip(own, negative, concat.inputs)]
     shapes = [types.shape(v) for v in inputs if v is not None]
     axis = int(concat.attr("axis"))
-    lengths = [n for s in shapes if s and isinstance(n := s[axis], int)]
+    lengths = [n for s in shapes if s and -len(s) <= axis < len(s) and isinstance(n := s[axis], int)]
     if len(lengths) < len(shapes):
         return None, []
     signs = np.concatenate([np.full(n, -1.0 if neg else 1.0) for n, neg in zip(lengths, negative)])

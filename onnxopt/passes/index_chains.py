@@ -202,14 +202,16 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
 def concat_of_strided(m: Match, first: Value) -> Value:
     """Concat(Unsqueeze(-x[1::2]), Unsqueeze(x[0::2])) = Concat(-b, a), a and b the columns of x in pairs: a Split."""
     rank = m.rank(first)
-    parts = [_strided(v, m.concat, rank or 0) for v in m.concat.inputs]
+    if rank is None or rank < 2:
+        m.skip()
+    parts = [_strided(v, m.concat, rank) for v in m.concat.inputs]
     found = [p for p in parts if p is not None]
     if len(found) < max(2, len(parts)):
         m.skip()
     x, axis, n, _, _ = found[0]
     if any(p[:3] != (x, axis, n) for p in found) or len({p[3] for p in found}) < len(found):
         m.skip()
-    m.require(int(m.concat.attr("axis")) % (rank or 1) == axis + 1, "joined along another axis")
+    m.require(int(m.concat.attr("axis")) % rank == axis + 1, "joined along another axis")
     dims = m.shape(x)
     length = dims[axis] if dims is not None else None
     m.require(isinstance(length, int) and length % n == 0 and n <= _LONG, "no whole number of groups is known")
