@@ -5,13 +5,14 @@ Nothing is changed here: what is found are edits of weights, which together do w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.copies import is_read_by_many
+from onnxopt.analysis.moved_factors import before_move, fits, narrowed
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -20,13 +21,15 @@ from onnxopt.protos import Array
 # f(c x) = c f(x) for every c, and for every positive c.
 _LINEAR: Final = frozenset(
     {
-        *("AveragePool", "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalAveragePool", "Identity", "ReduceMean"),
-        *("ReduceSum", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+        *("AveragePool", "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalAveragePool", "Identity", "Neg"),
+        *("ReduceMean", "ReduceSum", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     }
 )
 _POSITIVE: Final = frozenset({"Abs", "GlobalMaxPool", "LeakyRelu", "MaxPool", "ReduceMax", "ReduceMin", "Relu"})
-_ELEMENTWISE: Final = frozenset({"Abs", "Identity", "LeakyRelu", "Relu"})
+_ELEMENTWISE: Final = frozenset({"Abs", "Identity", "LeakyRelu", "Neg", "Relu"})
 _REACH: Final = 24  # nodes looked at for one factor: what it meets it meets soon
+_READERS: Final = 3  # of one value on the way
+_MEETINGS: Final = 8  # such values
 
 
 class Edit(NamedTuple):
@@ -44,11 +47,31 @@ class Edit(NamedTuple):
         return value
 
 
+class Meeting(NamedTuple):
+    """The factor that some of those who read a value ask for."""
+
+    factor: Array
+    readers: int = 1
+
+
 class Reach(NamedTuple):
-    """So many nodes further, to weights of one reader; or also to those that several products read."""
+    """So many nodes further, to weights of one reader; or also to those that several products read.
+
+    `met` holds the values on the way that several nodes read: all of them have to ask for the same factor (`all_ask`).
+    Without it no value may have two readers.
+    """
 
     nodes: int = _REACH
     shared: bool = False
+    met: dict[Value, Meeting] | None = None
+
+    def all_ask(self) -> bool:
+        """Do all that read what was met ask for its factor; of a tensor that is read beside its parts, all parts?"""
+        met = self.met or {}
+        if any(m.readers != sum(v.users.values()) for v, m in met.items()):
+            return False
+        splits = [v.producer for v in met if v.producer is not None and v.producer.op == "Split"]
+        return all(v in met for n in splits if n.inputs[0] in met for v in _parts(n))
 
 
 def are_products(node: Node, w: Value) -> bool:
@@ -63,39 +86,63 @@ def are_products(node: Node, w: Value) -> bool:
 
 
 def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> list[Edit] | None:
-    """Edits that multiply `value` by `factor`: one number, or one for each element of the last axis."""
+    """Edits that multiply `value` by `factor`: one number, or an array that broadcasts to it."""
     if value is None:
         return None
     node = value.producer
-    if node is None or not reach.nodes or value.only_user is not reader or value.users[reader] > 1:
+    if node is None or not reach.nodes or value.is_output or node.graph is not reader.graph or node.has_references:
         return None
-    if node.graph is not reader.graph or node.has_references:
-        return None
+    factor = narrowed(factor)
     shape = types.shape(value)
-    if factor.ndim and (not shape or shape[-1] != factor.size):
+    if factor.ndim and (shape is None or not fits(factor, shape)):
         return None  # it is widened behind: its weights are not one per element of what is scaled
+    if _is_read_again(value):
+        if reach.met is None or sum(value.users.values()) > _READERS:
+            return None
+        known = reach.met.get(value)
+        if known is not None:
+            reach.met[value] = Meeting(factor, known.readers + 1)
+            return [] if np.array_equal(known.factor, factor) else None
+        if len(reach.met) == _MEETINGS:
+            return None
+        reach.met[value] = Meeting(factor)
     inputs, reach = node.inputs, reach._replace(nodes=reach.nodes - 1)
     if node.op in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return _into_product(node, factor, reach)
-    if node.op in ("Add", "Sub"):
-        return _all([_into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs)])
+    if node.op in ("Add", "Sub") or (node.op == "Concat" and not factor.ndim):
+        return _all(_into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs))
     if node.op == "Mul":
-        either = (_into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs))
-        return next((edits for edits in either if edits is not None), None)
+        return _into(node, 0, factor) or _into(node, 1, factor) or _either(node, factor, reach, 0, 1)
     if node.op in ("LayerNormalization", "BatchNormalization"):
         return _into_normalization(node, factor)
     if node.op == "Split":
-        return _through_split(node, value.index, factor, reach)
-    if node.op == "Concat" and not factor.ndim:
-        return _all([_into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs)])
-    if (
-        _commutes(node, factor)
-        and value.index == 0
-        and len(node.outputs) == 1
-        and (not factor.ndim or _keeps_last(node))
-    ):
-        return upwards(inputs[0], node, factor, reach)
+        return _through_split(node, value, factor, reach)
+    before = _before(node, factor) if value.index == 0 and len(node.outputs) == 1 else None
+    return upwards(inputs[0], node, before, reach) if before is not None else None
+
+
+def _either(node: Node, factor: Array, reach: Reach, *places: int) -> list[Edit] | None:
+    """Edits that multiply one of the operands: what was met on a way that leads nowhere was not met."""
+    for i in places:
+        met = dict(reach.met or {})
+        edits = upwards(node.inputs[i], node, factor, reach)
+        if edits is not None:
+            return edits
+        if reach.met is not None:
+            reach.met.clear()
+            reach.met.update(met)
     return None
+
+
+def _before(node: Node, factor: Array) -> Array | None:
+    """What has to scale the first input, so that `factor` scales the result; None where nothing does."""
+    if not _commutes(node, factor):
+        return None
+    if not factor.ndim or node.op in _ELEMENTWISE:
+        return factor
+    given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
+    made = types.shape(node.output)
+    return before_move(node, factor, given, made) if given is not None and made is not None else None
 
 
 def _commutes(node: Node, factor: Array) -> bool:
@@ -112,7 +159,7 @@ def _pads_zeros(node: Node) -> bool:
     )
 
 
-def _all(parts: list[list[Edit] | None]) -> list[Edit] | None:
+def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:
     """The edits of all parts. Those of one input twice would undo each other: each is made of what was there; two parts
     of one Split lead to the same weights."""
     edits: list[Edit] = []
@@ -123,19 +170,6 @@ def _all(parts: list[list[Edit] | None]) -> list[Edit] | None:
     return edits if len({(e.node, e.place) for e in edits}) == len(edits) else None
 
 
-def _keeps_last(node: Node) -> bool:
-    """Are the elements of the last axis those of its input, in order?"""
-    before, after = types.shape(node.inputs[0]) if node.inputs[0] is not None else None, types.shape(node.output)
-    if not before or not after:
-        return False
-    if node.op in _ELEMENTWISE:
-        return True
-    if node.op == "Transpose":
-        perm = node.attr("perm") or list(range(len(before)))[::-1]
-        return bool(perm[-1] == len(before) - 1)
-    return node.op == "Reshape" and isinstance(before[-1], int) and before[-1] == after[-1]
-
-
 def _into(node: Node, index: int, factor: Array) -> list[Edit] | None:
     """A constant term takes the factor along its last axis; not a fill, which nobody stores, nor what many read."""
     value = node.inputs[index]
@@ -144,9 +178,11 @@ def _into(node: Node, index: int, factor: Array) -> list[Edit] | None:
     if is_read_by_many(value, value.array.nbytes):
         return None
     z = value.array.astype(np.float64)
-    if factor.ndim and z.ndim and z.shape[-1] not in (1, factor.size):
+    try:
+        scaled = z * factor
+    except ValueError:
         return None
-    return [_edit(node, index, z * factor, value)]
+    return [_edit(node, index, scaled, value)] if scaled.size <= max(z.size, factor.size) else None
 
 
 def _edit(node: Node, index: int, wide: Array, like: Value) -> Edit:
@@ -174,6 +210,8 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
         return None
     w = _own_weights(node, 1, reach.shared)
     if node.op == "MatMul":
+        if factor.ndim > 1:
+            return None
         if w is not None:
             fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
             return [_edit(node, 1, w.array.astype(np.float64) * factor, w)] if fits else None
@@ -182,10 +220,13 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
             return [_edit(node, 0, left.array.astype(np.float64) * factor, left)]
         if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
             return None
-        edits = upwards(node.inputs[1], node, factor, reach)
-        return upwards(node.inputs[0], node, factor, reach) if edits is None and not factor.ndim else edits
-    if w is None or (factor.ndim and node.op != "Gemm"):
+        return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
+    # The channels of a Gemm are along its last axis, those of a convolution are the second one.
+    if w is None or (factor.ndim and factor.size != factor.shape[0 if node.op != "Gemm" else -1]):
         return None
+    if factor.ndim and factor.ndim != (1 if node.op == "Gemm" else w.array.ndim - 1):
+        return None
+    factor = factor.reshape(-1) if factor.ndim else factor
     channels = linear.output_channels(node, w.array)
     if factor.ndim and factor.size != channels:
         return None
@@ -211,19 +252,43 @@ def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
     return _all(parts)
 
 
-def _through_split(node: Node, index: int, factor: Array, reach: Reach) -> list[Edit] | None:
-    """One part of a Split along the last axis: the others take ones."""
+def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> list[Edit] | None:
+    """One part of a Split: the others take ones; or where others read the whole, all parts once they all are met."""
     whole = node.inputs[0]
     shape = types.shape(whole) if whole is not None else None
-    if not shape or int(node.attr("axis")) not in (-1, len(shape) - 1):
+    if whole is None or not shape:
         return None
+    asked = {value: factor}
+    if reach.met is not None and _is_read_again(whole):
+        reach.met.setdefault(value, Meeting(factor))
+        asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
+        if len(asked) < len(_parts(node)):
+            return []
+    axis = int(node.attr("axis")) % len(shape)
     factors = []
-    for i, v in enumerate(node.outputs):
+    for v in node.outputs:
         part = types.shape(v) if v is not None else None
-        if not part or not isinstance(part[-1], int):
+        length = part[axis] if part else None
+        if v is None or not isinstance(length, int):
             return None
-        factors.append(np.broadcast_to(factor if i == index else np.ones(()), (part[-1],)))
-    return upwards(whole, node, np.concatenate(factors), reach)
+        wide = asked.get(v, np.ones(()))
+        wide = wide.reshape((1,) * (len(shape) - wide.ndim) + wide.shape)
+        factors.append(np.broadcast_to(wide, _put(wide.shape, axis, length)))
+    widest = np.broadcast_shapes(*(_put(f.shape, axis, 1) for f in factors))
+    joined = [np.broadcast_to(f, _put(widest, axis, f.shape[axis])) for f in factors]
+    return upwards(whole, node, np.concatenate(joined, axis), reach)
+
+
+def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
+    return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def _parts(split: Node) -> list[Value]:
+    return [v for v in split.outputs if v is not None and v.is_used]
+
+
+def _is_read_again(value: Value) -> bool:
+    return sum(value.users.values()) > 1
 
 
 # -- downwards: to the weights that read x z ------------------------------------------------------------------

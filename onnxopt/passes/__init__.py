@@ -20,6 +20,7 @@ for _name in (
     "fuse-activation",
     "fuse-attention",
     "fuse-normalization",
+    "gather-grids",
     "gemm-fusion",
     "implicit-broadcast",
     "index-chains",
@@ -43,6 +44,7 @@ for _name in (
     "slices-to-split",
     "space-to-depth",
     "split-sequences",
+    "stacks-to-split",
     "transpose-propagation",
 ):
     register_later(_name, f"{__name__}.{_name.replace('-', '_')}")

@@ -229,6 +229,8 @@ class _Cone:
                 types.update(self.graph.model)  # the operands may be constants since a moment ago only
             shape, data_type = types.static_shape(v), types.dtype(v)
             if shape is None or not data_type:
+                if not v.is_used and node.op not in _GROWING:
+                    continue  # what comes beside a result, as statistics and masks do, is no larger
                 if sum(self._bytes(i) for i in node.inputs if i is not None) > 1 << 16 or node.op in _GROWING:
                     # In a body inference sees no data of outer constants: where the body goes it knows more.
                     self._give_up(node, "the size of the result is unknown", retry=True)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from onnxopt.analysis import types
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, one_of, only_read_by, op, rewrite, var
+from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
+
+_MANY: Final = 100  # readers that are looked at
 
 
 @rewrite(op.Neg(op.Neg(var("x"), shared=True)))
@@ -89,11 +97,87 @@ def size_of_neg(m: Match, x: Value) -> Value:
     return m.op.Abs(x, like=m.node)
 
 
+_JOINED: Final = op.Concat(var("first"), ..., name="concat")
+
+
+@rewrite(op.Mul(either(_JOINED, op.Reshape(_JOINED, var("target"), name="reshape")), var("y"), name="node"))
+def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None) -> Value:
+    """[-a, b] y = [a, b] (y [-1, 1]): the signs go into y once, for all products that turn the same parts; so where
+    these are columns that a Reshape joins."""
+    turned = _turned_parts(m.concat)
+    if turned is None:
+        m.skip()
+    signs, inputs = turned
+    if target is not None:
+        signs = _in_a_row(signs, m.reshape)
+    m.require(signs is not None, "the length of a part is unknown")
+    m.require(m.dtype(first) in FLOATS, "the lowest of the integers has no negative")
+    m.require(m.opset < 23, "rotary positions are an operator from opset 23 on")
+    assert signs is not None
+    if y.constant:
+        c = y.array
+        m.require((c * signs).size == c.size, "the constant would become larger")
+        m.require(y.feeds_only(lambda u: _signs_beside(u, y) is not None), "the constant is used elsewhere")
+        factor = m.const(c * signs, like=c)
+    else:
+        beside = (_signs_beside(u, y) for u in islice(y.users, _MANY))
+        alike = (s for s in beside if s is not None and np.array_equal(s, signs))
+        m.require(len(list(islice(alike, 2))) == 2, "a product more for a Neg less")
+        factor = m.op.Mul(y, m.const(signs, like=first))
+    joined = m.op.Concat(*inputs, like=m.concat)
+    return m.op.Mul(joined if target is None else m.op.Reshape(joined, target, like=m.reshape), factor, like=m.node)
+
+
+def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
+    """The signs along the axis of a Concat, and what it joins without them; None where no part is a Neg of its own."""
+    own = [v.producer if v is not None and v.only_user is concat else None for v in concat.inputs]
+    negative = [n is not None and n.op == "Neg" for n in own]
+    if not any(negative) or len(set(concat.inputs)) < len(negative):
+        return None
+    inputs = [n.inputs[0] if n is not None and neg else v for n, neg, v in zip(own, negative, concat.inputs)]
+    shapes = [types.shape(v) for v in inputs if v is not None]
+    axis = int(concat.attr("axis"))
+    lengths = [n for s in shapes if s and -len(s) <= axis < len(s) and isinstance(n := s[axis], int)]
+    if len(lengths) < len(shapes):
+        return None, []
+    signs = np.concatenate([np.full(n, -1.0 if neg else 1.0) for n, neg in zip(lengths, negative)])
+    behind = (len(shapes[0] or ()) - 1 - axis) if axis >= 0 else -1 - axis
+    return signs.reshape(-1, *(1,) * behind), [v for v in inputs if v is not None]
+
+
+def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
+    """The signs along the last axis of what a Reshape makes of columns, whose last axis has them again and again."""
+    shape = types.shape(reshape.output)
+    length = shape[-1] if shape else None
+    if signs is None or signs.ndim > 1 or not isinstance(length, int) or length % signs.size:
+        return None
+    return np.tile(signs, length // signs.size)
+
+
+def _signs_beside(user: Node, y: Value) -> Array | None:
+    """By which signs `user` multiplies y: those of the parts of a Concat, or that are there already."""
+    if user.op != "Mul" or user.graph is not y.graph or y.is_output:
+        return None
+    other = next((v for v in user.inputs if v is not None and v is not y), None)
+    if other is None:
+        return None
+    if other.constant:
+        return other.array if (np.abs(other.array) == 1).all() else None
+    node, reshape = other.producer if other.only_user is user else None, None
+    if node is not None and node.op == "Reshape" and (joined := node.inputs[0]) is not None:
+        node, reshape = joined.producer if joined.only_user is node else None, node
+    turned = _turned_parts(node) if node is not None and node.op == "Concat" else None
+    if turned is None:
+        return None
+    return turned[0] if reshape is None else _in_a_row(turned[0], reshape)
+
+
 @register
 class FoldSigns(RewritePass):
-    """-(-x) = x, x - (-y) = x + y, (-x) c = x (-c), (-x) (-y) = x y, |-x| = |x|.
+    """-(-x) = x, x - (-y) = x + y, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|.
 
-    Applies when: a sum, a difference, a product, a quotient or another Neg reads the Neg, and no more is stored.
+    Applies when: a sum, a difference, a product, a quotient or another Neg reads the Neg, and no more is stored. Rotary
+    positions turn one half of each query and key: the sines that all of them share are turned instead, once.
     Not done: -(x - y), which is -0.0 where y - x is 0.0 (`simplify-arithmetic` does it); constants that are integers.
     """
 
@@ -108,5 +192,6 @@ class FoldSigns(RewritePass):
         sign_of_quotient,
         sign_of_divisor,
         sign_of_term,
+        sign_of_parts,
         size_of_neg,
     )

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import numpy as np
 
-from onnxopt.graph import Value
+from onnxopt.analysis import types
+from onnxopt.analysis.kernels import evaluate
+from onnxopt.graph import Node, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, op, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting.axis_runs import constant_target
+from onnxopt.rewriting.forms import operands
+
+_PICKS: Final = 1 << 12  # indices that are stored
+_MOVING: Final = frozenset({"Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_STEPS: Final = 8
+_LONG: Final = 64  # elements of a part
 
 
 @rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
@@ -125,14 +136,177 @@ def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
     return x
 
 
+@rewrite(
+    op.Reshape(
+        one_of("Expand", "Tile")(op.Unsqueeze(var("x"), const("axes"), shared=True), ..., name="copies"),
+        ...,
+        name="reshape",
+    )
+)
+def repeat_of_elements(m: Match, x: Value, axes: Array) -> Value:
+    """Reshape(Expand(Unsqueeze(x, k), n at k), axes k - 1 and k as one) = Gather(x, [0, 0, …, 1, 1, …]; k - 1), or
+    Gather(x, [0, 1, …, 0, 1, …]; k), axes k and k + 1 as one: each element n times, or all of them n times."""
+    dims, wide, made = m.shape(x), m.shape(m.copies.output), m.shape(m.reshape.output)
+    m.require(dims is not None and wide is not None and made is not None, "the dims are unknown")
+    assert dims is not None and wide is not None and made is not None
+    m.require(axes.size == 1 and len(wide) == len(dims) + 1, "more than one axis is added")
+    k = int(axes.reshape(-1)[0]) % len(wide)
+    n = wide[k]
+    m.require(isinstance(n, int) and n > 1, "the number of copies is unknown, or one")
+    assert isinstance(n, int)
+    m.require(None not in made and (*wide[:k], *wide[k + 1 :]) == dims, "other axes are repeated, too")
+    lengths = {a: d for a, d in enumerate(dims) if a in (k - 1, k) and isinstance(d, int)}
+    joined = [(a, d) for a, d in lengths.items() if (*dims[:a], d * n, *dims[a + 1 :]) == made]
+    m.require(joined, "other axes become one, or one of unknown length")
+    axis, size = joined[0]
+    m.require(0 < size * n <= _PICKS, "an index for each would be large, or none")
+    once = np.arange(size, dtype=np.int64)
+    return m.op.Gather(x, m.const(np.repeat(once, n) if axis < k else np.tile(once, n)), axis=axis)
+
+
+@rewrite(op.Reshape(var("moved"), const("target"), name="reshape"))
+def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
+    """Reshape(Transpose(Slice(Reshape(Concat(a, b, c), …), …), …), [-1]) = Concat(c, a, b), elements of vectors."""
+    chain, joined = _moves(m.reshape)
+    if len(chain) < 2 or joined is None or m.rank(joined.output) != 1:
+        m.skip()  # one step is the Reshape of a vector to what it is
+    places = _elements(m, joined)
+    where = np.arange(len(places))
+    for node in reversed(chain):
+        given = [where, *(v.array if v is not None else None for v in node.inputs[1:])]
+        found = evaluate(node, given, m.opset)
+        m.require(found is not None, "a step that no runtime takes")
+        assert found is not None
+        where = found[0]
+    m.require(where.ndim == 1 and where.size, "no vector is left")
+    parts: list[Value] = []
+    constants: list[Any] = []
+    order = [places[i] for i in where.tolist()]
+    while order:
+        part, i = order.pop(0)
+        if part.constant:
+            constants.append(part.array[i])
+            if order and order[0][0].constant:
+                continue
+            parts.append(m.const(np.array(constants, part.array.dtype)))
+            constants = []
+            continue
+        size = _length(m, part)
+        m.require([(part, i), *order[: size - 1]] == [(part, j) for j in range(size)], "a part is torn")
+        del order[: size - 1]
+        parts.append(part)
+    return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+
+
+@rewrite(op.Concat(var("first"), ..., name="concat"))
+def concat_of_strided(m: Match, first: Value) -> Value:
+    """Concat(Unsqueeze(-x[1::2]), Unsqueeze(x[0::2])) = Concat(-b, a), a and b the columns of x in pairs: a Split."""
+    rank = m.rank(first)
+    if rank is None or rank < 2:
+        m.skip()
+    parts = [_strided(v, m.concat, rank) for v in m.concat.inputs]
+    found = [p for p in parts if p is not None]
+    if len(found) < max(2, len(parts)):
+        m.skip()
+    x, axis, n, _, _ = found[0]
+    if any(p[:3] != (x, axis, n) for p in found) or len({p[3] for p in found}) < len(found):
+        m.skip()
+    m.require(int(m.concat.attr("axis")) % rank == axis + 1, "joined along another axis")
+    dims = m.shape(x)
+    length = dims[axis] if dims is not None else None
+    m.require(isinstance(length, int) and length % n == 0 and n <= _LONG, "no whole number of groups is known")
+    assert dims is not None and isinstance(length, int)
+    target = constant_target(dims, (*dims[:axis], length // n, n, *dims[axis + 1 :]))
+    m.require(target is not None and m.opset >= 5, "more than one unknown dim")
+    groups = m.op.Reshape(x, m.const(np.array(target, np.int64)))
+    columns = m.op.Split(groups, m.const(np.ones(n, np.int64)), axis=axis + 1, outputs=n)
+    made = [m.op.Neg(columns[i]) if turned else columns[i] for _, _, _, i, turned in found]
+    return m.op.Concat(*made, like=m.concat)
+
+
+def _strided(v: Value | None, reader: Node, rank: int) -> tuple[Value, int, int, int, bool] | None:
+    """(x, axis, n, i, is it turned) of Unsqueeze(x[i::n], axis + 1), or of its Neg, that only `reader` reads."""
+    turned = False
+    axes: int | None = None
+    after = reader
+    while v is not None and v.producer is not None and v.only_user is after and after.inputs.count(v) == 1:
+        node = v.producer
+        given = [a.array.reshape(-1).tolist() if a is not None and a.constant else None for a in operands(node)[1:]]
+        if node.op == "Unsqueeze" and axes is None and len(given) == 1 and given[0] and len(given[0]) == 1:
+            axes = int(given[0][0]) % rank
+        elif node.op == "Neg" and not turned:
+            turned = True
+        elif node.op == "Slice" and axes is not None and node.inputs[0] is not None:
+            return _every(node, given, rank, axes, turned)
+        else:
+            return None
+        v, after = node.inputs[0], node
+    return None
+
+
+def _every(
+    node: Node, given: list[Any], rank: int, place: int, turned: bool
+) -> tuple[Value, int, int, int, bool] | None:
+    if len(given) != 4 or not all(g is not None and len(g) == 1 for g in given):
+        return None
+    (start,), (end,), (axis,), (step,) = given
+    axis %= rank - 1
+    x = node.inputs[0]
+    dims = types.shape(x) if x is not None else None
+    length = dims[axis] if dims is not None else None
+    if x is None or x.constant or not isinstance(length, int) or not 0 <= start < step or axis + 1 != place:
+        return None
+    return (x, axis, step, start, turned) if end > length - step + start else None
+
+
+def _moves(node: Node | None) -> tuple[list[Node], Node | None]:
+    """What moves the elements of a vector about, the last first, and the Concat that makes the vector."""
+    chain: list[Node] = []
+    while node is not None and node.op in _MOVING and len(chain) < _STEPS:
+        x = node.inputs[0]
+        fixed = all(v is None or v.constant for v in node.inputs[1:]) and not node.has_references
+        if x is None or not fixed or (chain and node.output.only_user is not chain[-1]):
+            return [], None
+        chain.append(node)
+        node = x.producer
+    apart = node is None or node.op != "Concat" or node.output.only_user is not (chain[-1] if chain else None)
+    return chain, None if apart else node
+
+
+def _elements(m: Match, concat: Node) -> list[tuple[Value, int]]:
+    """Each element of a vector: of which part, and which of it."""
+    parts = [v for v in concat.inputs if v is not None]
+    return [(v, i) for v in parts for i in range(_length(m, v))]
+
+
+def _length(m: Match, v: Value) -> int:
+    dims = m.shape(v)
+    length = dims[0] if dims else None
+    m.require(isinstance(length, int) and length <= _LONG, "a part of unknown length, or a long one")
+    assert isinstance(length, int)
+    return length
+
+
 @register
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
-    Gather(x, [i]); dims of one tensor, one after the other, are one Shape.
+    Gather(x, [i]); dims of one tensor, one after the other, are one Shape; elements that are copied along an axis of
+    their own, which then becomes one with theirs, are one Gather; elements of vectors that are joined and moved about
+    are joined in that order at once; columns that are sliced by steps and joined again are a Split.
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
-    Targets of Reshape are written like that: one dim of a Shape after the other.
+    Targets of Reshape are written like that: one dim of a Shape after the other. Heads of keys and values that several
+    queries share are repeated like that: runtimes copy them twice then. PyTorch lists the widths of a border from the
+    last axis on, and turns them around.
     """
 
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
-    rules = (unsqueeze_of_gather, concat_of_picks, concat_of_dims, gather_of_all)
+    rules = (
+        unsqueeze_of_gather,
+        concat_of_picks,
+        concat_of_dims,
+        gather_of_all,
+        repeat_of_elements,
+        concat_of_moved,
+        concat_of_strided,
+    )

@@ -11,8 +11,8 @@ from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pip
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
-    "split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,common-subexpressions,clip-chains,fold-signs,"
-    "simplify-logic,slices-to-split"
+    "split-sequences,merge-chains,index-chains,gather-grids,shape-sources,reshape-chains,common-subexpressions,clip-chains,fold-signs,"
+    "simplify-logic,slices-to-split,stacks-to-split"
 )
 _ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,implicit-broadcast"
 _OPERATORS: Final = "fuse-normalization,fuse-activation"

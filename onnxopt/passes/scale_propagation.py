@@ -32,9 +32,10 @@ class ScalePropagation(GraphPass):
 
     Applies when: the factor is one number; everything between is linear in it (Transpose, Reshape, Slice, Split, Concat
     of all such, a product with one such operand, average pooling) or keeps its sign (Relu, MaxPool), nobody else reads
-    it, and it ends at a product, convolution, normalization or factor whose weights nobody else reads, or others that
-    take the same factor: layers that share weights. Also the other way, a factor per channel in front of Transpose, Pad
-    or pooling and a Conv or MatMul.
+    it, but on other ways to the same factor (rotary positions read a query twice), and it ends at a product,
+    convolution, normalization or factor whose weights nobody else reads, or others that take the same factor: layers
+    that share weights. Also the other way, a factor per channel in front of Transpose, Pad or pooling and a Conv or
+    MatMul.
     Not done: factors of zero, quantized operators, weights that overflow or underflow their type; the last factor of a
     normalization or Gelu that is written out does not travel on.
     """
@@ -50,7 +51,10 @@ class ScalePropagation(GraphPass):
                 if found is None:
                     continue
                 x, factor = found
-                edits = upwards(x, node, factor.reshape(()), Reach()) if factor.size == 1 else None
+                reach = Reach(met={})
+                edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
+                if not reach.all_ask():
+                    edits = None
                 if edits is None and ends_formula(x, factor):
                     reason = "it ends a normalization or Gelu, which runtimes run as one operator"
                     ctx.decline("propagated", reason, repr(node))

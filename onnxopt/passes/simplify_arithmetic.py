@@ -104,16 +104,26 @@ def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
 
 def _combined(m: Match, x: Value, a: Array, b: Array, kind: str, function: Callable[..., Array]) -> Value:
     """x and the combined constant; of a difference, the constant comes first."""
-    m.require(a.dtype.kind == "f" and a.dtype == b.dtype, "not floating point")
     terms = kind in ("Add", "Sub")
+    whole = a.dtype.kind in "iu" and (terms or m.anchor.op == m.inner.op == "Mul")
+    m.require(a.dtype == b.dtype and (a.dtype.kind == "f" or whole), "integers divide otherwise")
     only_read_by(m, m.inner, *(("Add", "Sub") if terms else ("Mul", "Div")))
     no_larger_together(m, a, b)
+    if whole:
+        both = m.const(_wrapped(function(a.astype(object), b.astype(object)), a))
+        return m.op[kind](*((both, x) if kind == "Sub" else (x, both)))
     wide = function(a.astype(np.float64), b.astype(np.float64))
     narrow = wide.astype(a.dtype)
     m.require(np.isfinite(wide).all() and (terms or wide.all()), "the constant is zero or not finite")
     m.require(terms or not underflows(wide, narrow, each=True), "the folded constant underflows its type")
     given = (m.const(wide, like=a), x) if kind == "Sub" else (x, m.const(wide, like=a))
     return m.op[kind](*given, like=m.anchor if m.anchor.op == kind else None)
+
+
+def _wrapped(numbers: Array, like: Array) -> Array:
+    """Python's integers as those of a type wrap around: sums and products are the same in whatever order."""
+    last = (1 << 8 * like.dtype.itemsize) - 1
+    return np.asarray(np.asarray(numbers, object) & last, object).astype(np.uint64).astype(like.dtype)
 
 
 def no_larger_together(m: Match, a: Array, b: Array) -> None:

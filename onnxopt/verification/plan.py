@@ -194,7 +194,8 @@ class Plan:
         if not symbols:
             yield {}
             return
-        composite = self._composite(symbols)
+        named = self._composite(symbols)
+        composite = named or self._lone(symbols)
         batch = [s for s in symbols if self.is_batch(s)]
         yield from likely
         for i, window in enumerate(windows):
@@ -205,7 +206,8 @@ class Plan:
             for size in sizes:
                 plain = {s: min(size, count) if s in batch else size for s in symbols}
                 # total = past + 1 where one token is fed, past + sequence where as many are
-                for total in (size + 1, 2 * size, size) if composite else (size,):
+                totals = (size + 1, 2 * size, size) if named else (size, size + 1, 2 * size)
+                for total in totals if composite else (size,):
                     yield plain | {s: total for s in composite if s not in batch}
         for size in sizes:
             yield dict.fromkeys(symbols, size)
@@ -216,6 +218,15 @@ class Plan:
         if named := [s for s in symbols if _COMPOSITE.search(s)]:
             return named
         return [s for s in symbols if s not in self.addends and not self.is_batch(s)] if self.addends else []
+
+    def _lone(self, symbols: Sequence[str]) -> list[str]:
+        """Those that only one input has, of integers that index nothing, as a mask does, beside a past of floats that
+        it may cover, too."""
+        if not any(i.kind in _FLOATS and len(i.shape) > 2 for i in self.inputs):
+            return []
+        whose = {s: [i for i in self.inputs if s in i.shape] for s in symbols if not self.is_batch(s)}
+        alone = {s: found[0] for s, found in whose.items() if len(found) == 1 and len(whose) > 1}
+        return [s for s, i in alone.items() if i.bound is None and i.kind in (*_INTEGERS, "bool")]
 
 
 def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:

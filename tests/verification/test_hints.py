@@ -23,6 +23,19 @@ PAST = """
 g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past) => (float[s0, total] present)
 { both = Concat <axis = 1> (past, new) present = Mul (both, mask) }
 """
+# So is a mask of integers, and no output says so, either; the words are of a table.
+UNTOLD = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64[b, t] words, int64[b, all] mask, float[b, p, 4] past) => (float[b, n, 4] y)
+<float[3, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int64[1] last = {2}>
+{
+  new = Gather (table, words)
+  both = Concat <axis = 1> (past, new)
+  m = Cast <to = 1> (mask)
+  wide = Unsqueeze (m, last)
+  y = Mul (both, wide)
+}
+"""
 # Traced with seven tokens.
 BAKED = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -56,10 +69,11 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
     ("text", "dims"),
     [
         (PAST, [{"s0": 2, "s1": 2, "s27": 2, "s10": 2, "s64": 4}, {"s0": 3, "s1": 3, "s27": 3, "s10": 3, "s64": 6}]),
+        (UNTOLD, [{"b": 2, "t": 2, "p": 2, "all": 4}, {"b": 4, "t": 3, "p": 3, "all": 6}]),
         (BAKED, [{"b": 3, "t": 7}]),
         (LONG, [{"b": 2, "t": 960}, {"b": 1, "t": 1200}]),
     ],
-    ids=["past", "baked", "long"],
+    ids=["past", "untold", "baked", "long"],
 )
 def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Path) -> None:
     model = build_text(text)

@@ -231,6 +231,7 @@ SHAPES: Final[dict[str, Rule]] = {
     "GatherND": _gather_nd,
     "Gemm": _gemm,
     "MatMul": _matmul,
+    "MatMulInteger": _matmul,
     "Range": _range,
     "Reshape": _reshape,
     "Slice": _slice,

@@ -251,7 +251,8 @@ def _columns(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 _SAME: Final = (
-    *("BatchNormalization", "DequantizeLinear", "Dropout", "GroupNormalization", "Hardmax", "InstanceNormalization"),
+    *("BatchNormalization", "DequantizeLinear", "Dropout", "DynamicQuantizeLinear", "GroupNormalization", "Hardmax"),
+    "InstanceNormalization",
     *("LRN", "LpNormalization", "MeanVarianceNormalization", "Mish", "QuantizeLinear", "RMSNormalization"),
     *("Selu", "Shrink", "Softsign", "Swish", "ThresholdedRelu", "ai.onnx.ml::Normalizer", "ai.onnx.ml::Scaler"),
 )
@@ -279,5 +280,8 @@ RULES: Final[dict[str, Rule]] = {
     "Tile": _tile,
     "TopK": _top_k,
 }
-# What the standard does not know, nor its inference.
-ELSEWHERE: Final = tuple(op for op in RULES if op.startswith("com.microsoft::"))
+# What the standard does not know, or its inference.
+ELSEWHERE: Final = (
+    *(op for op in RULES if op.startswith("com.microsoft::")),
+    *("GroupNormalization", "MeanVarianceNormalization"),
+)

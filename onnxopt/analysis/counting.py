@@ -1,0 +1,119 @@
+"""Integers that count along an axis, and those that are sizes: what is picked by them is known without running it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Dim, Value
+from onnxopt.protos import Array
+
+_REACH: Final = 12
+_LARGE: Final = 1 << 16  # elements of a constant
+_INTEGERS: Final = frozenset({TensorProto.INT32, TensorProto.INT64})
+_ONES: Final = ("Reshape", "Squeeze", "Unsqueeze")
+
+
+class Count(NamedTuple):
+    """0, 1, 2, … along an axis, counted from the last, and the same along all others."""
+
+    axis: int
+    end: Value | None = None  # what it counts up to, where that is computed
+
+
+def counts(value: Value | None, reach: int = _REACH) -> Count | None:
+    """Along which axis does `value` count? Not where its dims are unknown."""
+    if value is None or not reach or types.dtype(value) not in _INTEGERS:
+        return None
+    if value.constant:
+        return counts_in(value.array) if 0 < value.array.size <= _LARGE else None
+    node, shape = value.producer, types.shape(value)
+    if node is None or node.has_references or not shape:
+        return None
+    if node.op == "Range":
+        start, end, step = node.inputs
+        return Count(-1, end) if _is_number(start, 0) and _is_number(step, 1) else None
+    if node.op not in (*_ONES, "Cast", "Expand", "Identity"):
+        return None
+    found = counts(node.inputs[0], reach - 1)
+    given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
+    if found is None or not given or given[found.axis] is None:
+        return None
+    if node.op not in _ONES:  # axes may come in front, and others widen
+        return found if shape[found.axis] == given[found.axis] else None
+    if node.op == "Unsqueeze" and (places := _places(node, len(shape))) is not None:
+        kept = [i for i in range(len(shape)) if i not in places]
+        return found._replace(axis=kept[found.axis] - len(shape)) if len(kept) == len(given) else None
+    # Only axes of one element come or go beside the one it counts along.
+    long = [i - len(shape) for i, d in enumerate(shape) if d != 1]
+    alone = all(d == 1 for i, d in enumerate(given) if i - len(given) != found.axis)
+    return found._replace(axis=long[0]) if alone and [shape[i] for i in long] == [given[found.axis]] else None
+
+
+def counts_in(data: Array) -> Count | None:
+    """Of one element it counts along the first axis."""
+    if not data.ndim or not data.size:
+        return None
+    for axis in range(data.ndim):
+        line = np.arange(data.shape[axis]).reshape(-1, *(1,) * (data.ndim - 1 - axis))
+        if (data == line).all():
+            return Count(axis - data.ndim)
+    return None
+
+
+def _places(node: Node, rank: int) -> set[int] | None:
+    axes = node.input(1)
+    given = node.attr("axes") if axes is None else axes.array.reshape(-1).tolist() if axes.constant else None
+    return {int(a) % rank for a in given} if given is not None else None
+
+
+def _is_number(value: Value | None, number: int) -> bool:
+    return value is not None and value.constant and value.array.size == 1 and value.array.reshape(-1)[0] == number
+
+
+def dim_of(value: Value | None, reach: int = _REACH) -> Dim:
+    """The size that `value`, one integer, is read off; None where it is none."""
+    if value is None or not reach:
+        return None
+    if value.constant:
+        return int(value.array.reshape(-1)[0]) if value.array.size == 1 and value.array.dtype.kind == "i" else None
+    node = value.producer
+    if node is None or node.has_references:
+        return None
+    if node.op in (*_ONES, "Cast", "Identity") and types.dtype(value) in _INTEGERS:
+        return dim_of(node.inputs[0], reach - 1)
+    source = node.inputs[0]
+    if node.op == "Gather" and source is not None and source.producer is not None and source.producer.op == "Shape":
+        index = node.inputs[1]
+        dims = _listed(source.producer)
+        if dims is None or index is None or not index.constant or index.array.size != 1:
+            return None
+        i = int(index.array.reshape(-1)[0])
+        return dims[i] if -len(dims) <= i < len(dims) else None
+    dims = _listed(node) if node.op == "Shape" else None
+    return dims[0] if dims is not None and len(dims) == 1 else None
+
+
+def _listed(node: Node) -> tuple[Dim, ...] | None:
+    dims, end = types.shape(node.inputs[0]) if node.inputs[0] is not None else None, node.attr("end")
+    return None if dims is None else dims[slice(int(node.attr("start") or 0), None if end is None else int(end))]
+
+
+def is_size(value: Value | None, reach: int = _REACH) -> bool:
+    """Is `value`, one integer, surely not negative: a size, or a sum of such?"""
+    node = value.producer if value is not None else None
+    if node is not None and reach and not node.has_references:
+        if node.op == "Add":
+            return all(is_size(v, reach - 1) for v in node.inputs)
+        if node.op in (*_ONES, "Identity"):
+            return is_size(node.inputs[0], reach - 1)
+        if node.op == "Gather":
+            source = node.inputs[0].producer if node.inputs[0] is not None else None
+            return source is not None and source.op == "Shape"
+    if value is not None and value.constant:
+        return bool((value.array >= 0).all())
+    return node is not None and node.op in ("Shape", "Size")

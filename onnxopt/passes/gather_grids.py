@@ -1,0 +1,139 @@
+"""What is picked element by element, in order, lies there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis.counting import Count, counts, dim_of, is_size
+from onnxopt.graph import Shape, Value
+from onnxopt.graph.value import Dim
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+
+_LARGE: Final = 1 << 16  # indices
+_STAYS: Final = "what picks stays for others, and a Slice would be a node more"
+_ORDER: Final = "not all elements, or not in order"
+
+
+@rewrite(op.GatherND(var("x"), const("index"), name="gather"))
+def gather_of_places(m: Match, x: Value, index: Array) -> Value:
+    """GatherND(x, all places in order) = Reshape(x)."""
+    m.require(not m.gather.attr("batch_dims", 0), "a grid for each of a batch")
+    m.require(0 < index.size <= _LARGE, "many indices, or none")
+    n = index.shape[-1]
+    dims = _numbers(m.shape(x))
+    m.require(dims is not None and n <= len(dims), "a dim is unknown")
+    assert dims is not None
+    places = np.indices(dims[:n]).reshape(n, -1).T
+    m.require(np.array_equal(index.reshape(-1, n), places), _ORDER)
+    return m.op.Reshape(x, m.const(np.array([*index.shape[:-1], *dims[n:]], np.int64)))
+
+
+@rewrite(op.GatherND(var("x"), op.Concat(var("first"), ..., name="places", shared=True), name="gather"))
+def gather_of_grid(m: Match, x: Value, first: Value) -> Value:
+    """GatherND(x, (i, j) for each i and each j) = Unsqueeze(x), with axes in front, between and behind."""
+    m.require(not m.gather.attr("batch_dims", 0), "a grid for each of a batch")
+    places, rank = m.shape(m.places.output), m.rank(first)
+    m.require(places is not None and None not in places, "a dim is unknown")
+    assert places is not None
+    m.require(int(m.places.attr("axis")) % (rank or 1) == len(places) - 1, "no places are joined")
+    m.require(places[-1] == len(m.places.inputs), "a part has several indices")
+    lines = [counts(v) for v in m.places.inputs]
+    return _spread(m, x, [c and c._replace(axis=c.axis + 1) for c in lines], places[:-1])
+
+
+_FLAT: Final = one_of("Flatten", "Reshape")(var("x"), ..., name="flat", shared=True)
+
+
+@rewrite(op.Gather(_FLAT, const("index"), name="gather"))
+def gather_of_elements(m: Match, x: Value, index: Array) -> Value:
+    """Gather(Reshape(x, [-1]), all in order) = Reshape(x)."""
+    tail = _row(m)
+    dims = _numbers(m.shape(x))
+    m.require(dims is not None, "a dim is unknown")
+    assert dims is not None
+    m.require(0 < index.size <= _LARGE, "many indices, or none")
+    m.require(np.array_equal(index.reshape(-1), np.arange(prod(dims))), _ORDER)
+    return m.op.Reshape(x, m.const(np.array([*index.shape, *tail], np.int64)))
+
+
+@rewrite(
+    op.Gather(
+        _FLAT,
+        op.Add(op.Mul(var("a"), var("b"), shared=True), var("columns"), name="index", shared=True),
+        name="gather",
+    )
+)
+def gather_of_rows(m: Match, x: Value, a: Value, b: Value, columns: Value) -> Value:
+    """Gather(Reshape(x, [-1]), i n + j for each i and each j) = Unsqueeze(x), x of rows of n."""
+    rows, width = (a, b) if dim_of(a) is None else (b, a)
+    tail = _row(m)
+    dims, places = m.shape(x), m.shape(m.index.output)
+    m.require(dims is not None and places is not None and None not in (*dims, *places), "a dim is unknown")
+    assert dims is not None and places is not None
+    m.require(len(dims) == 2 and dim_of(width) == dims[1], "not rows of this length")
+    lines = [counts(rows), counts(columns)]
+    # One element too many of a row is the first of the next: no error, as one row too many is.
+    m.require(lines[1] is not None and places[lines[1].axis] == dims[1], "not whole rows")
+    return _spread(m, x, [c and c._replace(axis=c.axis - len(tail)) for c in lines], (*places, *tail))
+
+
+def _row(m: Match) -> list[int]:
+    """The ones behind the elements of what lies flat."""
+    flat = m.shape(m.flat.output)
+    m.require(flat is not None and flat[1:] in ((), (1,)), "not one row of elements")
+    m.require(m.gather.attr("axis", 0) in (0, -len(flat or ())), "along another axis")
+    return [1] * (len(flat or ()) - 1)
+
+
+def _numbers(dims: Shape | None) -> list[int] | None:
+    numbers = [d for d in dims or (None,) if isinstance(d, int)]
+    return numbers if dims is not None and len(numbers) == len(dims) else None
+
+
+def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[Dim]) -> Value:
+    """x with axes of one element where `places` has them between its own, along which `lines` count."""
+    dims = m.shape(x)
+    m.require(dims is not None and None not in dims, "a dim is unknown")
+    assert dims is not None
+    own: list[int] = []
+    for line, size in zip(lines, dims):
+        m.require(line is not None, "what does not count along an axis")
+        assert line is not None
+        axis = line.axis + len(places)
+        if 0 <= axis < len(places) and places[axis] == 1:
+            axis = own[-1] + 1 if own else 0  # always the first: it may be any of one element
+            m.require(axis < len(places) and places[axis] == 1, "axes in another order")
+        m.require((own[-1] if own else -1) < axis < len(places), "axes in another order")
+        end = line.end
+        if places[axis] != size:  # it stops before x does: behind, there is nothing that could be picked
+            m.require(end is not None and is_size(end) and m.dtype(end) == TensorProto.INT64, "it may end elsewhere")
+            assert end is not None
+            picks = m.gather.inputs[1]
+            m.require(picks is not None and picks.only_user is m.gather, _STAYS)
+            to = m.op.Reshape(end, m.const(np.ones(1, np.int64)))
+            start, along = m.const(np.zeros(1, np.int64)), m.const(np.array([len(own)], np.int64))
+            x = m.op.Slice(x, start, to, along)
+        own.append(axis)
+    axes = [i for i in range(len(places)) if i not in own]
+    m.require(all(places[i] == 1 for i in axes), "elements are picked again and again")
+    return m.op.Unsqueeze(x, m.const(np.array(axes, np.int64))) if axes else x
+
+
+@register
+class GatherGrids(RewritePass):
+    """Gather(Flatten(x), i n + j), GatherND(x, (i, j)), for each i and each j, in order = Unsqueeze(x).
+
+    Applies when: what picks is stored, or made of Ranges along axes of their own, and the dims are known; where they
+    may pick less than there is, a Slice is left. Masks of language models are looked up like that, token by token.
+    Not done: indices that repeat elements; rows that may be cut, where more would be taken of the next.
+    """
+
+    info = PassInfo("gather-grids", opt_level=1, after=("index-chains", "shape-arithmetic"))
+    rules = (gather_of_places, gather_of_grid, gather_of_elements, gather_of_rows)

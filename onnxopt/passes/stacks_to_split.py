@@ -1,0 +1,147 @@
+"""What is stacked along an axis of its own is taken apart by one Split, of that axis and the next as one."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Shape
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.axis_runs import constant_target
+from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.parts import insert_split, new_node
+
+_MANY: Final = 100  # parts
+
+
+class _Stack(NamedTuple):
+    """A Reshape to `dims`, maybe a Transpose of it, and what is taken from it at each place of one of its axes."""
+
+    reshape: Node
+    transpose: Node | None
+    dims: Shape
+    perm: list[int]
+    axis: int  # behind the Transpose
+    taken: dict[int, Node]
+
+
+@register
+class StacksToSplit(GraphPass):
+    """Transpose(Reshape(x, …, n, m, …))[i] = Split(Transpose(Reshape(x, …, n m, …)))[i], for each i, along n.
+
+    Applies when: nobody else reads the Reshape and the Transpose, what is read of them is one place of the axis each,
+    by Gather or by Split and Squeeze, and n and m are known. Queries, keys and values in one product are taken apart
+    like that.
+    """
+
+    # After: Slices are a Split, and what is gathered of one element is a Squeeze.
+    info = PassInfo("stacks-to-split", opt_level=1, after=("slices-to-split", "index-chains"))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 5:
+            return  # a Reshape holds its target
+        for reshape in list(graph.by_op.get("Reshape", ())):
+            stack = _stack(reshape)
+            if stack is None:
+                continue
+            source, p = reshape.inputs[0], stack.perm[stack.axis]
+            n, m = [*stack.dims, None][p : p + 2]
+            given = types.shape(source) if source is not None else None
+            if not isinstance(n, int) or not isinstance(m, int) or given is None:
+                ctx.decline("taken_apart", "no axis of known length follows in the Reshape", repr(reshape))
+                continue
+            target = constant_target(given, (*stack.dims[:p], n * m, *stack.dims[p + 2 :]))
+            if target is None:
+                ctx.decline("taken_apart", "more than one unknown dim, or none", repr(reshape))
+            elif ctx.spend("taken_apart", at=reshape):
+                _take_apart(graph, stack, [m] * n, np.array(target, np.int64))
+
+
+def _stack(reshape: Node) -> _Stack | None:
+    value, dims = reshape.output, types.shape(reshape.output)
+    if dims is None or reshape.has_references:
+        return None
+    transpose, perm = value.only_user, list(range(len(dims)))
+    if transpose is not None and transpose.op == "Transpose" and transpose.graph is reshape.graph:
+        perm = list(transpose.attr("perm") or perm[::-1])
+        value = transpose.output
+        if transpose.has_references or sorted(perm) != list(range(len(dims))):
+            return None
+    else:
+        transpose = None
+    found = _parts(value) or _picks(value, len(dims))
+    if found is None or len(found[1]) < 2:
+        return None
+    return _Stack(reshape, transpose, dims, perm, *found)
+
+
+def _parts(value: Value) -> tuple[int, dict[int, Node]] | None:
+    """The axis of which a Split makes parts of one element each, and the Squeeze that reads each part."""
+    split, rank = value.only_user, types.rank(value)
+    if split is None or split.op != "Split" or split.graph is not value.graph or split.has_references or not rank:
+        return None
+    axis = int(split.attr("axis") or 0) % rank
+    taken: dict[int, Node] = {}
+    for i, part in enumerate(split.outputs):
+        shape = types.shape(part) if part is not None else None
+        if part is None or shape is None or shape[axis] != 1 or part.is_output:
+            return None
+        if part.is_used:
+            reader = part.only_user
+            if reader is None or reader.graph is not split.graph or not _drops(reader, axis, rank):
+                return None
+            taken[i] = reader
+    return axis, taken
+
+
+def _drops(user: Node, axis: int, rank: int) -> bool:
+    axes = operands(user)[1:2] if user.op == "Squeeze" and not user.has_references else []
+    return bool(axes) and axes[0] is not None and axes[0].constant and (axes[0].array % rank).tolist() == [axis]
+
+
+def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:
+    """The axis along which Gathers take one place each, and the Gather of each."""
+    shape = types.shape(value)
+    axes = {int(u.attr("axis", 0)) % rank for u in value.users if u.op == "Gather" and rank}
+    if shape is None or len(axes) != 1 or value.is_output or len(value.users) > _MANY:
+        return None
+    axis = axes.pop()
+    size = shape[axis]
+    taken: dict[int, Node] = {}
+    for user in value.users:
+        index = user.inputs[1] if user.op == "Gather" and user.inputs[0] is value else None
+        if index is None or not index.constant or index.array.ndim or user.graph is not value.graph:
+            return None
+        place = int(index.array)
+        if user.has_references or not isinstance(size, int) or not -size <= place < size <= _MANY:
+            return None
+        if taken.setdefault(place % size, user) is not user:
+            return None  # the same again, which an output keeps apart
+    return axis, taken
+
+
+def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) -> None:
+    p, place = stack.perm[stack.axis], stack.transpose or stack.reshape
+    given = graph.constant(target, f"{stack.reshape.output.name}_target", place)
+    like = next(iter(stack.taken.values())).output
+    proto = make_node("Reshape", "", stack.reshape.name, {})
+    x = new_node(graph, proto, [stack.reshape.inputs[0], given], like, place)
+    order = [i - (i > p) for i in stack.perm if i != p]
+    if stack.transpose is not None and order != sorted(order):
+        x = new_node(graph, make_node("Transpose", "", stack.transpose.name, {"perm": order}), [x], like, place)
+    parts = [stack.taken[i].output if i in stack.taken else _unread(graph, like) for i in range(len(sizes))]
+    readers = [*stack.taken.values()]
+    old = [n.inputs[0].producer for n in readers if n.inputs[0] is not None and n.inputs[0].producer is not None]
+    insert_split(graph, x, parts, order.index(p), sizes, place)
+    for node in dict.fromkeys([*readers, *old, stack.transpose, stack.reshape]):
+        if node is not None:
+            graph.remove(node)
+
+
+def _unread(graph: Graph, like: Value) -> Value:
+    return Value(graph.model.names.fresh(like.name, "_other"), graph)
