@@ -39,6 +39,7 @@ for _name in (
     "simplify-arithmetic",
     "simplify-einsum",
     "simplify-logic",
+    "simplify-loops",
     "simplify-reductions",
     "slices-to-split",
     "space-to-depth",

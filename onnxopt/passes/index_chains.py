@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
+
+_ENDS: Final = (1 << 31) - 1  # the end of a Slice that goes all the way
 
 
 @rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
@@ -24,6 +28,21 @@ def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
     n = rank or max(place, axis) + 1
     m.require(place % n == axis % n, "another axis")
     return m.op.Gather(x, m.const(index.reshape(1)), like=m.gather)
+
+
+@rewrite(
+    op.Squeeze(op.Slice(var("x"), const("start"), const("end"), const("axis"), const("step").opt()), const("axes"))
+)
+def squeeze_of_slice(
+    m: Match, x: Value, start: Array, end: Array, axis: Array, axes: Array, step: Array | None = None
+) -> Value:
+    """Squeeze(Slice(x, i, i + 1, axis), axis) = Gather(x, i, axis)."""
+    m.require(start.size == axes.size == axis.size == 1 and (step is None or step.item() == 1), "more than one element")
+    rank, place, first, last = m.rank(x), int(axis.item()), int(start.item()), int(end.item())
+    same = place == int(axes.item()) or (rank is not None and place % rank == int(axes.item()) % rank)
+    m.require(same or rank == 1, "another axis")
+    m.require(last == first + 1 if first != -1 else last >= _ENDS, "more than one element")
+    return m.op.Gather(x, m.const(np.array(first, np.int64)), axis=place)
 
 
 @rewrite(op.Concat(var("first"), ..., name="concat"))
@@ -128,11 +147,11 @@ def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
 @register
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
-    Gather(x, [i]); dims of one tensor, one after the other, are one Shape.
+    Gather(x, [i]); Squeeze(Slice(x, i, i + 1)) = Gather(x, i); dims of one tensor, one after the other, are one Shape.
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
     Targets of Reshape are written like that: one dim of a Shape after the other.
     """
 
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
-    rules = (unsqueeze_of_gather, concat_of_picks, concat_of_dims, gather_of_all)
+    rules = (unsqueeze_of_gather, squeeze_of_slice, concat_of_picks, concat_of_dims, gather_of_all)
