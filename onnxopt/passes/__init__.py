@@ -45,5 +45,6 @@ for _name in (
     "space-to-depth",
     "split-sequences",
     "transpose-propagation",
+    "widen-indices",
 ):
     register_later(_name, f"{__name__}.{_name.replace('-', '_')}")
