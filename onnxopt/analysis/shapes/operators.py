@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.analysis import types
 from onnxopt.analysis.misread import pads_undilated
 from onnxopt.analysis.shapes import quantized
+from onnxopt.analysis.shapes.loops import carried
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
@@ -273,6 +274,7 @@ RULES: Final[dict[str, Rule]] = {
     "Einsum": _einsum,
     "Flatten": _flatten,
     "GridSample": _grid_sample,
+    "Loop": carried,
     "Pad": _pad,
     "Resize": _resize,
     "Split": _split,
@@ -280,4 +282,4 @@ RULES: Final[dict[str, Rule]] = {
     "TopK": _top_k,
 }
 # What the standard does not know, nor its inference.
-ELSEWHERE: Final = tuple(op for op in RULES if op.startswith("com.microsoft::"))
+ELSEWHERE: Final = ("Loop", *(op for op in RULES if op.startswith("com.microsoft::")))
