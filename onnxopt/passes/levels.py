@@ -14,7 +14,7 @@ _EXACT: Final = (
     "simplify-loops,default-inputs,split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,"
     "common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split"
 )
-_ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,implicit-broadcast"
+_ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast"
 _OPERATORS: Final = "fuse-normalization,fuse-activation"
 _FOLDS: Final = "space-to-depth,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation"
 _ALGEBRA: Final = "linear-composition,parallel-conv-merging"

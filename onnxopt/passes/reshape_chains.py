@@ -233,7 +233,15 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     first = before_transpose(between, perm, wanted)
     last = behind_transpose(dims, between, perm)
     m.require(not _is_beside_alike(m, x), "what is beside it is turned alike, and may be turned together with it")
-    return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose)
+    given = m.outer.input(1) if m.outer.op == "Reshape" and not m.outer.attr("allowzero", 0) else None
+    if last is not None and given is not None and not given.constant and None not in wanted:
+        # A computed dim that is 0 is copied: the same, if what is read has the same dim there.
+        seen, now = tuple(between[i] for i in perm), tuple(dims[i] for i in last)
+        if not all(isinstance(d, int) or (seen[i : i + 1] == now[i : i + 1] != ()) for i, d in enumerate(wanted)):
+            given = None
+    else:
+        given = None
+    return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose, given)
 
 
 @rewrite(op.Transpose(one_of(*KEEP_ORDER)(op.Transpose(var("x"), name="first"), ..., name="middle"), name="last"))
@@ -289,9 +297,12 @@ def _parts_beside(x: Value) -> Iterator[Value]:
                 yield add.output if add is not None and add.op == "Add" else other.output
 
 
-def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None, like: Node) -> Value:
+def _one_of_each(
+    m: Match, x: Value, first: Moved | None, last: Moved | None, like: Node, given: Value | None = None
+) -> Value:
     """A Reshape, as `first` says, and a Transpose; or a Transpose and a Reshape, as `last` says, where only the target
-    of this is constant. In front it merges with the Reshape of rows, and a product reads the Transpose itself."""
+    of this is constant, or computed already. In front it merges with the Reshape of rows, and a product reads the
+    Transpose itself."""
     m.require(first or last, "what a Reshape joins or splits is not provably side by side where it could go")
     m.require(m.opset >= 5, "there is no Reshape for it")
     dims = m.shape(x) or ()
@@ -299,6 +310,8 @@ def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None, li
     if first is not None and target is not None:
         return _turned(m, m.op.Reshape(x, m.const(np.array(target, np.int64))), first.perm, like)
     target = constant_target(tuple(dims[i] for i in last.perm), last.dims) if last is not None else None
+    if target is None and last is not None and given is not None:
+        return m.op.Reshape(_turned(m, x, last.perm, like), given)
     m.require(target is not None, "more than one unknown dim")
     assert last is not None
     return m.op.Reshape(_turned(m, x, last.perm, like), m.const(np.array(target, np.int64)))
