@@ -45,6 +45,7 @@ for _name in (
     "slices-to-split",
     "space-to-depth",
     "split-sequences",
+    "table-lookups",
     "transpose-propagation",
     "widen-indices",
 ):
