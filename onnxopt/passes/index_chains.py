@@ -52,6 +52,7 @@ def gather_of_transpose(m: Match, x: Value, index: Value) -> Value:
     rank = m.rank(x)
     m.require(m.rank(index) == 0 and rank is not None, "more than one index, or an unknown rank")
     perm = list(m.turned.attr("perm") or range(rank or 0)[::-1])
+    m.require(sorted(perm) == list(range(rank or 0)), "no order of the axes that there are")
     axis = perm.pop(int(m.gather.attr("axis")))
     m.require(perm == sorted(perm), "the other axes change places")
     return m.op.Gather(x, index, axis=axis)
@@ -84,8 +85,8 @@ def part_of_shape(
     m.require(not any(map(_joins_computed, m.anchor.output.users)), "joined with others, which one Shape may list")
     listed = np.arange(rank or 0)[slice(m.shape_node.attr("start"), m.shape_node.attr("end"))]
     if indices is None and start is not None and end is not None:
-        m.require(start.size == end.size == 1, "more than one axis")
-        taken = listed[slice(start.item(), end.item(), None if step is None else step.item())]
+        m.require(start.size == end.size == 1 and (step is None or step.item() == 1), "more than one axis, or steps")
+        taken = listed[slice(start.item(), end.item())]
     else:
         m.require(indices is not None and indices.ndim == 1, "a number, and no list")
         assert indices is not None

@@ -234,13 +234,10 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     last = behind_transpose(dims, between, perm)
     m.require(not _is_beside_alike(m, x), "what is beside it is turned alike, and may be turned together with it")
     given = m.outer.input(1) if m.outer.op == "Reshape" and not m.outer.attr("allowzero", 0) else None
-    if last is not None and given is not None and not given.constant and None not in wanted:
-        # A computed dim that is 0 is copied: the same, if what is read has the same dim there.
-        seen, now = tuple(between[i] for i in perm), tuple(dims[i] for i in last)
-        if not all(isinstance(d, int) or (seen[i : i + 1] == now[i : i + 1] != ()) for i, d in enumerate(wanted)):
+    if given is not None and last is not None:
+        before, now = tuple(between[i] for i in perm), tuple(dims[i] for i in last)
+        if any(before[i : i + 1] != now[i : i + 1] or i >= len(now) for i in _maybe_zero(m, given, len(wanted))):
             given = None
-    else:
-        given = None
     return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose, given)
 
 
@@ -260,6 +257,20 @@ def transposes_around_reshape(m: Match, x: Value) -> Value:
         None if last is None else Moved(wanted, after(p, last)),
         m.first,
     )
+
+
+def _maybe_zero(m: Match, target: Value, size: int) -> list[int]:
+    """Where a target may be 0, which copies a dim: where no other number is written into it."""
+    maker = target.producer
+    parts = maker.inputs if maker is not None and maker.op == "Concat" else [target]
+    found, place = list[int](), 0
+    for part in parts:
+        length = m.shape(part) if part is not None else None
+        if part is None or length is None or len(length) != 1 or not isinstance(length[0], int):
+            return list(range(size))
+        found += [place + i for i in range(length[0]) if not (part.constant and part.array[i])]
+        place += length[0]
+    return found
 
 
 def _is_reshape(x: Value) -> bool:

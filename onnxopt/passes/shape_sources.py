@@ -78,7 +78,8 @@ def _climb_transpose(node: Node, transpose: Node, ctx: PassContext) -> bool:
     if len(indices) < len(picks) or not all(v is not None and v.constant for v in indices):
         return False
     given = [v.array for v in indices if v is not None]
-    if any(((i < -rank) | (i >= rank)).any() for i in given) or not ctx.spend("climbed", at=node):
+    known = sorted(perm.tolist()) == list(range(rank)) and not any(((i < -rank) | (i >= rank)).any() for i in given)
+    if not known or not ctx.spend("climbed", at=node):
         return False
     node.set_input(0, x)
     for pick, i in zip(picks, given):
