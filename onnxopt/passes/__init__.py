@@ -35,6 +35,7 @@ for _name in (
     "parallel-conv-merging",
     "reshape-chains",
     "scale-propagation",
+    "scan-axes",
     "shape-arithmetic",
     "shape-sources",
     "simplify-arithmetic",

@@ -11,7 +11,7 @@ from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pip
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,constant-folding,inline-branches,inline-loops,"
-    "simplify-loops,default-inputs,split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,"
+    "simplify-loops,scan-axes,default-inputs,split-sequences,merge-chains,index-chains,shape-sources,reshape-chains,"
     "table-lookups,common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split"
 )
 _ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast"
