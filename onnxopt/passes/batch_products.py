@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -24,13 +26,17 @@ def product_of_batches(m: Match, p: Value, q: Value) -> Value:
     wanted, made = m.shape(m.outer.output), m.shape(m.product.output)
     m.require(wanted is not None and None not in wanted and len(wanted) > 3, "the dims are unknown, or few")
     assert wanted is not None
+    ones = 0  # behind the matrices
+    while len(wanted) > 4 and wanted[-1] == 1 and made is not None and made[1:] != wanted[-2:]:
+        wanted, ones = wanted[:-1], ones + 1
     m.require(made is not None and len(made) == 3 and made[1:] == wanted[-2:], "not the matrices of one batch")
     a, b = (_before(m, v, wanted[:-2]) for v in (p, q))
     m.require(a is not None and b is not None, "not provably the same batches of the same matrices")
     assert a is not None and b is not None
     m.require(not quantized(m, a) and not quantized(m, b), "the product is quantized")
     product: Value = m.op.MatMul(a, b, like=m.product)
-    return product
+    behind = np.arange(len(wanted), len(wanted) + ones)
+    return m.op.Unsqueeze(product, m.const(behind)) if ones else product
 
 
 def _before(m: Match, operand: Value, batches: Shape) -> Value | None:

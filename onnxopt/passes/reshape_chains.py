@@ -98,6 +98,33 @@ def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     return m.op.Reshape(x, m.const(np.array(rest, np.int64)), like=m.reshape)
 
 
+@rewrite(
+    op.Squeeze(
+        op.Reshape(var("x"), op.Concat(var("first"), ..., name="target", shared=True), name="reshape"), const("axes")
+    )
+)
+def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
+    """Squeeze(Reshape(x, Concat(s, 1)), last) = Reshape(x, s): the axes that are ones in a computed target."""
+    copied, length = _copies(m, m.target.output), m.shape(m.target.output)
+    rank = length[0] if length else None
+    m.require(copied is not None and isinstance(rank, int) and axes.size, "no axes, or a target of unknown length")
+    assert copied is not None and isinstance(rank, int)
+    gone = {int(i) % rank for i in axes.reshape(-1)}
+    m.require(not any(i > min(gone) for i in copied), "a dim that is copied stands behind")
+    parts, place = list[Value](), 0
+    for part in m.target.inputs:
+        assert part is not None
+        size = (m.shape(part) or (0,))[0]
+        assert isinstance(size, int)
+        here = [i - place for i in sorted(gone) if place <= i < place + size]
+        m.require(not here or (part.constant and (part.array[here] == 1).all()), "what goes is computed")
+        if len(here) < size:
+            parts.append(m.const(np.delete(part.array, here), like=part) if here else part)
+        place += size
+    m.require(parts, "nothing is left")
+    return m.op.Reshape(x, m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0], like=m.reshape)
+
+
 @rewrite(op.Flatten(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
 def flatten_of_reshape(m: Match, x: Value) -> Value:
     """Flatten(Reshape(x)) = Reshape(x, rows, columns)."""
@@ -235,8 +262,8 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     m.require(not _is_beside_alike(m, x), "what is beside it is turned alike, and may be turned together with it")
     given = m.outer.input(1) if m.outer.op == "Reshape" and not m.outer.attr("allowzero", 0) else None
     if given is not None and last is not None:
-        before, now = tuple(between[i] for i in perm), tuple(dims[i] for i in last)
-        if any(before[i : i + 1] != now[i : i + 1] or i >= len(now) for i in _maybe_zero(m, given, len(wanted))):
+        before, now, copied = tuple(between[i] for i in perm), tuple(dims[i] for i in last), _copies(m, given)
+        if copied is None or any(before[i : i + 1] != now[i : i + 1] for i in copied):
             given = None
     return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose, given)
 
@@ -259,16 +286,15 @@ def transposes_around_reshape(m: Match, x: Value) -> Value:
     )
 
 
-def _maybe_zero(m: Match, target: Value, size: int) -> list[int]:
-    """Where a target may be 0, which copies a dim: where no other number is written into it."""
+def _copies(m: Match, target: Value) -> list[int] | None:
+    """Where a target says 0, which copies a dim; None where that is not known. What is computed is what it says."""
     maker = target.producer
-    parts = maker.inputs if maker is not None and maker.op == "Concat" else [target]
     found, place = list[int](), 0
-    for part in parts:
+    for part in maker.inputs if maker is not None and maker.op == "Concat" else [target]:
         length = m.shape(part) if part is not None else None
         if part is None or length is None or len(length) != 1 or not isinstance(length[0], int):
-            return list(range(size))
-        found += [place + i for i in range(length[0]) if not (part.constant and part.array[i])]
+            return None
+        found += [place + i for i in range(length[0]) if part.constant and not part.array[i]]
         place += length[0]
     return found
 
@@ -352,6 +378,7 @@ class ReshapeChains(RewritePass):
         reshape_of_reshape,
         unsqueeze_of_reshape,
         squeeze_of_reshape,
+        squeeze_of_computed,
         flatten_of_reshape,
         squeeze_of_some,
         ones_elsewhere,
