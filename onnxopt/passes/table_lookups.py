@@ -10,7 +10,7 @@ from onnxopt.protos import Array, numpy_dtype
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
-_NUMBERS: Final = ("f4", "f8", "i4", "i8")  # types that both operators take
+_NUMBERS: Final = frozenset({"f4", "f8", "i4", "i8"})  # types that both operators take; halves are there to be small
 _SMALL: Final = 1 << 16  # bytes: a larger table does not grow
 
 
@@ -18,7 +18,7 @@ _SMALL: Final = 1 << 16  # bytes: a larger table does not grow
 def cast_of_lookup(m: Match, table: Array, at: Value) -> Value:
     """Cast(Gather(c, i)) = Gather(Cast(c), i); so for ArrayFeatureExtractor."""
     to = numpy_dtype(m.cast.attr("to"))
-    m.require(table.dtype.kind in "if" and to.str[1:] in _NUMBERS, "not from numbers to numbers")
+    m.require({table.dtype.str[1:], to.str[1:]} <= _NUMBERS, "not from numbers to numbers")
     m.require(to.kind == "f" or ((table > -(2.0**31)) & (table < 2.0**31)).all(), "a number may not fit")
     grows = table.size * to.itemsize > max(_SMALL, table.nbytes)
     m.require(not grows and len(m.value("table").users) == 1, "the table would grow, or be stored twice")
