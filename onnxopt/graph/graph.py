@@ -24,7 +24,7 @@ class Graph(Order):
     """Nodes in topological order, with an index by operator.
 
     All mutation goes through `make`, `insert`, `remove`, `move_after`, `inline`, `take_over`, `rename`, `constant`,
-    `remove_initializer`, `drop_input` and `drop_output` here and `Node.op`, `Node.set_input`, `Node.remove_input`,
+    `remove_initializer`, `drop_input`, `drop_output`, `give` here and `Node.op`, `Node.set_input`, `Node.remove_input`,
     `Node.remove_output`, `Node.set_attr`, `Value.replace_all_uses_with`, `Model.replace_output`: each keeps users,
     index and version right and tells the model's watcher which nodes to look at again.
     """
@@ -313,14 +313,26 @@ class Graph(Order):
         self.model.version += 1
 
     def drop_input(self, index: int) -> None:
-        """This function takes one input less, which nothing in it reads; whoever calls it still gives it."""
+        """This function, or body, takes one input less, which nothing in it reads; whoever calls it still gives it."""
         assert not self.inputs[index].is_used
         del self.inputs[index]
+        if not self.is_function:
+            del self.proto.input[index]
         self.model.version += 1
 
     def drop_output(self, index: int) -> None:
-        """This function gives out one value less; its calls still name it."""
+        """This function, or body, gives out one value less; its calls still name it."""
         self.outputs.pop(index).output_count -= 1
+        if not self.is_function:
+            del self.proto.output[index]
+        self.model.version += 1
+
+    def give(self, index: int, value: Value) -> None:
+        """This body gives out a value of its own in place of another."""
+        assert self.owner is not None and value.graph is self
+        self.outputs[index].output_count -= 1
+        self.outputs[index] = value
+        value.output_count += 1
         self.model.version += 1
 
     def constant(self, array: Array, hint: str = "constant", before: Node | None = None) -> Value:

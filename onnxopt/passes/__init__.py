@@ -4,6 +4,7 @@ when somebody asks for its pass."""
 from onnxopt.pipeline.registry import register_later
 
 for _name in (
+    "batch-products",
     "canonicalize",
     "clip-chains",
     "common-subexpressions",
@@ -35,16 +36,20 @@ for _name in (
     "parallel-conv-merging",
     "reshape-chains",
     "scale-propagation",
+    "scan-axes",
     "shape-arithmetic",
     "shape-sources",
     "simplify-arithmetic",
     "simplify-einsum",
     "simplify-logic",
+    "simplify-loops",
     "simplify-reductions",
     "slices-to-split",
     "space-to-depth",
     "split-sequences",
     "stacks-to-split",
+    "table-lookups",
     "transpose-propagation",
+    "widen-indices",
 ):
     register_later(_name, f"{__name__}.{_name.replace('-', '_')}")

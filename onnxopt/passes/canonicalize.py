@@ -94,14 +94,14 @@ def slice_of_shape(m: Match, x: Value, starts: Array, ends: Array, axes: Array |
 
 @rewrite(op.Dropout(var("x"), ..., name="node"))
 def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
-    """Dropout(x) = x when not training; its mask is all true."""
+    """Dropout(x) = x when not training, or when nothing is dropped; its mask is all true."""
     node = m.node
-    if m.opset >= 12:
+    ratio = node.input(1)
+    if m.opset >= 12 and not (ratio is not None and ratio.constant and not ratio.array.any()):
         training = node.input(2)
         m.require(training is None or training.constant, "training_mode is computed")
         m.require(training is None or not training.array.any(), "training_mode is set")
-    else:
-        m.require(m.opset >= 7 or node.attr("is_test", 0), "is_test is not set")
+    m.require(m.opset >= 7 or node.attr("is_test", 0), "is_test is not set")
     if len(node.outputs) < 2 or node.outputs[1] is None or not node.outputs[1].is_used:
         return x, None
     m.require(m.opset >= 12, "the mask is used, and before opset 12 runtimes do not fill it")

@@ -116,6 +116,12 @@ def tile_once(m: Match, x: Value, repeats: Array) -> Value:
     return x
 
 
+@rewrite(one_of("And", "Max", "Min", "Or")(var("x"), var("x")))
+def twice_the_same(m: Match, x: Value) -> Value:
+    """Max(x, x) = Min(x, x) = And(x, x) = Or(x, x) = x."""
+    return x
+
+
 @rewrite(one_of("Concat", "Sum", "Max", "Min", "Mean")(var("x")))
 def of_single_input(m: Match, x: Value) -> Value:
     """Concat(x) = Sum(x) = Max(x) = Min(x) = Mean(x) = x."""
@@ -343,6 +349,7 @@ class ElimIdentity(RewritePass):
         slice_of_everything,
         pad_by_nothing,
         tile_once,
+        twice_the_same,
         of_single_input,
         concat_of_nothing,
         split_into_one,

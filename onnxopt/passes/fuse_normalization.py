@@ -13,19 +13,27 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Call, Match, Pattern, const, either, op, rewrite, var
+from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
+from onnxopt.rewriting.forms import operands
 
 
 def over_last(m: Match, node: Node, rank: int) -> None:
-    """Decline unless a Reduce node reduces the last axis, and keeps it."""
+    """Decline unless a Reduce node reduces the last axis, and keeps it; a pool reduces all from the third on."""
+    if node.op == "GlobalAveragePool":
+        m.require(rank == 3, "a mean over several axes")
+        return
     given = node.input(1)
     m.require(given is None or given.constant, "the axes are computed")
     axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
     m.require(axes in ([-1], [rank - 1]) and node.attr("keepdims", 1), "not the mean over the last axis, kept")
 
 
+def mean_of(x: Pattern, name: str) -> Call:
+    return one_of("GlobalAveragePool", "ReduceMean")(x, ..., name=name)
+
+
 def mean() -> Call:
-    return op.ReduceMean(var("x"), ..., name="mean")
+    return mean_of(var("x"), "mean")
 
 
 def centered() -> Call:
@@ -34,7 +42,7 @@ def centered() -> Call:
 
 def moment(x: Callable[[], Pattern]) -> Call:
     """The mean of squares."""
-    return op.ReduceMean(either(op.Pow(x(), 2), op.Mul(x(), x())), ..., name="moment")
+    return mean_of(either(op.Pow(x(), 2), op.Mul(x(), x())), "moment")
 
 
 def over_root(x: Pattern, variance: Pattern) -> tuple[Call, ...]:
@@ -136,6 +144,57 @@ def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Val
     return m.op.LayerNormalization(x, m.value("scale"), bias, like=m.norm)
 
 
+def rows() -> Call:
+    return op.Reshape(var("x"), ..., name="rows", shared=True)
+
+
+def from_mean() -> Call:
+    return op.Sub(rows(), op.ReduceMean(rows(), ..., name="mean"), name="centered")
+
+
+@rewrite(
+    op.Reshape(
+        op.BatchNormalization(
+            rows(),
+            var("ones"),
+            var("zeros"),
+            op.Squeeze(op.ReduceMean(rows(), ..., name="mean"), ...),
+            op.ReduceMean(either(op.Pow(from_mean(), 2), op.Mul(from_mean(), from_mean())), ..., name="moment"),
+            name="norm",
+        ),
+        ...,
+        name="back",
+    )
+)
+def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
+    """Reshape(BatchNormalization(r, 1, 0, mean(r), variance(r))) = LayerNormalization(x, 1), r = Reshape(x, [1, rows,
+    width, 1])."""
+    m.require(m.opset >= 17, "LayerNormalization is there from opset 17 on")
+    m.require(not m.norm.attr("training_mode", 0), "it trains")
+    m.require(filled_with(ones, 1) and filled_with(zeros, 0), "a scale or shift for each row")
+    size = width(m, x, np.array(m.norm.attr("epsilon")))
+    dims = m.shape(m.rows.output)
+    m.require(dims is not None and (*dims[:1], *dims[2:]) == (1, size, 1), "not one row after the other")
+    m.require(all(axes_but_one(n) for n in (m.mean, m.moment)), "not the means of rows")
+    m.require(types.same_shape(x, m.back.output), "not provably the same shape")
+    return m.op.LayerNormalization(x, factors(m, x, size, None), axis=-1, epsilon=m.norm.attr("epsilon"))
+
+
+def filled_with(value: Value, number: int) -> bool:
+    maker = value.producer
+    if maker is not None and maker.op == "ConstantOfShape" and not maker.has_references:
+        return bool((maker.attr("value", np.zeros(1)) == number).all())
+    source = maker.inputs[0] if maker is not None and maker.op == "Expand" and maker.inputs else value
+    return source is not None and source.constant and bool((source.array == number).all())
+
+
+def axes_but_one(node: Node) -> bool:
+    """Does it reduce all axes of four but the second?"""
+    given = operands(node)[1:2]
+    known = given[0] if given else None
+    return known is not None and known.constant and sorted(known.array.reshape(-1) % 4) == [0, 2, 3]
+
+
 @rewrite(
     op.Add(
         op.Mul(
@@ -196,5 +255,6 @@ class FuseNormalization(RewritePass):
         rms_normalization,
         scale_of_normalization,
         bias_of_normalization,
+        batch_of_rows,
         group_normalization,
     )

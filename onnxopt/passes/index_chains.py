@@ -8,10 +8,11 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate
-from onnxopt.graph import Node, Value
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import operands
 
@@ -19,6 +20,7 @@ _PICKS: Final = 1 << 12  # indices that are stored
 _MOVING: Final = frozenset({"Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _STEPS: Final = 8
 _LONG: Final = 64  # elements of a part
+_ENDS: Final = (1 << 31) - 1  # the end of a Slice that goes all the way
 
 
 @rewrite(op.Unsqueeze(op.Gather(var("x"), const("index"), name="gather", shared=True), const("axes")))
@@ -35,6 +37,75 @@ def unsqueeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
     n = rank or max(place, axis) + 1
     m.require(place % n == axis % n, "another axis")
     return m.op.Gather(x, m.const(index.reshape(1)), like=m.gather)
+
+
+@rewrite(
+    op.Squeeze(op.Slice(var("x"), const("start"), const("end"), const("axis"), const("step").opt()), const("axes"))
+)
+def squeeze_of_slice(
+    m: Match, x: Value, start: Array, end: Array, axis: Array, axes: Array, step: Array | None = None
+) -> Value:
+    """Squeeze(Slice(x, i, i + 1, axis), axis) = Gather(x, i, axis)."""
+    m.require(start.size == axes.size == axis.size == 1 and (step is None or step.item() == 1), "more than one element")
+    rank, place, first, last = m.rank(x), int(axis.item()), int(start.item()), int(end.item())
+    same = place == int(axes.item()) or (rank is not None and place % rank == int(axes.item()) % rank)
+    m.require(same or rank == 1, "another axis")
+    m.require(last == first + 1 if first != -1 else last >= _ENDS, "more than one element")
+    return m.op.Gather(x, m.const(np.array(first, np.int64)), axis=place)
+
+
+@rewrite(op.Gather(op.Transpose(var("x"), name="turned", shared=True), var("index"), name="gather"))
+def gather_of_transpose(m: Match, x: Value, index: Value) -> Value:
+    """Gather(Transpose(x, p), i, a) = Gather(x, i, p[a]) of one index, where the other axes stay in their order."""
+    rank = m.rank(x)
+    m.require(m.rank(index) == 0 and rank is not None, "more than one index, or an unknown rank")
+    perm = list(m.turned.attr("perm") or range(rank or 0)[::-1])
+    m.require(sorted(perm) == list(range(rank or 0)), "no order of the axes that there are")
+    axis = perm.pop(int(m.gather.attr("axis")))
+    m.require(perm == sorted(perm), "the other axes change places")
+    return m.op.Gather(x, index, axis=axis)
+
+
+@rewrite(
+    either(
+        op.Slice(
+            op.Shape(var("x"), name="shape_node"),
+            const("start"),
+            const("end"),
+            const("axis").opt(),
+            const("step").opt(),
+        ),
+        op.Gather(op.Shape(var("x"), name="shape_node"), const("indices")),
+    )
+)
+def part_of_shape(
+    m: Match,
+    x: Value,
+    start: Array | None = None,
+    end: Array | None = None,
+    axis: Array | None = None,
+    step: Array | None = None,
+    indices: Array | None = None,
+) -> Value:
+    """Shape(x)[i:j] = Gather(Shape(x), [i, …, j - 1]) = Shape(x, i to j), if nobody else reads the Shape."""
+    rank = m.rank(x)
+    m.require(m.opset >= 15 and rank is not None, "Shape takes all dims before opset 15, or their number is unknown")
+    m.require(not any(map(_joins_computed, m.anchor.output.users)), "joined with others, which one Shape may list")
+    listed = np.arange(rank or 0)[slice(m.shape_node.attr("start"), m.shape_node.attr("end"))]
+    if indices is None and start is not None and end is not None:
+        m.require(start.size == end.size == 1 and (step is None or step.item() == 1), "more than one axis, or steps")
+        taken = listed[slice(start.item(), end.item())]
+    else:
+        m.require(indices is not None and indices.ndim == 1, "a number, and no list")
+        assert indices is not None
+        m.require(((-listed.size <= indices) & (indices < listed.size)).all(), "a dim that is not there")
+        taken = listed[indices]
+    m.require(taken.size and (taken == np.arange(taken[0], taken[0] + taken.size)).all(), "not one after the other")
+    return m.op.Shape(x, start=int(taken[0]), end=int(taken[-1]) + 1)
+
+
+def _joins_computed(node: Node) -> bool:
+    return node.op == "Concat" and sum(v is not None and not v.constant for v in node.inputs) > 1
 
 
 @rewrite(op.Concat(var("first"), ..., name="concat"))
@@ -290,9 +361,10 @@ def _length(m: Match, v: Value) -> int:
 @register
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
-    Gather(x, [i]); dims of one tensor, one after the other, are one Shape; elements that are copied along an axis of
-    their own, which then becomes one with theirs, are one Gather; elements of vectors that are joined and moved about
-    are joined in that order at once; columns that are sliced by steps and joined again are a Split.
+    Gather(x, [i]); Squeeze(Slice(x, i, i + 1)) = Gather(x, i), also of what is transposed; dims of one tensor, one
+    after the other, are one Shape; elements that are copied along an axis of their own, which then becomes one with
+    theirs, are one Gather; elements of vectors that are joined and moved about are joined in that order at once;
+    columns that are sliced by steps and joined again are a Split.
 
     Applies when: the indices are constant, the length of the axis is known, and nobody else reads what is gathered.
     Targets of Reshape are written like that: one dim of a Shape after the other. Heads of keys and values that several
@@ -303,6 +375,9 @@ class IndexChains(RewritePass):
     info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
     rules = (
         unsqueeze_of_gather,
+        squeeze_of_slice,
+        gather_of_transpose,
+        part_of_shape,
         concat_of_picks,
         concat_of_dims,
         gather_of_all,

@@ -10,11 +10,12 @@ from onnxopt.errors import UsageError
 from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
 
 _EXACT: Final = (
-    "lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches,inline-loops,default-inputs,"
-    "split-sequences,merge-chains,index-chains,gather-grids,shape-sources,reshape-chains,common-subexpressions,clip-chains,fold-signs,"
-    "simplify-logic,slices-to-split,stacks-to-split"
+    "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,constant-folding,inline-branches,inline-loops,"
+    "simplify-loops,scan-axes,default-inputs,split-sequences,merge-chains,index-chains,gather-grids,shape-sources,"
+    "reshape-chains,table-lookups,common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split,"
+    "stacks-to-split"
 )
-_ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,implicit-broadcast"
+_ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast"
 _OPERATORS: Final = "fuse-normalization,fuse-activation"
 _FOLDS: Final = "space-to-depth,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation"
 _ALGEBRA: Final = "linear-composition,parallel-conv-merging"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array
+from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Call, Match, const, only_read_by, op, rewrite, var
+from onnxopt.rewriting.forms import operands
+
+_NONNEGATIVE: Final = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus")
 
 
 def padded() -> Call:
@@ -56,16 +61,27 @@ def pad_of_average(m: Match, x: Value, pads: Array, value: Array | None, axes: A
 
 @rewrite(op.MaxPool(padded(), name="pool"))
 def pad_of_max(m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None) -> Value:
-    """MaxPool(Pad(x, p, -inf)) = MaxPool(x), pads larger by p: it pads with what never is the largest."""
-    m.require(
-        value is not None and value.dtype.kind == "f" and np.isneginf(value).all(), "the border may be the largest"
-    )
+    """MaxPool(Pad(x, p, -inf)) = MaxPool(x), pads larger by p: it pads with what never is the largest. So are zeros
+    around what is not negative, as each window sees some of that."""
+    least = value is not None and value.dtype.kind == "f" and np.isneginf(value).all()
+    zero = (value is None or not value.any()) and m.dtype(x) in FLOATS
+    m.require(least or (zero and _is_nonnegative(x)), "the border may be the largest")
     dims, dilations = (m.shape(x) or ())[2:], m.pool.attr("dilations") or ()
     m.require(
         all(d == 1 or (isinstance(n, int) and n >= d) for n, d in zip(dims, dilations)),
         "the taps of a window may all be in the border, whose largest is the lowest number then",
     )
     return m.op.MaxPool(x, like=m.pool, pads=_pooled(m, x, pads, axes), auto_pad=None)
+
+
+def _is_nonnegative(x: Value) -> bool:
+    maker = x.producer
+    if maker is None or maker.has_references:
+        return False
+    if maker.op == "Clip":
+        low = operands(maker)[1:2]
+        return bool(low and low[0] is not None and low[0].constant and (low[0].array >= 0).all())
+    return maker.op in _NONNEGATIVE
 
 
 def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
@@ -79,10 +95,11 @@ def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
 
 @register
 class PadFolding(RewritePass):
-    """Conv(Pad(x, p)) = Conv(x), pads larger by p; AveragePool that counts its padding, and MaxPool of -inf, likewise.
+    """Conv(Pad(x, p)) = Conv(x), pads larger by p; AveragePool that counts its padding, and MaxPool of -inf, likewise;
+    MaxPool of zeros around what is not negative.
 
     Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
-    Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros.
+    Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros beside negative numbers.
     Not done: padding that depends on the input (auto_pad), ceil_mode; a MaxPool whose dilated window may have all
     taps in the border. An image of unknown size is taken for one that is not empty: runtimes pool no other.
     """

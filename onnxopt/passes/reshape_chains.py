@@ -98,6 +98,33 @@ def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     return m.op.Reshape(x, m.const(np.array(rest, np.int64)), like=m.reshape)
 
 
+@rewrite(
+    op.Squeeze(
+        op.Reshape(var("x"), op.Concat(var("first"), ..., name="target", shared=True), name="reshape"), const("axes")
+    )
+)
+def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
+    """Squeeze(Reshape(x, Concat(s, 1)), last) = Reshape(x, s): the axes that are ones in a computed target."""
+    copied, length = _copies(m, m.target.output), m.shape(m.target.output)
+    rank = length[0] if length else None
+    m.require(copied is not None and isinstance(rank, int) and axes.size, "no axes, or a target of unknown length")
+    assert copied is not None and isinstance(rank, int)
+    gone = {int(i) % rank for i in axes.reshape(-1)}
+    m.require(not any(i > min(gone) for i in copied), "a dim that is copied stands behind")
+    parts, place = list[Value](), 0
+    for part in m.target.inputs:
+        assert part is not None
+        size = (m.shape(part) or (0,))[0]
+        assert isinstance(size, int)
+        here = [i - place for i in sorted(gone) if place <= i < place + size]
+        m.require(not here or (part.constant and (part.array[here] == 1).all()), "what goes is computed")
+        if len(here) < size:
+            parts.append(m.const(np.delete(part.array, here), like=part) if here else part)
+        place += size
+    m.require(parts, "nothing is left")
+    return m.op.Reshape(x, m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0], like=m.reshape)
+
+
 @rewrite(op.Flatten(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), name="flatten"))
 def flatten_of_reshape(m: Match, x: Value) -> Value:
     """Flatten(Reshape(x)) = Reshape(x, rows, columns)."""
@@ -233,7 +260,12 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     first = before_transpose(between, perm, wanted)
     last = behind_transpose(dims, between, perm)
     m.require(not _is_beside_alike(m, x), "what is beside it is turned alike, and may be turned together with it")
-    return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose)
+    given = m.outer.input(1) if m.outer.op == "Reshape" and not m.outer.attr("allowzero", 0) else None
+    if given is not None and last is not None:
+        before, now, copied = tuple(between[i] for i in perm), tuple(dims[i] for i in last), _copies(m, given)
+        if copied is None or any(before[i : i + 1] != now[i : i + 1] for i in copied):
+            given = None
+    return _one_of_each(m, x, first, None if last is None else Moved(wanted, last), m.transpose, given)
 
 
 @rewrite(op.Transpose(one_of(*KEEP_ORDER)(op.Transpose(var("x"), name="first"), ..., name="middle"), name="last"))
@@ -252,6 +284,19 @@ def transposes_around_reshape(m: Match, x: Value) -> Value:
         None if last is None else Moved(wanted, after(p, last)),
         m.first,
     )
+
+
+def _copies(m: Match, target: Value) -> list[int] | None:
+    """Where a target says 0, which copies a dim; None where that is not known. What is computed is what it says."""
+    maker = target.producer
+    found, place = list[int](), 0
+    for part in maker.inputs if maker is not None and maker.op == "Concat" else [target]:
+        length = m.shape(part) if part is not None else None
+        if part is None or length is None or len(length) != 1 or not isinstance(length[0], int):
+            return None
+        found += [place + i for i in range(length[0]) if part.constant and not part.array[i]]
+        place += length[0]
+    return found
 
 
 def _is_reshape(x: Value) -> bool:
@@ -289,9 +334,12 @@ def _parts_beside(x: Value) -> Iterator[Value]:
                 yield add.output if add is not None and add.op == "Add" else other.output
 
 
-def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None, like: Node) -> Value:
+def _one_of_each(
+    m: Match, x: Value, first: Moved | None, last: Moved | None, like: Node, given: Value | None = None
+) -> Value:
     """A Reshape, as `first` says, and a Transpose; or a Transpose and a Reshape, as `last` says, where only the target
-    of this is constant. In front it merges with the Reshape of rows, and a product reads the Transpose itself."""
+    of this is constant, or computed already. In front it merges with the Reshape of rows, and a product reads the
+    Transpose itself."""
     m.require(first or last, "what a Reshape joins or splits is not provably side by side where it could go")
     m.require(m.opset >= 5, "there is no Reshape for it")
     dims = m.shape(x) or ()
@@ -299,6 +347,8 @@ def _one_of_each(m: Match, x: Value, first: Moved | None, last: Moved | None, li
     if first is not None and target is not None:
         return _turned(m, m.op.Reshape(x, m.const(np.array(target, np.int64))), first.perm, like)
     target = constant_target(tuple(dims[i] for i in last.perm), last.dims) if last is not None else None
+    if target is None and last is not None and given is not None:
+        return m.op.Reshape(_turned(m, x, last.perm, like), given)
     m.require(target is not None, "more than one unknown dim")
     assert last is not None
     return m.op.Reshape(_turned(m, x, last.perm, like), m.const(np.array(target, np.int64)))
@@ -328,6 +378,7 @@ class ReshapeChains(RewritePass):
         reshape_of_reshape,
         unsqueeze_of_reshape,
         squeeze_of_reshape,
+        squeeze_of_computed,
         flatten_of_reshape,
         squeeze_of_some,
         ones_elsewhere,

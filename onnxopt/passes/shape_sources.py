@@ -23,7 +23,8 @@ _LONGEST: Final = 64  # elements of a vector of dims
 @register
 class ShapeSources(GraphPass):
     """Gather(Shape(y), j) = Gather(Shape(x), i) where the dims are the same symbol, so that one Shape serves both; a
-    Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only.
+    Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only, and
+    dims of a Transpose are picked of what it reads.
 
     Applies when: nothing else reads the Shape that goes, indices are constant, and the other Shape can be there in
     time; x provably has the shape of f(x).
@@ -47,7 +48,7 @@ class ShapeSources(GraphPass):
 
 
 def _climb(node: Node, ctx: PassContext) -> None:
-    """Shape(f(x)) = Shape(x)."""
+    """Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i])."""
     while True:
         value = node.inputs[0]
         maker = value.producer if value is not None else None
@@ -57,9 +58,33 @@ def _climb(node: Node, ctx: PassContext) -> None:
             return
         same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
         source = next(same, None)
-        if source is None or not ctx.spend("climbed", at=node):
+        if source is None and maker.op == "Transpose" and not maker.has_references:
+            if not _climb_transpose(node, maker, ctx):
+                return
+        elif source is None or not ctx.spend("climbed", at=node):
             return
-        node.set_input(0, source)
+        else:
+            node.set_input(0, source)
+
+
+def _climb_transpose(node: Node, transpose: Node, ctx: PassContext) -> bool:
+    """Where what is picked of the dims can be picked in another order."""
+    x, picks = transpose.inputs[0], list(node.output.users)
+    rank = types.rank(x) if x is not None else None
+    if rank is None or node.output.is_output or node.attr("start") or node.attr("end") is not None:
+        return False
+    perm = np.array(transpose.attr("perm") or range(rank)[::-1], np.int64)
+    indices = [pick.inputs[1] for pick in picks if pick.op == "Gather" and pick.graph is node.graph]
+    if len(indices) < len(picks) or not all(v is not None and v.constant for v in indices):
+        return False
+    given = [v.array for v in indices if v is not None]
+    known = sorted(perm.tolist()) == list(range(rank)) and not any(((i < -rank) | (i >= rank)).any() for i in given)
+    if not known or not ctx.spend("climbed", at=node):
+        return False
+    node.set_input(0, x)
+    for pick, i in zip(picks, given):
+        pick.set_input(1, node.graph.constant(perm[i], pick.output.name, pick) if node.graph is not None else None)
+    return True
 
 
 class _Shapes:

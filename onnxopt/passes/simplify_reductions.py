@@ -76,9 +76,25 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     return mean
 
 
+@rewrite(
+    op.Add(
+        op.Mul(var("x"), var("f")),
+        op.Sub(
+            var("b"),
+            op.Mul(one_of("GlobalAveragePool", "ReduceMean")(var("x"), ..., name="mean", shared=True), var("f")),
+        ),
+    )
+)
+def centered_first(m: Match, x: Value, f: Value, b: Value) -> Value:
+    """x f + (b - mean f) = (x - mean) f + b, as it is less rounded; the mean is that of x."""
+    m.require(m.dtype(x) in FLOATS, "not floating point")
+    return m.op.Add(m.op.Mul(m.op.Sub(x, m.mean.output), f), b)
+
+
 @register
 class SimplifyReductions(RewritePass):
-    """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b), so do means and bounds; ReduceSum(x) / n = ReduceMean(x).
+    """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b), so do means and bounds; ReduceSum(x) / n = ReduceMean(x);
+    x f + (b - mean f) = (x - mean) f + b.
 
     Applies when: axes and sizes are known, and nobody reads the value in between.
     Not done: ReduceL2, ReduceL1, ReduceSumSquare, ReduceLogSumExp in place of their formulas: onnxruntime takes several
@@ -86,4 +102,4 @@ class SimplifyReductions(RewritePass):
     """
 
     info = PassInfo("simplify-reductions", opt_level=2)
-    rules = (reduce_of_reduce, mean_of_sum, mean_of_squares)
+    rules = (reduce_of_reduce, mean_of_sum, mean_of_squares, centered_first)

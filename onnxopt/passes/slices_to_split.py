@@ -1,8 +1,9 @@
-"""Slices that share out one tensor along an axis are one Split; one part alone is a Slice."""
+"""Slices and columns that share out one tensor along an axis are one Split; one part alone is a Slice."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from onnxopt.protos import make_node
 from onnxopt.rewriting.forms import FORMS, operands
 
 Range = tuple[int, int]
+_EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
+_CUTS: Final = ("Slice", "Gather", _EXTRACTOR)
 
 
 @register
@@ -21,7 +24,8 @@ class SlicesToSplit(GraphPass):
     """x[:a], x[a:b], x[b:] = Split(x); a Split of which one part is read is a Slice.
 
     Applies when: the size of the axis is known, and the slices, each of constant bounds and step 1, cover it without
-    gaps and overlaps. A rotary embedding halves each head like that.
+    gaps and overlaps; so do elements that are listed one after the other. A rotary embedding halves each head like
+    that, scikit-learn takes all columns.
     """
 
     # After: slices of a shape that are known otherwise have gone, and those of slices are of what these are cut from.
@@ -29,8 +33,8 @@ class SlicesToSplit(GraphPass):
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         groups: dict[tuple[Value, int], dict[Range, list[Node]]] = {}
-        for node in graph.by_op.get("Slice", ()):
-            found = _cut(node)
+        for node in [n for op in _CUTS for n in graph.by_op.get(op, ())]:
+            found = _cut(node) if node.op == "Slice" else _picked(node)
             if found is not None:
                 source, axis, bounds = found
                 groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
@@ -71,6 +75,24 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
         return None
     begin, stop, _ = slice(start, end).indices(size)
     return source, axis, (begin, stop)
+
+
+def _picked(node: Node) -> tuple[Value, int, Range] | None:
+    """The same of elements one after the other that are listed, but of sizes, which other passes follow."""
+    source, given = node.inputs[0], node.inputs[1]
+    if source is None or source.constant or given is None or not given.constant or node.has_references:
+        return None
+    extracts = node.op == _EXTRACTOR
+    rank, indices = types.rank(source), given.array.reshape(-1)
+    if rank is None or rank < 2 or (given.array.ndim != 1 and not extracts) or not node.output.is_used:
+        return None
+    axis = rank - 1 if extracts else int(node.attr("axis")) % rank
+    size = _size(source, axis)
+    if size is None or not indices.size or source.graph is not node.graph:
+        return None
+    begin, stop = int(indices[0]), int(indices[-1]) + 1
+    one_by_one = begin >= 0 and stop <= size and indices.tolist() == list(range(begin, stop))
+    return (source, axis, (begin, stop)) if one_by_one else None
 
 
 def _only_part(node: Node) -> tuple[Value, int, Range] | None:

@@ -104,7 +104,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
         (unread_functions, "dead-code", 1 + 4),
         (products, "merge-parallel", 3),
         (adds, "simplify-arithmetic", 1),
-        (sizes, "index-chains", 2 * LARGE + 3),
+        (sizes, "index-chains", 2 * LARGE + 2),
         (axes, "merge-chains", 1),
     ],
 )

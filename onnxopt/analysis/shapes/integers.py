@@ -123,6 +123,17 @@ def _equal(a: Any, b: Any) -> bool | None:
     return True if a == b else False if differs(a, b) else None
 
 
+def _larger(a: Any, b: Any) -> Any:
+    """Of what surely is no less: sizes that are equal, and numbers."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return a if a == b else None
+
+
+def _largest(s: ShapeData, n: Node) -> Array | None:
+    return _arithmetic(_larger)(s, n) if len(n.inputs) == 2 else None
+
+
 def _where(s: ShapeData, n: Node) -> Array | None:
     condition, a, b = (s.content(n.input(i)) for i in range(3))
     if condition is None or a is None or b is None:
@@ -226,6 +237,7 @@ CONTENTS: Final[dict[str, Rule]] = {
     "Equal": _arithmetic(_equal),
     "Gather": _gathered,
     "Identity": _handed_on,
+    "Max": _largest,
     "Mod": _of_its_type(_modulo),
     "Mul": _of_its_type(_arithmetic(lambda a, b: a * b)),
     "Neg": _of_its_type(_negated),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.analysis import types
 from onnxopt.analysis.misread import pads_undilated
 from onnxopt.analysis.shapes import quantized
+from onnxopt.analysis.shapes.loops import carried
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
 from onnxopt.analysis.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
@@ -274,6 +275,7 @@ RULES: Final[dict[str, Rule]] = {
     "Einsum": _einsum,
     "Flatten": _flatten,
     "GridSample": _grid_sample,
+    "Loop": carried,
     "Pad": _pad,
     "Resize": _resize,
     "Split": _split,
@@ -283,5 +285,5 @@ RULES: Final[dict[str, Rule]] = {
 # What the standard does not know, or its inference.
 ELSEWHERE: Final = (
     *(op for op in RULES if op.startswith("com.microsoft::")),
-    *("GroupNormalization", "MeanVarianceNormalization"),
+    *("GroupNormalization", "Loop", "MeanVarianceNormalization"),
 )

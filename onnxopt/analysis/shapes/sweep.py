@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import field
 from typing import Any, Final, TypeVar
 
@@ -45,8 +45,9 @@ class ShapeData:
     """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int,
     Expr, bool, or None where an element is unknown."""
 
-    dims: dict[Value, Dims] = field(default_factory=dict)
-    contents: dict[Value, Array] = field(default_factory=dict)
+    dims: MutableMapping[Value, Dims] = field(default_factory=dict)
+    contents: MutableMapping[Value, Array] = field(default_factory=dict)
+    assumed: bool = False  # follows from what may not be so: no facts
     least: dict[str, int] = field(default_factory=dict)  # what symbols are at least, where the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # the symbols of their dims, by each of them
@@ -61,9 +62,17 @@ class ShapeData:
             if known is None:
                 return None
             found = self._keep(v, self._sizes(known))
-            if None in known:
+            if None in known and not self.assumed:
                 v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
         return found
+
+    def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
+        """What would be known if these were their shapes."""
+        dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
+        trial = ShapeData(dims, contents, True, self.least, self._symbols)
+        for value, sizes in shapes.items():
+            trial._keep(value, trial._sizes(sizes))
+        return trial
 
     def content(self, v: Value | None) -> Array | None:
         if v is None:
@@ -127,7 +136,7 @@ class ShapeData:
     def _learn_all(self, node: Node, found: Sequence[Found | None]) -> None:
         for i, (v, dims) in enumerate(zip(node.outputs, found)):
             if v is not None and dims is not None:
-                self._learn(v, dims)
+                self.learn(v, dims)
                 like = node.input(typed(node)) if node.domain == "com.microsoft" and not i and not v.dtype else None
                 if like is not None:
                     v.dtype = types.dtype(like)  # inference knows nothing of it
@@ -138,7 +147,7 @@ class ShapeData:
             rule = _like_inputs
         dims = self._ask(rule, node) if rule is not None else None
         if dims is not None:
-            self._learn(value, dims)
+            self.learn(value, dims)
 
     def _visit_data(self, node: Node, op: str, value: Value) -> None:
         data = CONTENTS.get(op)
@@ -147,7 +156,7 @@ class ShapeData:
             if content is not None and content.size <= SMALL:
                 self.contents[value] = content
 
-    def _learn(self, value: Value, dims: Found) -> None:
+    def learn(self, value: Value, dims: Found) -> None:
         """What was found out, where inference does not know a number; it becomes a fact of the value."""
         known = types.shape(value)
         sizes = [d for d in dims if d is not None]
@@ -163,7 +172,7 @@ class ShapeData:
         before: tuple[Any, ...] = known if known is not None else (None,) * len(dims)
         named = self._keep(value, self._sizes(map(_better, before, dims)))
         facts = tuple([d if isinstance(d, int) else d.name for d in named])
-        if facts != value.shape and not value.constant:
+        if facts != value.shape and not value.constant and not self.assumed:
             types.learn(value, facts)
 
     def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:

@@ -1,0 +1,54 @@
+"""What is looked up in a constant table is looked up in the form that is wanted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array, numpy_dtype
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
+
+_EXTRACTOR: Final = "ai.onnx.ml::ArrayFeatureExtractor"
+_NUMBERS: Final = frozenset({"f4", "f8", "i4", "i8"})  # types that both operators take; halves are there to be small
+_SMALL: Final = 1 << 16  # bytes: a larger table does not grow
+
+
+@rewrite(op.Cast(one_of("Gather", _EXTRACTOR)(const("table"), var("at"), name="pick"), name="cast"))
+def cast_of_lookup(m: Match, table: Array, at: Value) -> Value:
+    """Cast(Gather(c, i)) = Gather(Cast(c), i); so for ArrayFeatureExtractor."""
+    to = numpy_dtype(m.cast.attr("to"))
+    m.require({table.dtype.str[1:], to.str[1:]} <= _NUMBERS, "not from numbers to numbers")
+    m.require(to.kind == "f" or ((table > -(2.0**31)) & (table < 2.0**31)).all(), "a number may not fit")
+    grows = table.size * to.itemsize > max(_SMALL, table.nbytes)
+    m.require(not grows and len(m.value("table").users) == 1, "the table would grow, or be stored twice")
+    return m.op[m.pick.op](m.const(table.astype(to)), at, like=m.pick)
+
+
+@rewrite(
+    op.Reshape(
+        op[_EXTRACTOR](const("table"), op.ArgMax(var("x"), name="best")),
+        const("shape"),
+    )
+)
+def label_of_best(m: Match, x: Value, table: Array, shape: Array) -> Value:
+    """Reshape(ArrayFeatureExtractor(c, ArgMax(x)), [-1]) = Gather(c, ArgMax(x, keepdims = 0))."""
+    m.require(shape.reshape(-1).tolist() == [-1] and m.rank(x) == 2, "not one label for each row")
+    m.require(m.best.attr("axis") in (1, -1), "not the best of each row")
+    m.require(table.size == table.shape[-1:][0], "several rows of labels")
+    best = m.best.output if not m.best.attr("keepdims", 1) else m.op.ArgMax(x, like=m.best, keepdims=0)
+    labels = m.value("table") if table.ndim == 1 else m.const(table.reshape(-1))
+    return m.op.Gather(labels, best, axis=0)
+
+
+@register
+class TableLookups(RewritePass):
+    """Cast(Gather(c, i)) = Gather(Cast(c), i), c constant; the label of the best is gathered, not extracted and
+    reshaped.
+
+    Applies when: the table is small, or does not grow, and nobody else reads it, nor what is between.
+    Classifiers of scikit-learn find their labels like that, through floats.
+    """
+
+    info = PassInfo("table-lookups", opt_level=1)
+    rules = (cast_of_lookup, label_of_best)

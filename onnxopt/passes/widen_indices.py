@@ -1,0 +1,138 @@
+"""Sizes that are computed in 32 bits, between Casts, are computed in 64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sweep import ShapeData
+from onnxopt.graph import Graph, Model, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
+from onnxopt.rewriting.replace import remove_dead
+
+_ALL: Final = ("Add", "Concat", "Div", "Mod", "Mul", "Neg", "Sub")  # operands of one type
+_FIRST: Final = ("Gather", "Identity", "ReduceProd", "Reshape", "Slice", "Squeeze", "Unsqueeze")
+_MOST: Final = 32  # steps between the Casts
+
+
+@register
+class WidenIndices(ModelPass):
+    """Cast(f(Cast(x))) = f(x), where x are sizes, and f is index arithmetic in 32 bits.
+
+    Applies when: each number in between is known as an expression of sizes, which 32 bits hold; only Casts, and what is
+    in between, read it.
+    Keeps: a Cast to 32 bits that something else reads.
+    TensorFlow computes shapes in 32 bits, the operators that take them want 64.
+    """
+
+    info = PassInfo("widen-indices", opt_level=1, after=("shape-arithmetic",))
+
+    def run(self, model: Model, ctx: PassContext) -> None:
+        casts = [n for g in model.open_scopes() if not g.root.is_function for n in g.by_op.get("Cast", ())]
+        if any(n.attr("to") == TensorProto.INT32 and _reads(n, TensorProto.INT64) for n in casts):
+            if not model.graph.skipped:
+                _run_graph(model.graph, ShapeData(), ctx)
+
+
+def _reads(cast: Node, data_type: int) -> bool:
+    return cast.inputs[0] is not None and types.dtype(cast.inputs[0]) == data_type
+
+
+def _run_graph(graph: Graph, data: ShapeData, ctx: PassContext) -> None:
+    for node in list(data.sweep(graph)):
+        for body in node.bodies.values():
+            if not body.skipped:
+                _run_graph(body, data, ctx)
+    for node in list(graph.by_op.get("Cast", ())):
+        if node.graph is graph and _reads(node, TensorProto.INT32):
+            between = _between(node, data)
+            if between and ctx.spend("widened", at=node):
+                _widen(graph, between)
+
+
+def _between(cast: Node, data: ShapeData) -> list[Node]:
+    """The steps from Casts of 64 bits to this one and others, in order; none where they have to stay, or no Cast would
+    go."""
+    found: dict[Node, None] = {}
+    first: set[Node] = set()
+    last: set[Node] = set()
+    stack = [cast.inputs[0]]
+    while stack:
+        value = stack.pop()
+        if value is None or value.constant:
+            continue
+        node, content = value.producer, data.content(value)
+        if node is None or content is None or None in content.reshape(-1).tolist():
+            return []
+        if node.op == "Cast" and _reads(node, TensorProto.INT64):
+            first.add(node)
+        elif node not in found:
+            if node.op not in (*_ALL, *_FIRST) or node.graph is not cast.graph or value.is_output:
+                return []
+            if len(found) == _MOST:
+                return []
+            found[node] = None
+            stack += _operands(node)
+            for user in value.users:
+                if user.graph is not cast.graph or value in user.inputs[len(_operands(user)) :]:
+                    return []
+                if user.op == "Cast":
+                    last.add(user)
+                else:
+                    stack += user.outputs
+    goes = any(n.attr("to") == TensorProto.INT64 for n in last) or any(
+        not n.output.is_output and found.keys() >= n.output.users.keys() for n in first
+    )
+    return _in_order(found) if goes else []
+
+
+def _operands(node: Node) -> Sequence[Value | None]:
+    """What has the type of the result."""
+    return node.inputs[:1] if node.op in _FIRST else node.inputs
+
+
+def _in_order(nodes: dict[Node, None]) -> list[Node]:
+    """Each behind what it reads."""
+    order: dict[Node, None] = {}
+    stack = list(nodes)
+    while stack:
+        node = stack[-1]
+        before = [v.producer for v in node.inputs if v is not None and v.producer in nodes and v.producer not in order]
+        if before:
+            stack += [n for n in before if n is not None]
+        else:
+            order[stack.pop()] = None
+    return list(order)
+
+
+def _widen(graph: Graph, between: list[Node]) -> None:
+    wide: dict[Value, Value] = {}
+    for node in between:
+        inputs = list(node.inputs)
+        for i, v in enumerate(_operands(node)):
+            if v is not None and v not in wide:
+                cast = None if v.constant else v.producer
+                source = cast.inputs[0] if cast is not None else None
+                wide[v] = source or graph.constant(v.array.astype(np.int64), v.name, node)
+            inputs[i] = wide[v] if v is not None else None
+        proto = NodeProto()
+        proto.CopyFrom(node.proto)
+        made = Value(graph.model.names.fresh(node.output.name, "_wide"), graph)
+        made.dtype, made.shape = TensorProto.INT64, node.output.shape
+        copy = Node(proto, inputs, [made])
+        copy.stale = True
+        graph.insert(copy, node)
+        wide[node.output] = made
+    for narrow, made in wide.items():
+        for cast in [u for u in narrow.users if u.op == "Cast" and narrow.producer in between]:
+            cast.set_input(0, made)
+            if cast.attr("to") == TensorProto.INT64:
+                cast.output.replace_all_uses_with(made)
+                graph.remove(cast)
+    for node in reversed(between):
+        remove_dead(node)
