@@ -362,7 +362,7 @@ def _length(m: Match, v: Value) -> int:
 class IndexChains(RewritePass):
     """Concat(Gather(x, [i]), Gather(x, [j])) = Gather(x, [i, j]) = x where these are all; Unsqueeze(Gather(x, i)) =
     Gather(x, [i]); Squeeze(Slice(x, i, i + 1)) = Gather(x, i), also of what is transposed; dims of one tensor, one
-    after the other, are one Shape; elements that are copied along an axis of their own, which then becomes one with
+    after the other, are one Shape. Elements that are copied along an axis of their own, which then becomes one with
     theirs, are one Gather; elements of vectors that are joined and moved about are joined in that order at once;
     columns that are sliced by steps and joined again are a Split.
 

@@ -32,7 +32,7 @@ class _Stack(NamedTuple):
 
 @register
 class StacksToSplit(GraphPass):
-    """Transpose(Reshape(x, …, n, m, …))[i] = Split(Transpose(Reshape(x, …, n m, …)))[i], for each i, along n.
+    """Transpose(Reshape(x, [.., n, m, ..]))[i] = Split(Transpose(Reshape(x, [.., n m, ..])))[i], along n.
 
     Applies when: nobody else reads the Reshape and the Transpose, what is read of them is one place of the axis each,
     by Gather or by Split and Squeeze, and n and m are known. Queries, keys and values in one product are taken apart
