@@ -17,7 +17,11 @@ class Names:
         self._stem: dict[str, str] = {}  # of each name made: what it was made from
 
     def update(self, names: Iterable[str]) -> None:
-        self._known.update(dict.fromkeys(names))
+        known = dict.fromkeys(names)
+        if self._known:
+            self._known.update(known)
+        else:
+            self._known = known
 
     def __contains__(self, name: str) -> bool:
         """Was it ever defined?"""

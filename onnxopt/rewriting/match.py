@@ -43,6 +43,7 @@ class Match:
         self.new_nodes: list[Node] = []
         self.new_constants: list[tuple[Value, str]] = []
         self.borrowed: list[Node] = []  # nodes whose proto a new one takes over, unchanged
+        self._constants: tuple[list[Value], bool] | None = None
         # Of a pattern with several roots: what is replaced, and where the replacement goes.
         self.results: list[Value] | None = None
         self.before: Node | None = anchor
@@ -129,8 +130,8 @@ class Match:
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
         self.require_few_copies(data.nbytes)
-        bound = self._bound()
-        if any(v.is_fill for v in bound):
+        bound, has_fill = self._bound()
+        if has_fill:
             stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
             if data.nbytes > stored + _FEW:
                 return self._fill(data)
@@ -142,10 +143,16 @@ class Match:
 
     def require_few_copies(self, copy: int) -> None:
         """Decline where a constant of so many bytes is a large copy of what many others read, before it is computed."""
-        self.require(not any(is_read_by_many(v, copy) for v in self._bound()), READ_BY_MANY)
+        for v in self._bound()[0]:
+            if is_read_by_many(v, copy):
+                raise Declined(READ_BY_MANY)
 
-    def _bound(self) -> list[Value]:
-        return [v for v in self.bindings.values.values() if v is not None and v.constant]
+    def _bound(self) -> tuple[list[Value], bool]:
+        """The constants that are bound, and whether one of them is a fill; the same for all that a rule makes."""
+        if self._constants is None:
+            found = [v for v in self.bindings.values.values() if v is not None and v.constant]
+            self._constants = found, any(v.is_fill for v in found)
+        return self._constants
 
     def _fill(self, data: Array) -> Value:
         flat = data.reshape(-1)
@@ -158,7 +165,7 @@ class Match:
         return value
 
     def _is_made_of_finite(self) -> bool:
-        return all(is_finite(v.array) for v in self._bound() if is_float(v.array))
+        return all(is_finite(v.array) for v in self._bound()[0] if is_float(v.array))
 
     def _type_of(self, value: Value) -> np.dtype[Any]:
         if value.constant:
