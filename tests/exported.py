@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.grammar import Grammar
+from tests.recurrences import Recurrences
 
 CONTRIB = "com.microsoft"
 
 
-class Exported(Grammar):
+class Exported(Recurrences):
     """The same grammar with longer steps."""
 
     def step(self) -> None:
@@ -164,4 +164,5 @@ STEPS = [
     *["linear", "linear", "rows", "rows", "computed", "computed", "halves", "axes"],
     *["decoder", "decoder", "contrib", "power", "signs", "terms", "truths", "reductions"],
     *["integers", "integers", "choices", "window", "channels_last", "channels_last", "loop"],
+    *["stack", "batches", "rotary", "grid", "narrow_sizes", "labels", "while_loop", "scan"],
 ]
