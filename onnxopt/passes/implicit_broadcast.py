@@ -18,6 +18,7 @@ _BROADCASTING: Final = (
 )
 
 _MOVES: Final = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+_COPIES: Final = _MOVES | {"ConstantOfShape", "Gather"}  # what may hold the same again and again
 _STEPS: Final = 8
 _SMALL: Final = 1 << 20  # bytes of a stored constant that are looked at
 
@@ -70,8 +71,8 @@ def repeated(value: Value | None) -> Array | None:
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:
     """What broadcasts to `value`, with its shape."""
     node = value.producer if value is not None else None
-    if node is None or node.has_references or node.op == "Constant":
-        return  # what is stored is no copy of something; bodies of IR versions before 4 store it in nodes
+    if node is None or node.op not in _COPIES or node.has_references:
+        return
     number = repeated(value)
     if number is not None:
         yield (), number
