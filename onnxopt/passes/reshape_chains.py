@@ -116,6 +116,7 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
         assert part is not None
         size = (m.shape(part) or (0,))[0]
         assert isinstance(size, int)
+        m.require(part.constant or place + size <= min(gone), "what is computed stands behind, and may copy a dim")
         here = [i - place for i in sorted(gone) if place <= i < place + size]
         m.require(not here or (part.constant and (part.array[here] == 1).all()), "what goes is computed")
         if len(here) < size:
