@@ -25,7 +25,7 @@ _ORDER: Final = "not all elements, or not in order"
 def gather_of_places(m: Match, x: Value, index: Array) -> Value:
     """GatherND(x, all places in order) = Reshape(x)."""
     m.require(not m.gather.attr("batch_dims", 0), "a grid for each of a batch")
-    m.require(0 < index.size <= _LARGE, "many indices, or none")
+    m.require(index.ndim and 0 < index.size <= _LARGE, "many indices, or none")
     n = index.shape[-1]
     dims = _numbers(m.shape(x))
     m.require(dims is not None and n <= len(dims), "a dim is unknown")

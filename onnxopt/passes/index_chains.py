@@ -131,7 +131,8 @@ def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | 
     read what is picked."""
     parts: list[tuple[Value, list[int]] | Value] = []
     for v in m.concat.inputs:
-        assert v is not None
+        if v is None:
+            m.skip()
         picked = _picked(m, v, axis, shared)
         last = parts[-1] if parts else None
         if picked is None:
@@ -168,7 +169,8 @@ def concat_of_dims(m: Match, first: Value) -> Value:
     """Concat(Shape(x, i to j), Shape(x, j to k), …) = Shape(x, i to k), …, where nobody else reads these."""
     parts: list[tuple[Value, int, int] | Value] = []
     for v in m.concat.inputs:
-        assert v is not None
+        if v is None:
+            m.skip()
         listed = _listed(m, v)
         last = parts[-1] if parts else None
         if listed is not None and isinstance(last, tuple) and last[0] is listed[0] and last[2] == listed[1]:

@@ -145,11 +145,10 @@ def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
     m.require(axis not in dropped, "the axis is the one that is joined along")
     parts: list[Value] = []
     for v in m.concat.inputs:
-        assert v is not None
-        reshape = v.producer
-        m.require(reshape is not None and reshape.op == "Reshape" and v.only_user is m.concat, "a part is no Reshape")
-        assert reshape is not None
-        x, shape = reshape.inputs
+        reshape = v.producer if v is not None and v.only_user is m.concat else None
+        m.require(reshape is not None and reshape.op == "Reshape", "a part is no Reshape")
+        assert v is not None and reshape is not None
+        x, shape = [*reshape.inputs, None][:2]
         m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
         assert shape is not None and x is not None
         dims, target, allowzero = m.shape(x), shape.array.reshape(-1).tolist(), bool(reshape.attr("allowzero", 0))
