@@ -254,19 +254,20 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     m.require(where.ndim == 1 and where.size, "no vector is left")
     parts: list[Value] = []
     constants: list[Any] = []
-    order = [places[i] for i in where.tolist()]
-    while order:
-        part, i = order.pop(0)
+    order, at = [places[i] for i in where.tolist()], 0
+    while at < len(order):
+        part, i = order[at]
         if part.constant:
+            at += 1
             constants.append(part.array[i])
-            if order and order[0][0].constant:
+            if at < len(order) and order[at][0].constant:
                 continue
             parts.append(m.const(np.array(constants, part.array.dtype)))
             constants = []
             continue
         size = _length(m, part)
-        m.require([(part, i), *order[: size - 1]] == [(part, j) for j in range(size)], "a part is torn")
-        del order[: size - 1]
+        m.require(order[at : at + size] == [(part, j) for j in range(size)], "a part is torn")
+        at += size
         parts.append(part)
     return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
 
