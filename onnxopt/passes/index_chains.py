@@ -48,7 +48,7 @@ def squeeze_of_slice(
     """Squeeze(Slice(x, i, i + 1, axis), axis) = Gather(x, i, axis)."""
     m.require(start.size == axes.size == axis.size == 1 and (step is None or step.item() == 1), "more than one element")
     rank, place, first, last = m.rank(x), int(axis.item()), int(start.item()), int(end.item())
-    same = place == int(axes.item()) or (rank is not None and place % rank == int(axes.item()) % rank)
+    same = place == int(axes.item()) or (rank and place % rank == int(axes.item()) % rank)
     m.require(same or rank == 1, "another axis")
     m.require(last == first + 1 if first != -1 else last >= _ENDS, "more than one element")
     return m.op.Gather(x, m.const(np.array(first, np.int64)), axis=place)
