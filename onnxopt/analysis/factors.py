@@ -6,13 +6,14 @@ Nothing is changed here: what is found are edits of weights, which together do w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from onnxopt.analysis import linear, types
 from onnxopt.analysis.copies import is_read_by_many
-from onnxopt.analysis.moved_factors import before_move, fits, narrowed
+from onnxopt.analysis.moved_factors import LARGE, before_move, fits, narrowed
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -275,6 +276,8 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
         wide = wide.reshape((1,) * (len(shape) - wide.ndim) + wide.shape)
         factors.append(np.broadcast_to(wide, _put(wide.shape, axis, length)))
     widest = np.broadcast_shapes(*(_put(f.shape, axis, 1) for f in factors))
+    if not 0 < prod(widest) * sum(f.shape[axis] for f in factors) <= LARGE:
+        return None
     joined = [np.broadcast_to(f, _put(widest, axis, f.shape[axis])) for f in factors]
     return upwards(whole, node, np.concatenate(joined, axis), reach)
 

@@ -12,14 +12,14 @@ from onnxopt.graph.value import Shape
 from onnxopt.protos import Array
 
 _KEEP_ORDER: Final = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-_LARGE: Final = 1 << 20  # elements of a factor
+LARGE: Final = 1 << 20  # elements of a factor
 
 
 def narrowed(factor: Array) -> Array:
     """Axes along which nothing changes have one element, and none of these is in front."""
-    for axis in range(factor.ndim):
+    for axis in [i for i, d in enumerate(factor.shape) if d > 1]:
         first = factor.take([0], axis)
-        if factor.shape[axis] > 1 and (factor == first).all():
+        if (factor == first).all():
             factor = first
     varying = [i for i, d in enumerate(factor.shape) if d > 1]
     return factor.reshape(factor.shape[varying[0] :]) if varying else factor.reshape(())
@@ -42,13 +42,13 @@ def _regrouped(factor: Array, given: Shape, made: Shape) -> Array | None:
     """`factor` of a tensor of shape `made` as one of the same elements, in order, in shape `given`: it begins anew
     after each block of the last axes, and so it does along the last axes of `given` that whole blocks fill."""
     numbers = [d for d in made[len(made) - factor.ndim :] if isinstance(d, int)]
-    if len(numbers) < factor.ndim or prod(numbers) > _LARGE:
+    if len(numbers) < factor.ndim or not 0 < prod(numbers) <= LARGE:
         return None
     block = np.broadcast_to(factor, numbers).reshape(-1)
     size = 1
     for axis in range(len(given))[::-1]:
         d = given[axis]
-        if not isinstance(d, int) or not 0 < size * d <= _LARGE:
+        if not isinstance(d, int) or not 0 < size * d <= LARGE:
             return None
         size *= d
         if size % block.size == 0:

@@ -243,8 +243,16 @@ class Node:
 
     def remove_input(self, index: int) -> None:
         """Read one value less: those behind move up."""
-        for i, v in enumerate([*self.inputs[index + 1 :], None] if index < len(self.inputs) else (), index):
-            self.set_input(i, v)
+        if index >= len(self.inputs):
+            return
+        old, self._places = self.inputs.pop(index), None
+        while self.inputs and self.inputs[-1] is None:
+            self.inputs.pop()
+        self.stale = True
+        if self.graph is not None:
+            if old is not None:
+                self.graph.drop_use(old, self)
+            self.graph.touch(self)
 
     def remove_output(self, index: int) -> None:
         """Make one value less, which nobody reads: those behind move up."""

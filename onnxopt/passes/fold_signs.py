@@ -15,6 +15,7 @@ from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, rewrite, var
 
 _MANY: Final = 100  # readers that are looked at
+_LONG: Final = 1 << 12  # signs that are stored
 
 
 @rewrite(op.Neg(op.Neg(var("x"), shared=True)))
@@ -110,7 +111,7 @@ def sign_of_parts(m: Match, first: Value, y: Value, target: Value | None = None)
     signs, inputs = turned
     if target is not None:
         signs = _in_a_row(signs, m.reshape)
-    m.require(signs is not None, "the length of a part is unknown")
+    m.require(signs is not None, "the length of a part is unknown, or large")
     m.require(m.dtype(first) in FLOATS, "the lowest of the integers has no negative")
     m.require(m.opset < 23, "rotary positions are an operator from opset 23 on")
     assert signs is not None
@@ -138,7 +139,7 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
     shapes = [types.shape(v) for v in inputs if v is not None]
     axis = int(concat.attr("axis"))
     lengths = [n for s in shapes if s and -len(s) <= axis < len(s) and isinstance(n := s[axis], int)]
-    if len(lengths) < len(shapes):
+    if len(lengths) < len(shapes) or sum(lengths) > _LONG:
         return None, []
     signs = np.concatenate([np.full(n, -1.0 if neg else 1.0) for n, neg in zip(lengths, negative)])
     behind = (len(shapes[0] or ()) - 1 - axis) if axis >= 0 else -1 - axis
@@ -149,7 +150,9 @@ def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
     """The signs along the last axis of what a Reshape makes of columns, whose last axis has them again and again."""
     shape = types.shape(reshape.output)
     length = shape[-1] if shape else None
-    if signs is None or signs.ndim > 1 or not isinstance(length, int) or length % signs.size:
+    if signs is None or signs.ndim > 1 or not isinstance(length, int):
+        return None
+    if length > _LONG or not signs.size or length % signs.size:
         return None
     return np.tile(signs, length // signs.size)
 

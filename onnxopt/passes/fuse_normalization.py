@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from onnx import TensorProto
@@ -15,6 +16,8 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.forms import operands
+
+_LONG: Final = 1 << 18  # elements of a scale
 
 
 def over_last(m: Match, node: Node, rank: int) -> None:
@@ -68,6 +71,7 @@ def width(m: Match, x: Value, eps: Array) -> int:
     size = (dims or ())[-1]
     assert isinstance(size, int)
     m.require(size, "the last axis has no elements: the operators fail then, the formula gives none")
+    m.require(size <= _LONG, "the last axis is long, and a scale for each of its elements would be stored")
     return size
 
 
@@ -175,6 +179,7 @@ def batch_of_rows(m: Match, x: Value, ones: Value, zeros: Value) -> Value:
     size = width(m, x, np.array(m.norm.attr("epsilon")))
     dims = m.shape(m.rows.output)
     m.require(dims is not None and (*dims[:1], *dims[2:]) == (1, size, 1), "not one row after the other")
+    m.require(m.mean.attr("keepdims", 1), "not the means of rows")
     m.require(all(axes_but_one(n) for n in (m.mean, m.moment)), "not the means of rows")
     m.require(types.same_shape(x, m.back.output), "not provably the same shape")
     return m.op.LayerNormalization(x, factors(m, x, size, None), axis=-1, epsilon=m.norm.attr("epsilon"))

@@ -25,7 +25,7 @@ _ORDER: Final = "not all elements, or not in order"
 def gather_of_places(m: Match, x: Value, index: Array) -> Value:
     """GatherND(x, all places in order) = Reshape(x)."""
     m.require(not m.gather.attr("batch_dims", 0), "a grid for each of a batch")
-    m.require(0 < index.size <= _LARGE, "many indices, or none")
+    m.require(index.ndim and 0 < index.size <= _LARGE, "many indices, or none")
     n = index.shape[-1]
     dims = _numbers(m.shape(x))
     m.require(dims is not None and n <= len(dims), "a dim is unknown")
@@ -80,6 +80,9 @@ def gather_of_rows(m: Match, x: Value, a: Value, b: Value, columns: Value) -> Va
     assert dims is not None and places is not None
     m.require(len(dims) == 2 and dim_of(width) == dims[1], "not rows of this length")
     lines = [counts(rows), counts(columns)]
+    for line, v in zip(lines, (rows, columns)):  # a sum repeats what has one element along an axis
+        alike = line is None or (m.shape(v) or ())[line.axis] == places[line.axis]
+        m.require(alike, "elements are picked again and again")
     # One element too many of a row is the first of the next: no error, as one row too many is.
     m.require(lines[1] is not None and places[lines[1].axis] == dims[1], "not whole rows")
     return _spread(m, x, [c and c._replace(axis=c.axis - len(tail)) for c in lines], (*places, *tail))

@@ -48,7 +48,7 @@ def squeeze_of_slice(
     """Squeeze(Slice(x, i, i + 1, axis), axis) = Gather(x, i, axis)."""
     m.require(start.size == axes.size == axis.size == 1 and (step is None or step.item() == 1), "more than one element")
     rank, place, first, last = m.rank(x), int(axis.item()), int(start.item()), int(end.item())
-    same = place == int(axes.item()) or (rank is not None and place % rank == int(axes.item()) % rank)
+    same = place == int(axes.item()) or (rank and place % rank == int(axes.item()) % rank)
     m.require(same or rank == 1, "another axis")
     m.require(last == first + 1 if first != -1 else last >= _ENDS, "more than one element")
     return m.op.Gather(x, m.const(np.array(first, np.int64)), axis=place)
@@ -131,7 +131,8 @@ def _parts(m: Match, axis: int, shared: bool) -> list[tuple[Value, list[int]] | 
     read what is picked."""
     parts: list[tuple[Value, list[int]] | Value] = []
     for v in m.concat.inputs:
-        assert v is not None
+        if v is None:
+            m.skip()
         picked = _picked(m, v, axis, shared)
         last = parts[-1] if parts else None
         if picked is None:
@@ -168,7 +169,8 @@ def concat_of_dims(m: Match, first: Value) -> Value:
     """Concat(Shape(x, i to j), Shape(x, j to k), …) = Shape(x, i to k), …, where nobody else reads these."""
     parts: list[tuple[Value, int, int] | Value] = []
     for v in m.concat.inputs:
-        assert v is not None
+        if v is None:
+            m.skip()
         listed = _listed(m, v)
         last = parts[-1] if parts else None
         if listed is not None and isinstance(last, tuple) and last[0] is listed[0] and last[2] == listed[1]:
@@ -252,19 +254,20 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     m.require(where.ndim == 1 and where.size, "no vector is left")
     parts: list[Value] = []
     constants: list[Any] = []
-    order = [places[i] for i in where.tolist()]
-    while order:
-        part, i = order.pop(0)
+    order, at = [places[i] for i in where.tolist()], 0
+    while at < len(order):
+        part, i = order[at]
         if part.constant:
+            at += 1
             constants.append(part.array[i])
-            if order and order[0][0].constant:
+            if at < len(order) and order[at][0].constant:
                 continue
             parts.append(m.const(np.array(constants, part.array.dtype)))
             constants = []
             continue
         size = _length(m, part)
-        m.require([(part, i), *order[: size - 1]] == [(part, j) for j in range(size)], "a part is torn")
-        del order[: size - 1]
+        m.require(order[at : at + size] == [(part, j) for j in range(size)], "a part is torn")
+        at += size
         parts.append(part)
     return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
 

@@ -19,22 +19,37 @@ from onnxopt.rewriting.forms import operands
 @rewrite(op.Concat(var("first"), ..., name="outer"))
 def concat_of_concat(m: Match, first: Value) -> Value:
     """Concat(Concat(a, b), c) = Concat(a, b, c), along the same axis."""
-    inputs: list[Value | None] = []
-    axis = m.outer.attr("axis")
-    flattened = 0
-    for v in m.outer.inputs:
-        inner = v.producer if v is not None else None
-        if v is not None and inner is not None and inner.op == "Concat" and _joins_only(v, axis):
-            inputs += inner.inputs
-            flattened += 1
-        else:
-            inputs.append(v)
-    if not flattened or len(inputs) > _MOST_PARTS:
+    axis, result, given = m.outer.attr("axis"), m.outer.output, m.outer.inputs
+    inputs = _joined(m.outer, axis, _FEW_PARTS)
+    if inputs == given:
+        inputs = _joined(m.outer, axis, _MOST_PARTS)
+        reader = result.only_user
+        if reader is not None and len(inputs) <= _MOST_PARTS - _FEW_PARTS and _joins_only(result, axis):
+            if len(reader.inputs) + len(given) <= _MOST_PARTS:
+                m.skip()  # who reads it takes its parts
+    if inputs == given:
         m.skip()
     return m.op.Concat(*inputs, like=m.outer)
 
 
-_MOST_PARTS: Final = 1024  # a chain of Concats writes them again at each step
+def _joined(outer: Node, axis: int, most: int) -> list[Value | None]:
+    """What is joined, and in place of other Concats what these join, until these are so many."""
+    inputs: list[Value | None] = []
+    stack, count = outer.inputs[::-1], len(outer.inputs)
+    while stack:
+        v = stack.pop()
+        inner = v.producer if v is not None else None
+        if v is not None and inner is not None and inner.op == "Concat":
+            if count + len(inner.inputs) - 1 <= most and _joins_only(v, axis):
+                stack += inner.inputs[::-1]
+                count += len(inner.inputs) - 1
+                continue
+        inputs.append(v)
+    return inputs
+
+
+_MOST_PARTS: Final = 1024  # of one Concat,
+_FEW_PARTS: Final = 64  # and of one in a chain, as each step writes them again: the last, or a full one, takes all
 _MOST_COPIES: Final = 64  # of the parts of one Concat that several read: copies of copies double at each step
 
 
@@ -130,11 +145,10 @@ def squeeze_of_concat(m: Match, first: Value, axes: Array) -> Value:
     m.require(axis not in dropped, "the axis is the one that is joined along")
     parts: list[Value] = []
     for v in m.concat.inputs:
-        assert v is not None
-        reshape = v.producer
-        m.require(reshape is not None and reshape.op == "Reshape" and v.only_user is m.concat, "a part is no Reshape")
-        assert reshape is not None
-        x, shape = reshape.inputs
+        reshape = v.producer if v is not None and v.only_user is m.concat else None
+        m.require(reshape is not None and reshape.op == "Reshape", "a part is no Reshape")
+        assert v is not None and reshape is not None
+        x, shape = [*reshape.inputs, None][:2]
         m.require(shape is not None and shape.constant and x is not None, "the target of a Reshape is computed")
         assert shape is not None and x is not None
         dims, target, allowzero = m.shape(x), shape.array.reshape(-1).tolist(), bool(reshape.attr("allowzero", 0))

@@ -79,9 +79,13 @@ def _is_nonnegative(x: Value) -> bool:
     if maker is None or maker.has_references:
         return False
     if maker.op == "Clip":
-        low = operands(maker)[1:2]
-        return bool(low and low[0] is not None and low[0].constant and (low[0].array >= 0).all())
+        low, high = [*operands(maker), None, None][1:3]
+        return _is_bound(low) and (high is None or _is_bound(high))  # what is below both is the higher one
     return maker.op in _NONNEGATIVE
+
+
+def _is_bound(bound: Value | None) -> bool:
+    return bound is not None and bound.constant and bool((bound.array >= 0).all())
 
 
 def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:

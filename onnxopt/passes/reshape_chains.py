@@ -54,6 +54,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
 )
 def reshape_of_reshape(m: Match, x: Value, shape: Array) -> Value:
     """Reshape(Reshape(x, s), t) = Reshape(x, t), where t copies no dim of s that is not known."""
+    m.require(shape.ndim == 1, "no list of dims")
     target = m.value("shape")
     if not m.outer.attr("allowzero", 0) and (shape == 0).any():
         written = _without_copies(m, shape)
@@ -67,7 +68,9 @@ def _without_copies(m: Match, shape: Array) -> Array | None:
     """`shape` where a 0, which copies a dim of the inner result, is what the inner Reshape writes there; None where it
     writes nothing, or one dim too many is to be inferred."""
     given = m.inner.input(1) if m.inner.op == "Reshape" else None
-    if given is None or not given.constant or (m.inner.attr("allowzero", 0) and (given.array == 0).any()):
+    if given is None or not given.constant or given.array.ndim != 1:
+        return None
+    if m.inner.attr("allowzero", 0) and (given.array == 0).any():
         return None
     m.require((shape[given.array.size :] != 0).all(), "the outer shape copies dims that are not there")
     copied = [given.array[i] if t == 0 else t for i, t in enumerate(shape)]
@@ -116,6 +119,7 @@ def squeeze_of_computed(m: Match, x: Value, first: Value, axes: Array) -> Value:
         assert part is not None
         size = (m.shape(part) or (0,))[0]
         assert isinstance(size, int)
+        m.require(part.constant or place + size <= min(gone), "what is computed stands behind, and may copy a dim")
         here = [i - place for i in sorted(gone) if place <= i < place + size]
         m.require(not here or (part.constant and (part.array[here] == 1).all()), "what goes is computed")
         if len(here) < size:

@@ -67,7 +67,7 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
         return None
     start, end, axis, step = (None if v is None else int(v.array.reshape(-1)[0]) for v in parameters)
     rank = types.rank(source)
-    if rank is None or step not in (None, 1) or start is None or end is None or source.graph is not node.graph:
+    if not rank or step not in (None, 1) or start is None or end is None or source.graph is not node.graph:
         return None
     axis = (axis or 0) % rank
     size = _size(source, axis)

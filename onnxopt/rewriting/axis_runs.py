@@ -88,7 +88,7 @@ def _runs(ours: Sequence[Dim], theirs: Sequence[Dim]) -> list[tuple[list[int], l
     `theirs`, but for the first ones, in that of what they follow.
     """
     mine, other = _ends(ours), _ends(theirs)
-    if mine is None or other is None or not mine or mine[-1][0] != other[-1][0]:
+    if not mine or not other or mine[-1][0] != other[-1][0]:
         return None
     ends = {size for size, _ in mine} & {size for size, _ in other}
     runs = list(zip(_cut(mine, ends), _cut(other, ends)))

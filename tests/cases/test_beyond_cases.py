@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import pytest
 
 import onnxopt
 from onnxopt.graph import read_model
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import execute, get_pass
 from onnxopt.rollback import optimize_or_roll_back
 
@@ -90,3 +92,24 @@ def test_constants_of_a_turned_region_have_no_axes_in_front() -> None:
     shapes = {op: v.constant_type()[1] for op, v in operands.items() if v is not None}
     assert shapes == {"Mul": (5,), "Add": (5,), "Div": (4, 1)}
     assert operands["Mul"] is model.graph.initializers["scale"]
+
+
+def test_concats_in_a_row_are_written_a_few_times() -> None:
+    """Each that is written again is one of at most 64 parts, or a full one: not all parts at each step."""
+    steps = "".join(f"v{i + 1} = Concat <axis = 0> (v{i}, w)\n" for i in range(3000))
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] v0, float[M] w) => (float[K] v3000) {{ {steps} }}'
+    model = read_model(onnx.parser.parse_model(text))
+    written = 0
+    place = type(model.graph).place
+
+    def counting(self: object, node: Node, before: Node | None) -> None:
+        nonlocal written
+        written += len(node.inputs)
+        place(self, node, before)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model.graph), "place", counting)
+        execute(get_pass("merge-chains")(), model)
+    assert len(list(model.graph)) == 3
+    assert written < 64 * 3000
+    assert all(len(n.inputs) <= 1024 for n in model.graph)

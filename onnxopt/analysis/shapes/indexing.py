@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
 _ENDS: Final = 1 << 62  # from here on, the end of a Slice means all the way
+_LARGEST: Final = (1 << 31) - 1
 
 Rule = Callable[["ShapeData", Node], "Found | None"]
 
@@ -123,7 +124,10 @@ def _slice(s: ShapeData, n: Node) -> Found | None:
 
 
 def _extent(size: Size, start: Size | None, end: Size | None, step: int) -> Size | None:
-    """Elements of [start:end:step]; None where that depends on how they compare."""
+    """Elements of [start:end:step]; None where that depends on how they compare, or runtimes infer another number than
+    they compute: backwards to the largest integer."""
+    if step < 0 and isinstance(end, int) and end >= _LARGEST:
+        return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         taken = indices(start, end, step, size)
         return None if taken is None else len(range(size)[taken])
