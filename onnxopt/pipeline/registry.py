@@ -36,7 +36,7 @@ def register(p: P) -> P: ...
 def register(p: type[P] | P) -> type[P] | P:
     """Make a pass known by its name: decorates a class, or what `model_pass` and `graph_pass` make of a function; a
     composite with a name is given to it. Raises ValueError if the name is taken, TypeError for options that are no
-    fields yet."""
+    fields yet; warns of operators and attributes in the patterns of its rules that the standard does not have."""
     if not isinstance(p, type | Pass):
         raise TypeError(
             f"{getattr(p, '__name__', p)} is no pass yet: @register stands above @model_pass and @graph_pass"
@@ -59,6 +59,11 @@ def register(p: type[P] | P) -> type[P] | P:
     if (known is not None and known is not cls) or home != cls.__module__:
         raise ValueError(f"a pass named {name!r} exists already: {home}")
     _PASSES[name] = cls
+    if origin(cls) != "onnxopt":  # a test says the same of ours
+        from onnxopt.rewriting.unknown import warn_of_unknown
+
+        for rule in rules:
+            warn_of_unknown(rule)
     return p
 
 

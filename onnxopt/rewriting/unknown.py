@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 
 from onnxopt.errors import UsageError, few, nearest
 from onnxopt.graph.model import Model
-from onnxopt.graph.schema import operators_of
+from onnxopt.graph.schema import operators_of, signature
 from onnxopt.protos import qualified
 from onnxopt.rewriting.pattern import Call, Either, Pattern
+from onnxopt.rewriting.rule import Rule
+
+_Schemas = Mapping[str, Sequence[onnx.defs.OpSchema]]
+_ELSEWHERE = "other domains are written: com.microsoft.Gelu(x)"
 
 
 def refuse_unknown(patterns: Iterable[Pattern], model: Model) -> None:
     """Raises UsageError for operators, and attributes of the standard's, that neither the standard nor the model has.
     Of other domains nobody knows all."""
-    standard = defaultdict(list)
-    for s in onnx.defs.get_all_schemas_with_history():
-        standard[qualified(s.name, s.domain)].append(s)
+    standard = _standard()
     for call in (c for p in patterns for c in _calls(p)):
-        known = [_attributes(op, standard.get(op, []), model) for op in call.ops]
-        for name, _ in call.attributes:
-            if all(has is not None and name not in has for has in known):
-                has = sorted({n for attributes in known for n in attributes or ()})
-                hint = nearest(name, has, f"it has {few(has, 9)}" if has else "it has none")
-                raise UsageError(f"{' or '.join(call.ops)} has no attribute {name!r}", hint)
+        for what, hint in _unknown(call, standard, model):
+            raise UsageError(what, hint)
+
+
+def warn_of_unknown(rule: Rule) -> None:
+    """A UserWarning, at the place of the rule, for what the standard does not have. A model may: of an operator that
+    was taken out of the standard, or that an exporter put there, a rule may be right."""
+    calls = [c for c in _calls(rule.source) if not _is_current(c)]
+    standard = _standard() if calls else {}
+    code = rule.apply.__code__
+    for what, hint in dict.fromkeys(said for c in calls for said in _unknown(c, standard, None)):
+        text = f"rule {rule.name} may never match: {what}; {hint}"
+        warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno)
+
+
+def _standard() -> _Schemas:
+    """Every version of every operator."""
+    standard: dict[str, list[onnx.defs.OpSchema]] = {}
+    for s in onnx.defs.get_all_schemas_with_history():
+        standard.setdefault(qualified(s.name, s.domain), []).append(s)
+    return standard
 
 
 def _calls(p: Pattern) -> Iterator[Call]:
@@ -36,12 +53,27 @@ def _calls(p: Pattern) -> Iterator[Call]:
         yield from _calls(inner)
 
 
-def _attributes(op: str, schemas: Sequence[onnx.defs.OpSchema], model: Model) -> set[str] | None:
-    """Those that an operator has in any version, or in the model; None where only others know."""
-    nodes = [n for g in model.scopes() for n in g.by_op.get(op, ())]
-    if not schemas and not nodes and (known := operators_of(op.rpartition("::")[0])):
-        hint = nearest(op, {*known, *(n.op for n in model.nodes())}, "other domains are written: com.microsoft.Gelu(x)")
-        raise UsageError(f"neither the standard nor the model has an operator {op!r}", hint)
-    if not schemas:
-        return None
-    return {name for s in schemas for name in s.attributes} | {name for n in nodes for name in n.attributes}
+def _is_current(call: Call) -> bool:
+    """Is all of it in the standard's newest versions? Then there is nothing to look up."""
+    newest = onnx.defs.onnx_opset_version()
+    known = [signature(op, newest) if "::" not in op else None for op in call.ops]
+    return all(s is not None and all(name in s.attributes for name, _ in call.attributes) for s in known)
+
+
+def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tuple[str, str]]:
+    """What of it neither the standard nor the model has, and what may be meant."""
+    scopes = list(model.scopes()) if model is not None else []
+    nodes = {op: [n for g in scopes for n in g.by_op.get(op, ())] for op in call.ops}
+    for op in call.ops:
+        if op not in standard and not nodes[op] and (known := operators_of(op.rpartition("::")[0])):
+            who = "neither the standard nor the model has" if model is not None else "the standard does not have"
+            every = {*known, *(n.op for n in model.nodes())} if model is not None else known
+            yield f"{who} an operator {op!r}", nearest(op, every, _ELSEWHERE)
+    if not all(op in standard for op in call.ops):  # only others know
+        return
+    has = {name for op in call.ops for s in standard[op] for name in s.attributes}
+    has |= {name for op in call.ops for n in nodes[op] for name in n.attributes}
+    for name, _ in call.attributes:
+        if name not in has:
+            hint = nearest(name, sorted(has), f"it has {few(sorted(has), 9)}" if has else "it has none")
+            yield f"{' or '.join(call.ops)} has no attribute {name!r}", hint

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxopt import UsageError, get_pass, load_module
+from onnxopt import RewritePass, UsageError, get_pass, load_module
+from onnxopt.pipeline.registry import all_passes
+from onnxopt.rewriting.unknown import warn_of_unknown
 
 PASS = """
 from onnxopt import model_pass, register
@@ -49,3 +51,62 @@ def test_a_file_that_failed_is_loaded_again_when_it_is_corrected(tmp_path: Path)
 def test_a_script_that_ends_does_not_end_the_command(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"script\.py cannot be imported: SystemExit: 0"):
         load_module(plugin(tmp_path / "script.py", last="raise SystemExit(0)"))
+
+
+RULE = """
+from dataclasses import dataclass
+
+from onnxopt import PassInfo, RewritePass, op, register, rewrite, var
+
+
+@rewrite({pattern})
+def rule_that_declines(m, x):
+    \"\"\"x = x.\"\"\"
+    m.require(False, "never")
+
+
+@register
+@dataclass(frozen=True)
+class Declines(RewritePass):
+    \"\"\"Declines.
+
+    Applies when: never.
+    \"\"\"
+
+    info = PassInfo("{name}", opt_level=2)
+    rules = (rule_that_declines,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("op.Relu(op.Conv2(var('x')))", "the standard does not have an operator 'Conv2'; did you mean Conv?"),
+        ("op.Relu(op.Neg(op.Softmax(var('x'), axes=1)))", "Softmax has no attribute 'axes'; did you mean axis?"),
+        ("op['ai.onnx.ml::Scalr'](var('x'))", "an operator 'ai.onnx.ml::Scalr'; did you mean ai.onnx.ml::Scaler"),
+        ("op.ATen(var('x'))", "the standard does not have an operator 'ATen'; other domains are written"),
+    ],
+)
+def test_a_rule_that_names_what_the_standard_does_not_have_is_told(tmp_path: Path, pattern: str, said: str) -> None:
+    file = tmp_path / "told.py"
+    file.write_text(RULE.format(pattern=pattern, name=f"told-{abs(hash(pattern))}"))
+    with pytest.warns(UserWarning, match="rule rule_that_declines may never match: ") as found:
+        load_module(str(file))
+    assert [said in str(w.message) for w in found] == [True]
+    assert (found[0].filename, found[0].lineno) == (str(file), 7)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["op.Relu(op['com.acme::Conv2'](var('x'), gruop=1))", "op.Upsample(var('x'), scales=[2.0])"],
+)
+def test_other_domains_and_older_opsets_have_what_they_have(tmp_path: Path, pattern: str) -> None:
+    file = tmp_path / "untold.py"
+    file.write_text(RULE.format(pattern=pattern, name=f"untold-{abs(hash(pattern))}"))
+    load_module(str(file))  # warnings are errors
+
+
+def test_the_rules_of_onnxopt_name_what_there_is() -> None:
+    for cls in all_passes(plugins=False).values():
+        for rule in cls.rules if issubclass(cls, RewritePass) else ():
+            warn_of_unknown(rule)
