@@ -25,8 +25,8 @@ class Contents:
 
     A value is decoded only where another has its type and dims, hashed only where a few of its bytes are another's too,
     and once for as long as it lives. Equal to themselves only are strings, what is larger than `max_bytes`, data
-    outside the file, which is not read for this, weights of a DequantizeLinear, which runtimes fuse one by one, and
-    statistics of a BatchNormalization in training, into which they write.
+    outside the file, which is not read for this, and statistics of a BatchNormalization in training, into which
+    runtimes write.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -51,8 +51,6 @@ class Contents:
         if tensor is not None and is_external(tensor):
             return False
         for user in value.users:
-            if user.op == "DequantizeLinear" and user.inputs[0] is value:
-                return False
             if user.op == "BatchNormalization" and value in user.inputs[3:] and may_train(user):
                 return False
         data_type, dims = value.constant_type()

@@ -10,6 +10,7 @@ for _name in (
     "common-subexpressions",
     "constant-folding",
     "conv-add-folding",
+    "conv-axes",
     "conv-bn-folding",
     "convert-dtype",
     "dead-code",

@@ -29,8 +29,7 @@ class CommonSubexpressions(ModelPass):
     Constants are equal by type, dims and bytes, so that a network that was exported twice is one after one run.
     Calls of the model's own functions too, where these are made of such operators.
     Keeps: both where both are outputs, which are two values by interface; what a body hands out is its own.
-    Not done: random and unknown operators, Dropout and BatchNormalization in training, also in a body; DequantizeLinear
-    of weights, for which runtimes look at each use.
+    Not done: random and unknown operators, Dropout and BatchNormalization in training, also in a body.
     """
 
     info = PassInfo("common-subexpressions", opt_level=1)
@@ -54,13 +53,12 @@ class _Merging:
 
     def merge(self, graph: Graph, seen: Seen) -> None:
         pure = {op for op in graph.by_op if self._is_pure(graph, op)}
-        weights = _dequantized_weights(graph)
         for node in graph:
             if node.bodies:
                 for body in node.bodies.values():
                     if not body.skipped:
                         self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
-            if node.op not in pure or node in weights or not node.is_used or may_train(node):
+            if node.op not in pure or not node.is_used or may_train(node):
                 continue
             told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
             first = first_like(node, seen, told)
@@ -145,19 +143,6 @@ class _Merging:
 def _gives_the_same(graph: Graph, op: str) -> bool:
     """Is what these nodes of the standard give a matter of their inputs only?"""
     return graph.knows(op) and is_deterministic(op) and not any(map(may_train, graph.by_op[op]))
-
-
-def _dequantized_weights(graph: Graph) -> set[Node]:
-    """What dequantizes a constant, or what is going to be one."""
-    found: set[Node] = set()
-    if "DequantizeLinear" in graph.by_op:
-        fixed: set[Value] = set()
-        for node in graph:
-            if node.inputs and all(v is None or v.constant or v in fixed for v in node.inputs):
-                fixed.update(v for v in node.outputs if v is not None)
-                if node.op == "DequantizeLinear":
-                    found.add(node)
-    return found
 
 
 def _replaceable(node: Node, first: Node) -> bool:

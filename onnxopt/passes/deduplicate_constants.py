@@ -14,8 +14,7 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 class DeduplicateConstants(GraphPass):
     """Initializers with the same type, shape and bytes become one.
 
-    Keeps: those that are inputs, outputs or named by annotations; data outside the file, which is not read for this;
-    one copy for each DequantizeLinear, whose weights runtimes fuse one by one.
+    Keeps: those that are inputs, outputs or named by annotations; data outside the file, which is not read for this.
     """
 
     info = PassInfo("deduplicate-constants", opt_level=1)

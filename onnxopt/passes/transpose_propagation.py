@@ -31,6 +31,7 @@ _BROADCASTING: Final = BINARY | {
     *("And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Equal", "Greater", "GreaterOrEqual"),
     *("Less", "LessOrEqual", "Max", "Mean", "Min", "Or", "PRelu", "Sum", "Where", "Xor"),
 }
+_QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _ONE_AXIS: Final = frozenset({"Concat", "LogSoftmax", "Softmax", "Split"})
 _REDUCE: Final = frozenset(
     {
@@ -46,8 +47,8 @@ class TransposePropagation(GraphPass):
     """f(Transpose(x, p)) = Transpose(f'(x), p), f' the same with its axes renamed: Transposes meet, and cancel.
 
     Applies when: a region of operators that work element by element, broadcast, or along axes that are constant
-    (Concat, Split, Softmax, Reduce, Pad, Slice) has more Transposes at its border than the turned region needs, and
-    these move no more elements. A Transpose that only moves axes of one element, beside a Reshape, is none.
+    (Concat, Split, Softmax, Reduce, Pad, Slice, quantizers) has more Transposes at its border than the turned region
+    needs, and these move no more elements. A Transpose that only moves axes of one element, beside a Reshape, is none.
     Keeps: what is read elsewhere, or an output, in its order: by a Transpose that counts against the rest.
     Not done: opsets before 7; Softmax before opset 13, which takes all axes from one on together.
     """
@@ -88,7 +89,8 @@ def _turnable_rank(node: Node) -> int | None:
     if node.has_references or None in node.outputs or not node.inputs or node.bodies:
         return None
     op = node.op
-    if op not in UNARY and op not in _BROADCASTING and op not in _ONE_AXIS | _REDUCE and op not in ("Pad", "Slice"):
+    known = UNARY | _BROADCASTING | _ONE_AXIS | _REDUCE | _QUANTIZERS
+    if op not in known and op not in ("Pad", "Slice"):
         return None
     if op in ("LogSoftmax", "Softmax") and node.graph is not None and node.graph.opset() < 13:
         return None
@@ -109,7 +111,23 @@ def _turnable_rank(node: Node) -> int | None:
     if op == "Slice":
         axes = _given(node)[3]
         return rank if axes is not None and axes.constant else None
+    if op in _QUANTIZERS:
+        return rank if _is_one_scale(node) or _is_scale_per_axis(node) else None
     return rank
+
+
+def _is_one_scale(node: Node) -> bool:
+    """Does a quantizer have one scale for the whole tensor?"""
+    scale = node.input(1)
+    return scale is not None and types.shape(scale) in ((), (1,))
+
+
+def _is_scale_per_axis(node: Node) -> bool:
+    """Does it have one for each element along an axis, and not for blocks?"""
+    scale, graph = node.input(1), node.graph
+    if scale is None or graph is None or graph.opset() < 13 or node.attr("block_size", 0):
+        return False
+    return types.rank(scale) == 1 and not _is_one_scale(node)
 
 
 def _given(node: Node) -> list[Value | None]:
@@ -335,7 +353,7 @@ def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
         else:
             node.set_input(index, graph.constant(array.astype(like.array.dtype), like.name, node))
 
-    if node.op in _ONE_AXIS:
+    if node.op in _ONE_AXIS or (node.op in _QUANTIZERS and _is_scale_per_axis(old)):
         node.set_attr("axis", back[int(old.attr("axis")) % rank])
     elif node.op in _REDUCE:
         write(1, "axes", np.array(sorted(back[i % rank] for i in _axes(old) or ())))

@@ -44,7 +44,7 @@ def _same(s: ShapeData, n: Node) -> Found | None:
 
 
 def _matmul(s: ShapeData, n: Node) -> Found | None:
-    a, b = s.shape(n.input(0)), s.shape(n.input(1))
+    a, b = s.shape(n.input(0)), s.shape(n.input(3 if n.op == "QLinearMatMul" else 1))
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
     return (*broadcast([a[:-2], b[:-2]]), a[-2], b[-1]) if len(a) > 2 or len(b) > 2 else (a[0], b[1])
@@ -234,8 +234,7 @@ SHAPES: Final[dict[str, Rule]] = {
     "GatherElements": _like_indices,
     "GatherND": _gather_nd,
     "Gemm": _gemm,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _matmul),
     "Range": _range,
     "Reshape": _reshape,
     "Slice": _slice,

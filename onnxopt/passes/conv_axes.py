@@ -1,0 +1,55 @@
+"""Convolutions over an axis that is put in for them, and taken out behind them."""
+
+from __future__ import annotations
+
+from onnxopt.graph import Value
+from onnxopt.pipeline import PassInfo, RewritePass, register
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, op, rewrite, var
+
+
+@rewrite(
+    op.Squeeze(
+        op.Conv(op.Unsqueeze(var("x"), const("put"), shared=True), const("w"), var("b").opt(), name="conv"),
+        const("taken"),
+    )
+)
+def conv_over_one(m: Match, x: Value, put: Array, w: Array, b: Value | None, taken: Array) -> Value:
+    """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i))."""
+    rank, spatial = w.ndim, w.ndim - 2
+    m.require(put.size == taken.size == 1 and put.item() % rank == taken.item() % rank, "another axis is taken out")
+    axis = int(put.item()) % rank
+    i = axis - 2
+    m.require(i >= 0 and spatial > 1, "it is batch, channels or the only axis of the window")
+    m.require(w.shape[axis] == 1, "the window is wider than the axis")
+    pads = m.conv.attr("pads") or [0] * (2 * spatial)
+    m.require(pads[i] == pads[i + spatial] == 0, "the axis is padded")
+    m.require(len(m.value("w").users) == 1, "the weights are used elsewhere, and would be stored twice")
+
+    def rest(name: str) -> list[int] | None:
+        given: list[int] | None = m.conv.attr(name)
+        return [n for k, n in enumerate(given) if k % spatial != i] if given else None
+
+    return m.op.Conv(
+        x,
+        m.const(w.squeeze(axis), like=w),
+        b,
+        like=m.conv,
+        kernel_shape=rest("kernel_shape"),
+        strides=rest("strides"),
+        dilations=rest("dilations"),
+        pads=rest("pads"),
+    )
+
+
+@register
+class ConvAxes(RewritePass):
+    """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i)): TensorFlow writes a convolution along one axis as
+    one over images of one row.
+
+    Applies when: the window has one tap along the axis, which is not padded.
+    Keeps: weights that are used elsewhere, or quantized.
+    """
+
+    info = PassInfo("conv-axes", opt_level=2)
+    rules = (conv_over_one,)
