@@ -1,8 +1,8 @@
 """What the last bits of a piece's inputs and weights do to its results.
 
-What is discrete, or floats that are integers, jumps where a number is on an edge, and how many elements jump says
-nothing of where to. So there each element that differs in B must become what B has in some sample; where some do not at
-first, more samples are taken, and go as far as the largest noise that is allowed of floats.
+What is discrete, floats that are integers and what is dequantized jump where a number is on an edge, and how many
+elements jump says nothing of where to. So there each element that differs in B must become what B has in some sample;
+where some do not at first, more samples are taken, and go as far as the largest noise that is allowed of floats.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.rounding import NOISE, Difference, difference, worst
+from onnxopt.verification.rounding import NOISE, Difference, difference, is_float, worst
 from onnxopt.verification.shaken import last_bit
 
-_SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session
-_MORE: Final = 16  # of what jumps
+_SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session,
+_MORE: Final = 16  # and each time where elements that jump are sought one by one
 
-Held = Mapping[str, tuple[Sequence[Any], Sequence[Any], View | None]]  # what A has, what B has, and how it holds it
+# What A has, what B has, how it holds it, and by how much of their range the same numbers may differ.
+Held = tuple[Sequence[Any], Sequence[Any], View | None, float]
 
 
 def noise_of(
@@ -36,7 +37,7 @@ def noise_of(
     cuts: Collection[str],
     seed: int,
     dtype: str = "",
-    held: Held | None = None,
+    held: Mapping[str, Held] | None = None,
     channels: Mapping[str, Sequence[Channels]] | None = None,
 ) -> dict[str, list[Difference]]:
     """How values change, in each case; without those in whose pieces something is drawn at random.
@@ -63,11 +64,13 @@ def noise_of(
             break
         rng = Draws(seed, k)
         try:
-            if not k % 2 if k < _SEEDS else not k % _SEEDS:
+            if k >= _SEEDS or not k % 2:
                 change = functools.partial(last_bit, rng=rng, dtype=dtype, times=times)
                 opened = runner.open(nodes, fed, wanted, change)
             for i, known in enumerate(original.values):
-                results = opened.run({r: last_bit(known[r], rng, dtype, times) for r in fed})
+                # Both are fed the same: an edge that inputs are on may be none of what was rounded behind it.
+                moves = k < _SEEDS or not k % 2
+                results = opened.run({r: last_bit(known[r], rng, dtype, times) if moves else known[r] for r in fed})
                 for v in wanted:
                     if k < _SEEDS:
                         found = difference(known[v], results[v], coarse=is_coarse(original.types[v]))
@@ -91,12 +94,22 @@ def is_discrete(kind: str) -> bool:
     return is_coarse(kind) or not any(name in kind for name in ("float", "double"))
 
 
+def are_equal(a: Any, b: Any, share: float) -> Any:
+    """Of each element. `share`: of the range of `a`, by which the same number may differ."""
+    if not share or not is_float(a):
+        return a == b
+    with np.errstate(all="ignore"):
+        span = np.nan_to_num(np.abs(a), posinf=0.0).max(initial=0)
+        return (a == b) | (np.abs(a - b) <= share * span)
+
+
 class _Open:
     """Elements of B that differ from A's and were not seen yet, in each case; None where there are none."""
 
-    def __init__(self, mine: Sequence[Any], theirs: Sequence[Any], view: View | None) -> None:
+    def __init__(self, mine: Sequence[Any], theirs: Sequence[Any], view: View | None, share: float) -> None:
         self._theirs = theirs
         self._view = view
+        self._share = share
         self.left: list[Any] = [True for _ in theirs]
         for i, value in enumerate(mine):
             self.see(value, i)
@@ -116,5 +129,5 @@ class _Open:
             sample = self._view(sample, case)
         if sample.shape != theirs.shape or sample.dtype != theirs.dtype:
             return
-        left = left & (sample != theirs)
+        left = left & ~are_equal(sample, theirs, self._share)
         self.left[case] = left if left.any() else None

@@ -11,8 +11,8 @@ were taken in float64 and rounded once. E[x²] - E[x]² would be off, still. Wha
 two only is never rounding.
 
 And where A's float32 is far from A64, or adds the number that rounds to integers, its roundings are what it means.
-What is discrete, or floats that are integers, agrees element by element: B has what A64 has, or the last bits of B's
-constants decide, which were rounded when those of A were merged.
+What is discrete, floats that are integers, and what is dequantized agree element by element: B has what A64 has, or the
+last bits of B's constants decide, which were rounded when those of A were merged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, widening, with_sums
-from onnxopt.verification.pieces.noise import is_discrete
+from onnxopt.verification.pieces.noise import are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.program import type_of
 from onnxopt.verification.pieces.replay import Replay
@@ -200,6 +200,7 @@ class _Question:
         view = replay.hold(value, self.theirs, 0.0)[2]
         self._seen = (lambda v, i: v) if view is None else view
         self.mine = [self._seen(v, i) for i, v in enumerate(replay.mine(value))]
+        self._are_steps = replay.are_steps(value)
 
     def answer(self, cases: Collection[int]) -> bool:
         """Raises Failed."""
@@ -210,7 +211,7 @@ class _Question:
         for i in cases:
             exact_x, exact_y = (p.run_wide(opened, p.cases[i]) for p, opened in zip((a, b), wide))
             every = self.mine[i], self.theirs[i], self._seen(exact_x, i), exact_y
-            jumps = not is_float(every[0]) or all(map(are_integers, every[:2]))
+            jumps = not is_float(every[0]) or self._are_steps or all(map(are_integers, every[:2]))
             agree = self._elements if jumps else self._numbers
             if not _are_alike(*every) or not agree(i, *every):
                 return False
@@ -246,16 +247,17 @@ class _Question:
         return not function.any and not own.any
 
     def _elements(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
-        if np.count_nonzero(x != exact_x) > 1 + _FEW_JUMPS * x.size:
+        share = self.share if self._are_steps else 0.0
+        if np.count_nonzero(~are_equal(exact_x, x, share)) > 1 + _FEW_JUMPS * x.size:
             return False
-        left = (x != y) & (y != exact_x)
+        left = ~are_equal(x, y, share) & ~are_equal(exact_x, y, share)
         if not left.any():
             return True
         if self._is_merged_exactly:  # there was nothing that B had to round
             return False
         for values in self._moved(case):
             if values.shape == x.shape:
-                left = left & (values != x)
+                left = left & ~are_equal(values, x, share)
         return not left.any()
 
     @property

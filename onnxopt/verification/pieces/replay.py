@@ -11,10 +11,11 @@ import numpy as np
 
 from onnxopt.verification.narrow import forgiven, lost, narrowed
 from onnxopt.verification.pieces.channels import Channels
-from onnxopt.verification.pieces.noise import is_discrete
+from onnxopt.verification.pieces.noise import Held, is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
+from onnxopt.verification.pieces.steps import is_dequantized
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
 from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, difference
@@ -109,18 +110,24 @@ class Replay:
         half = len(wanted) // 2
         return self.run_each(wanted[:half], fed) | self.run_each(wanted[half:], fed)
 
-    def jumping(self, value: str, fed: Collection[str]) -> tuple[list[Any], list[Any], View | None] | None:
-        """What A has, what B makes and how B holds it, of what is discrete or integers in both; else None."""
-        discrete = is_discrete(self.kind(value))
-        if not discrete and not all(map(are_integers, self.mine(value))):
+    def jumping(self, value: str, fed: Collection[str], share: float) -> Held | None:
+        """What A has, what B makes and how B holds it, of what is discrete, integers in both, or steps, which may
+        differ by this share; else None."""
+        kind = self.kind(value)
+        discrete, steps = is_discrete(kind), self.are_steps(value)
+        if not discrete and not steps and not all(map(are_integers, self.mine(value))):
             return None
         try:
             theirs = self.run([value], fed)[value]
         except (Failed, KeyError):  # what it is made of is not known any more
             return None
-        if not discrete and not all(map(are_integers, theirs)):
+        if not discrete and not steps and not all(map(are_integers, theirs)):
             return None
-        return self.against(value), theirs, self.hold(value, theirs, 0.0)[2]
+        return self.against(value), theirs, self.hold(value, theirs, 0.0)[2], share if steps else 0.0
+
+    def are_steps(self, value: str) -> bool:
+        """Does A make it of quantized numbers?"""
+        return is_dequantized(self.original.runner.program, self.pairs.of.get(value, value))
 
     def hold(self, value: str, found: list[Any] | Failed, share: float) -> tuple[bool, list[Difference], View | None]:
         """Do B's values agree with A's, up to this share of their range, in every case; how they differ; and the view

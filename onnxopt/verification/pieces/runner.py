@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.pieces.program import Program, carried, carrier, seen, type_of, widened
+from onnxopt.verification.pieces.steps import shake_dequantized
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
 
 Values = dict[str, Any]
@@ -73,9 +74,13 @@ class Runner:
     ) -> Opened:
         model, weights = self.program.model(nodes, fed, observed)
         if change is not None:
-            sources = self.program.sources
-            _change_constants(model, change, sources)
-            weights = {n: array if n in sources else change(array) for n, array in weights.items()}
+            nodes_of = model.graph.node
+            scales = {n.input[1] for n in nodes_of if n.op_type == "DequantizeLinear"}
+            scales -= {n.input[1] for n in nodes_of if n.op_type == "QuantizeLinear"}  # both quantize by the same
+            kept = self.program.sources - scales
+            _change_constants(model, change, kept, scales)
+            weights = {n: array if n in kept else change(array) for n, array in weights.items()}
+            shake_dequantized(model, change)
         if prepare is not None:
             weights = prepare(model, weights)
         names = {
@@ -151,9 +156,10 @@ def _inline(model: Any, weights: Mapping[str, Any]) -> None:
 _SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators whose constants decide shapes
 
 
-def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str]) -> None:
+def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection[str], scales: Collection[str]) -> None:
     """Small initializers and Constant nodes that are lists of floats. A single number is an exponent, a bound, a
-    factor of a formula: exact, and not a measured weight."""
+    factor of a formula: exact, and not a measured weight. But `scales` are, with which the numbers of a whole tensor
+    are rounded."""
     from onnx import TensorProto
 
     from onnxopt.protos import array_to_tensor, tensor_to_array
@@ -164,5 +170,5 @@ def _change_constants(model: Any, change: Callable[[Any], Any], kept: Collection
     constants = [n for n in model.graph.node if n.op_type == "Constant" and n.output[0] not in exact]
     tensors += [a.t for n in constants for a in n.attribute if a.HasField("t")]
     for tensor in tensors:
-        if tensor.data_type in floats and math.prod(tensor.dims) > 1:
+        if tensor.data_type in floats and (math.prod(tensor.dims) > 1 or tensor.name in scales):
             tensor.CopyFrom(array_to_tensor(change(tensor_to_array(tensor)), tensor.name))

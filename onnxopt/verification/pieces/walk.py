@@ -359,7 +359,7 @@ class Walk:
     def noise(self, wanted: Sequence[str]) -> dict[str, list[Difference]]:
         """What the last bits do to A's values in their pieces."""
         of = self.pairs.of
-        held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed)) is not None}
+        held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, self.share(v))) is not None}
         far = [v for v in wanted if any(d.uneven for d in self.latest.get(v, ()))]
         channels = {of[v]: seen for v in far if (seen := self.replay.channels(v, self.fed, self.share(v)))}
         names = [of[v] for v in wanted]

@@ -1,0 +1,121 @@
+"""What is dequantized jumps by steps, as the integers do that it is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxopt.verification import AGREES, DIFFERENT, verify
+from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.steps import is_dequantized, shake_dequantized
+from onnxopt.verification.skeleton import Skeleton
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 40, 40] x) => (float[1, 16, 38, 38] y)'
+FIRST, LAST = "q = QuantizeLinear (x, sx, z)", "y = DequantizeLinear ({}, sz, z)"
+FLOATS = f"""{HEAD} {{ {FIRST} d = DequantizeLinear (q, sx, z)
+  w = DequantizeLinear <axis = 0> (wq, sw, zw) b = DequantizeLinear <axis = 0> (bq, sb)
+  c = Conv (d, w, b) cq = QuantizeLinear (c, sy, z) e = DequantizeLinear (cq, sy, z)
+  v = DequantizeLinear (vq, sv, z) f = Conv (e, v) fq = QuantizeLinear (f, sz, z) {LAST.format("fq")} }}"""
+INTEGERS = f"""{HEAD} {{ {FIRST} k = QLinearConv (q, sx, z, wq, sw, zw, sy, z, bq)
+  l = QLinearConv (k, sy, z, vq, sv, z, sz, z) {LAST.format("l")} }}"""
+
+
+def constants() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    sx, sw = np.float32(0.0237), rng.uniform(0.003, 0.008, 16).astype(np.float32)
+    return {
+        "sx": sx,
+        "sw": sw,
+        "sb": sx * sw,
+        "sy": np.float32(0.0471),
+        "sv": np.float32(0.00613),
+        "sz": np.float32(0.0377),
+        "z": np.int8(0),
+        "zw": np.zeros(16, np.int8),
+        "wq": rng.integers(-127, 128, (16, 16, 3, 3)).astype(np.int8),
+        "bq": rng.integers(-9000, 9000, 16).astype(np.int32),
+        "vq": rng.integers(-127, 128, (16, 16, 1, 1)).astype(np.int8),
+    }
+
+
+def made(path: Path, text: str, **others: np.ndarray) -> Path:
+    model = parser.parse_model(text)
+    reads = {name for n in model.graph.node for name in n.input}
+    found = {name: v for name, v in {**constants(), **others}.items() if name in reads}
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in found.items())
+    onnx.save(model, path)
+    return path
+
+
+def on_edges() -> dict[str, np.ndarray]:
+    """One sum in 64 lies between two steps."""
+    sx, sw = constants()["sx"], np.full(16, 0.0047, np.float32)
+    return {"sw": sw, "sb": sx * sw, "sy": np.float32(np.float32(sx * sw[0]) * 64)}
+
+
+@pytest.mark.parametrize(("wrong", "verdicts"), [(0, AGREES), (8, (DIFFERENT,)), (32, (DIFFERENT,))])
+def test_integer_kernels_may_round_an_edge_to_either_side(
+    wrong: int, verdicts: tuple[str, ...], tmp_path: Path
+) -> None:
+    """By an eighth of a step, one channel's bias is wrong; by a half."""
+    bias = {"bq": constants()["bq"] + np.int32(wrong) * (np.arange(16) == 3)}
+    a = made(tmp_path / "a.onnx", FLOATS, **on_edges())
+    b = made(tmp_path / "b.onnx", INTEGERS, **on_edges(), **bias)
+    found = verify(a, b)
+    assert found.status in verdicts, found.message
+
+
+def off(name: str) -> dict[str, np.ndarray]:
+    """Constants of which one is a little wrong."""
+    known = constants()
+    step = known["sy"] / known["sb"]
+    first = np.arange(16) == 3
+    return {
+        "bias": {"bq": (known["bq"] + first * step / 2).astype(np.int32)},
+        "scale": {"sw": (known["sw"] * np.where(first, 1.01, 1.0)).astype(np.float32)},
+        "weight": {"wq": known["wq"] + np.int8(3) * (np.arange(16 * 16 * 9).reshape(16, 16, 3, 3) == 700)},
+        "zero point": {"zw": first.astype(np.int8)},
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["bias", "scale", "weight", "zero point"])
+def test_what_is_off_by_less_than_a_step_everywhere_is_found(name: str, tmp_path: Path) -> None:
+    a, b = made(tmp_path / "a.onnx", FLOATS), made(tmp_path / "b.onnx", INTEGERS, **off(name))
+    found = verify(a, b)
+    assert found.status == DIFFERENT
+    assert [p.value for p in found.places] == ["y"]
+
+
+def test_that_some_number_jumps_excuses_no_other(tmp_path: Path) -> None:
+    """Among many inputs some are on an edge of the quantizer; all that B makes are a step off."""
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 200, 200] x) => (float[1, 16, 200, 200] y)'
+    texts = [
+        f"{head} {{ {q} = QuantizeLinear (x, sx, {z}) y = DequantizeLinear ({q}, sx, z) }}"
+        for q, z in (("p", "z"), ("q", "o"))
+    ]
+    a, b = (made(tmp_path / f"{i}.onnx", text, o=np.int8(1)) for i, text in enumerate(texts))
+    assert verify(a, b).status == DIFFERENT
+
+
+def test_steps_are_what_comes_of_integers_that_can_change(tmp_path: Path) -> None:
+    text = FLOATS.replace("c = Conv", "t = Transpose (d) r = Relu (t) c = Conv").replace(
+        "cq = ", "g = Add (d, d) cq = "
+    )
+    program = Program(Skeleton(made(tmp_path / "a.onnx", text)))
+    assert {v for v in program.maker if is_dequantized(program, v)} == {"d", "t", "r", "e", "y"}
+
+
+def test_each_number_of_a_quantized_weight_is_shaken_alone(tmp_path: Path) -> None:
+    model = onnx.load(made(tmp_path / "a.onnx", FLOATS))
+    rng = np.random.default_rng(0)
+    shake_dequantized(model, lambda a: np.nextafter(a, np.where(rng.integers(0, 2, a.shape), 9, -9).astype(a.dtype)))
+    factors = {n.output[0]: n.input[1] for n in model.graph.node if n.op_type == "Mul"}
+    assert factors.keys() == {"w", "b", "v"}
+    found = next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == factors["w"])
+    assert found.shape == (16, 16, 3, 3)
+    assert ((found > 1) & (found < 1 + 2e-7)).sum() > 1000 < ((found < 1) & (found > 1 - 2e-7)).sum()
+    onnx.checker.check_model(model)
