@@ -13,6 +13,7 @@ from onnx import parser
 from onnxopt.verification.pieces import stream
 from onnxopt.verification.pieces.look import open_runner
 from onnxopt.verification.pieces.replay import Found, Replay
+from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.walk import Walk
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[2, 3] x) => (float[2, 3] y)'
@@ -86,3 +87,11 @@ def test_what_does_not_agree_is_not_run_again_in_each_segment(tmp_path: Path, mo
     assert not found.outcome.faults
     assert len(run) >= layers // 4
     assert sum(run) <= 3 * layers
+
+
+def test_of_what_fails_the_reason_is_kept_and_no_session(tmp_path: Path) -> None:
+    text = f"{HEAD} {{ a = Exp (x)  t = Transpose (a)  y = Add (a, a) }}"
+    found = walk(tmp_path, text, text.replace("Add (a, a)", "Add (a, t)"))
+    why = found.replay.run_each(["y"], {"a"})["y"]
+    assert isinstance(why, Failed) and "Add" in str(why)
+    assert why.__traceback__ is None and why.__cause__ is None

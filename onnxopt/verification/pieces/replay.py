@@ -106,7 +106,7 @@ class Replay:
             return dict(self.run(wanted, fed))
         except Failed as e:
             if len(wanted) == 1:
-                return {wanted[0]: e}
+                return {wanted[0]: Failed(*e.args)}  # a traceback would keep sessions and weights
         half = len(wanted) // 2
         return self.run_each(wanted[:half], fed) | self.run_each(wanted[half:], fed)
 
