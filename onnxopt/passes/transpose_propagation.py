@@ -40,6 +40,7 @@ _REDUCE: Final = frozenset(
     }
 )
 _SHARED_BYTES: Final = 1 << 16  # a constant with other readers, or a fill, is copied in another order up to this size
+_TURNABLE: Final = UNARY | _BROADCASTING | _ONE_AXIS | _REDUCE | _QUANTIZERS | {"Pad", "Slice"}
 
 
 @register
@@ -89,8 +90,7 @@ def _turnable_rank(node: Node) -> int | None:
     if node.has_references or None in node.outputs or not node.inputs or node.bodies:
         return None
     op = node.op
-    known = UNARY | _BROADCASTING | _ONE_AXIS | _REDUCE | _QUANTIZERS
-    if op not in known and op not in ("Pad", "Slice"):
+    if op not in _TURNABLE:
         return None
     if op in ("LogSoftmax", "Softmax") and node.graph is not None and node.graph.opset() < 13:
         return None
