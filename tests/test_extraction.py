@@ -16,9 +16,9 @@ from onnxopt import OnnxOptError, extract
 from onnxopt.analysis.submodel import reads
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read_model
-from onnxopt.verification.cases import Recipe
-from onnxopt.verification.inputs import InputMaker
-from onnxopt.verification.plan import make_plan
+from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.values import InputMaker
 from tests.samples import ROOT, build
 from tests.test_lossless import everything
 

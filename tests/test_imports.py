@@ -7,13 +7,22 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "onnxopt"
-ORDER = re.search(r"```\n(record <[^`]*)", (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8"))
-assert ORDER is not None
-LEVEL = {name: i for i, names in enumerate(ORDER[1].split("<")) for name in re.findall(r"\w+", names)}
+TEXT = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def imports(file: Path) -> set[str]:
-    """Rooms of the package that a file imports, also inside functions; types alone do not count."""
+def levels(first: str) -> dict[str, int]:
+    """The order in the documentation that begins so: rooms by how high they stand."""
+    order = re.search(rf"```\n({first}[^`]*)", TEXT)
+    assert order is not None
+    return {name: i for i, names in enumerate(order[1].split("<")) for name in re.findall(r"\w+", names)}
+
+
+LEVEL = levels("record <")
+JUDGE = levels("records, run <")
+
+
+def imports(file: Path, inside: str = "onnxopt") -> set[str]:
+    """Rooms of a package that a file imports, also inside functions; types alone do not count."""
     tree = ast.parse(file.read_text())
     hints = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     skip = {id(x) for h in hints for x in ast.walk(h)}
@@ -22,8 +31,8 @@ def imports(file: Path) -> set[str]:
         if id(node) not in skip:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            found |= {n.split(".")[1] if n.count(".") else "" for n in names if n.split(".")[0] == "onnxopt"}
-    return found - {""}
+            found |= {n.removeprefix(f"{inside}.").split(".")[0] for n in names if n.startswith(f"{inside}.")}
+    return found
 
 
 def test_imports_go_one_way() -> None:
@@ -38,6 +47,16 @@ def test_imports_go_one_way() -> None:
                 assert other in ("report", "plaintext"), where
             elif room in LEVEL and other in LEVEL:
                 assert LEVEL[other] < LEVEL[room], where
+
+
+def test_the_judge_goes_one_way() -> None:
+    judge = PACKAGE / "verification"
+    assert all((judge / room).is_dir() or (judge / f"{room}.py").is_file() for room in JUDGE)
+    for file in judge.rglob("*.py"):
+        room = file.relative_to(judge).parts[0].removesuffix(".py")
+        for other in imports(file, "onnxopt.verification") - {room}:
+            if room in JUDGE:
+                assert JUDGE.get(other, len(JUDGE)) < JUDGE[room], f"{file.relative_to(judge)} imports {other}"
 
 
 def test_passes_do_not_import_each_other() -> None:

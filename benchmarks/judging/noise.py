@@ -15,9 +15,9 @@ import onnxruntime as rt
 from mutations.place import scopes
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
-from onnxopt.verification.cases import Recipe
-from onnxopt.verification.inputs import MODES, InputMaker
-from onnxopt.verification.plan import make_plan
+from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.values import MODES, InputMaker
 
 Feeds = Mapping[str, Any]
 

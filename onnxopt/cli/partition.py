@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline.partition import Partition
     from onnxopt.pipeline.split import Outline, Part
     from onnxopt.verification.composition import Step
-    from onnxopt.verification.plan import Plan
+    from onnxopt.verification.inputs.plan import Plan
 
 
 _INDEX: Final = "partition.json"
@@ -75,7 +75,7 @@ def partition(
     from onnxopt.pipeline.partition import CapabilityPartitioner
     from onnxopt.pipeline.split import outline, split
     from onnxopt.pipeline.support import OperatorSupport
-    from onnxopt.verification.plan import make_plan
+    from onnxopt.verification.inputs.plan import make_plan
 
     with blaming(source):
         model = load(source, stored=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.errors import UsageError
-from onnxopt.verification.cases import Recipe, choose, missing
-from onnxopt.verification.datasets import Data, DataSet, find_data_sets, read_array
+from onnxopt.verification.inputs.cases import Recipe, choose, missing
+from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, read_array
+from onnxopt.verification.inputs.plan import Plan, make_plan
 from onnxopt.verification.interface import check_interface, fix_dims, read
-from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
 from onnxopt.verification.session import Read
 from onnxopt.verification.verifier import Verifier

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from onnxopt.verification.cases import OWN, missing
-from onnxopt.verification.compare import compare
-from onnxopt.verification.datasets import Data
-from onnxopt.verification.inputs import Case
+from onnxopt.verification.inputs.cases import OWN, missing
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.judge import Judge
-from onnxopt.verification.plan import Plan
+from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import DIFFERENT, EQUAL, UNVERIFIED, CaseRecord, Verification, VerifyOptions
 from onnxopt.verification.run import OnnxRuntime, Reference, is_starved, reason

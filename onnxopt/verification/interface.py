@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.errors import ModelError, UsageError, few, unreadable
-from onnxopt.verification.plan import Plan
-from onnxopt.verification.skeleton import Skeleton
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.model.skeleton import Skeleton
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto

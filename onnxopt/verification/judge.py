@@ -9,19 +9,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.verification.compare import compare
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.metrics import measure
-from onnxopt.verification.narrow import narrow_feeds
+from onnxopt.verification.numbers.compare import compare
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.metrics import measure
+from onnxopt.verification.numbers.narrow import narrow_feeds
+from onnxopt.verification.numbers.rounding import difference, is_float
+from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
-from onnxopt.verification.rounding import difference, is_float
 from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, reason
-from onnxopt.verification.shaken import last_bit
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
-    from onnxopt.verification.inputs import Case
+    from onnxopt.verification.inputs.values import Case
     from onnxopt.verification.pieces.look import Look
 
 

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.cases import sizes
-from onnxopt.verification.compare import differ, evidence, is_dull
-from onnxopt.verification.datasets import fitted
-from onnxopt.verification.feeding import Search, feed
-from onnxopt.verification.glance import glance
-from onnxopt.verification.inputs import Case
-from onnxopt.verification.plan import Plan
+from onnxopt.verification.inputs.cases import sizes
+from onnxopt.verification.inputs.datasets import fitted
+from onnxopt.verification.inputs.feeding import Search, feed
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.values import Case
+from onnxopt.verification.model.glance import glance
+from onnxopt.verification.numbers.compare import differ, evidence, is_dull
+from onnxopt.verification.numbers.rounding import is_float
 from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import (
     JudgedCase,
     VerifyOptions,
 )
-from onnxopt.verification.rounding import is_float
 from onnxopt.verification.run import OnnxRuntime, TooLarge, find_provider, is_starved, open_original, reason
 from onnxopt.wire import stands_alone
 from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
-    from onnxopt.verification.cases import Recipe
+    from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.pieces.foreign import Foreign, Operators
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
@@ -110,8 +110,8 @@ class Original:
 
     def _open_parts(self, refused: Refused) -> None:
         """What of the original does not need operators that are unknown here. Raises what it was refused for."""
+        from onnxopt.verification.model.skeleton import Skeleton
         from onnxopt.verification.pieces.foreign import refused_operators, unknown_operators
-        from onnxopt.verification.skeleton import Skeleton
 
         self.engine = None  # until there are any
         found = unknown_operators(Skeleton(self.paths[0]).proto) | refused_operators(str(refused))
@@ -232,7 +232,7 @@ class Original:
         return self._run_filled if recipe.size and plan.windows else self._run_original
 
     def _refuse_larger_than_memory(self, feeds: dict[str, Any]) -> None:
-        from onnxopt.verification.footprint import least
+        from onnxopt.verification.inputs.footprint import least
 
         needed = least(self.paths[0], feeds)
         if 0 < unused() < needed:

@@ -9,9 +9,9 @@ from onnxopt.record import record
 from onnxopt.verification.records import JudgedCase
 
 if TYPE_CHECKING:
-    from onnxopt.verification.cases import Recipe
-    from onnxopt.verification.compare import Evidence
-    from onnxopt.verification.datasets import Data
+    from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.datasets import Data
+    from onnxopt.verification.numbers.compare import Evidence
 
 
 class Opened(NamedTuple):

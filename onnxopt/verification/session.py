@@ -14,9 +14,9 @@ from onnxopt.worker.service import Died, Service, Spare
 from onnxopt.worker.serving import Refused
 
 if TYPE_CHECKING:
-    from onnxopt.verification.cases import Recipe
-    from onnxopt.verification.datasets import Data
-    from onnxopt.verification.plan import Plan
+    from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.datasets import Data
+    from onnxopt.verification.inputs.plan import Plan
 
 _SMALL: Final = 1 << 20  # bytes that are loaded sooner than somebody is told to
 START: Final = "from onnxopt.verification.judge import main; main()"
@@ -218,7 +218,7 @@ class Session:
 
     def step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
         """Each case on its own: a death in one is its verdict."""
-        from onnxopt.verification.cases import RECIPES
+        from onnxopt.verification.inputs.cases import RECIPES
 
         assert self.plan is not None
         answers: list[Answer] = []

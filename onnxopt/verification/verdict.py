@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from onnxopt.verification.compare import Evidence, proves_nothing
-from onnxopt.verification.plan import Plan
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.numbers.compare import Evidence, proves_nothing
 from onnxopt.verification.protocol import Opened
 from onnxopt.verification.records import (
     DIFFERENT,

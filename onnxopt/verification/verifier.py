@@ -26,8 +26,8 @@ from onnxopt.worker.serving import Refused
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
-    from onnxopt.verification.cases import Recipe
-    from onnxopt.verification.plan import Plan
+    from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.plan import Plan
     from onnxopt.verification.protocol import Answer
 
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
@@ -88,10 +88,10 @@ class Verifier:
         `override`: initializers that are also inputs may be given other values (False: nobody does so). Raises
         UsageError for inputs and dims that the options give and the model does not have.
         """
-        from onnxopt.verification.cases import OWN, missing
-        from onnxopt.verification.datasets import Data, read_array
+        from onnxopt.verification.inputs.cases import OWN, missing
+        from onnxopt.verification.inputs.datasets import Data, read_array
+        from onnxopt.verification.inputs.plan import make_plan
         from onnxopt.verification.interface import fix_dims
-        from onnxopt.verification.plan import make_plan
 
         plan = make_plan(original, array)
         if not override:
@@ -241,7 +241,7 @@ class Verifier:
 
     def _proof(self, answers: Sequence[Answer]) -> _Proof:
         """Why the cases prove little, by output; and by value that decides a branch; those of which both were taken."""
-        from onnxopt.verification.decisions import open_conditions
+        from onnxopt.verification.model.decisions import open_conditions
         from onnxopt.verification.verdict import untaken_branches, weak_outputs
 
         found = [a for a in answers if a.evidence]

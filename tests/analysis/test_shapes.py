@@ -13,9 +13,9 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.symbolic import Expr, Size
 from onnxopt.graph import Model, Value, read_model
-from onnxopt.verification.cases import Recipe
-from onnxopt.verification.inputs import InputMaker
-from onnxopt.verification.plan import make_plan
+from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.values import InputMaker
 from tests.samples import ROOT, build, build_text
 
 ZOO = ROOT.parent / "shared" / "zoo"

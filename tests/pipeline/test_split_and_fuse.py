@@ -136,9 +136,9 @@ def test_real_models(name: str) -> None:
     path = ZOO / f"{name}.onnx"
     if not path.exists():
         pytest.skip("the zoo is not here")
-    from onnxopt.verification.cases import Recipe
-    from onnxopt.verification.inputs import InputMaker
-    from onnxopt.verification.plan import make_plan
+    from onnxopt.verification.inputs.cases import Recipe
+    from onnxopt.verification.inputs.plan import make_plan
+    from onnxopt.verification.inputs.values import InputMaker
 
     m = read_model(onnx.load(path))
     plan = make_plan(m.proto)

@@ -11,10 +11,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import DIFFERENT, EQUAL, Verification, Verifier, VerifyOptions, verify
-from onnxopt.verification.cases import OWN, RECIPES
-from onnxopt.verification.datasets import Data
-from onnxopt.verification.inputs import InputMaker
-from onnxopt.verification.plan import make_plan
+from onnxopt.verification.inputs.cases import OWN, RECIPES
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.values import InputMaker
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification import draws
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.plan import make_plan
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.numbers import draws
+from onnxopt.verification.numbers.draws import Draws
 from onnxopt.worker.process import child
 from tests.samples import ROOT
 
@@ -102,8 +102,8 @@ def test_a_judge_imports_neither_generators_of_numpy_nor_inference_nor_openssl(t
     code = f"""
 import pickle, sys
 from onnxopt.verification.judge import Judge
-from onnxopt.verification.cases import OWN
-from onnxopt.verification.datasets import Data
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import VerifyOptions
 path, judge = {str(tmp_path / "m.onnx")!r}, Judge()

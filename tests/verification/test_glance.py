@@ -12,11 +12,11 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import VerifyOptions, original
-from onnxopt.verification.cases import RECIPES
-from onnxopt.verification.datasets import Data
-from onnxopt.verification.glance import Glance, glance
+from onnxopt.verification.inputs.cases import RECIPES
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.model.glance import Glance, glance
 from onnxopt.verification.original import Original
-from onnxopt.verification.plan import make_plan
 from onnxopt.verification.protocol import Request
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g '

@@ -11,10 +11,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
-from onnxopt.verification.cases import OWN
-from onnxopt.verification.compare import is_dull
-from onnxopt.verification.inputs import InputMaker
-from onnxopt.verification.plan import make_plan
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.values import InputMaker
+from onnxopt.verification.numbers.compare import is_dull
 from tests.samples import build_text
 
 # The mask is as long as what is there already and what is new; no dim of an input says so.

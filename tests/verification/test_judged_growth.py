@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import ModelProto, helper, parser
 
-from onnxopt.verification.cases import OWN
-from onnxopt.verification.datasets import Data
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.judge import Judge
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.program import Program
-from onnxopt.verification.plan import make_plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import EQUAL, VerifyOptions
-from onnxopt.verification.skeleton import Skeleton
 from tests.steps import lines_executed
 
 SMALL, LARGE = 20, 200

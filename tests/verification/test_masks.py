@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import Verification, verify
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.rounding import difference
-from onnxopt.verification.shaken import last_bit
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import difference
+from onnxopt.verification.numbers.shaken import last_bit
 
 
 @pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9, -10000.0, -np.inf])

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxopt.verification.metrics import cosine, measure, ulp_distance
+from onnxopt.verification.numbers.metrics import cosine, measure, ulp_distance
 from onnxopt.verification.records import VerifyOptions
 
 

@@ -13,7 +13,7 @@ from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.narrow import forgiven, narrowed
+from onnxopt.verification.numbers.narrow import forgiven, narrowed
 
 
 def products(scales: list[float]) -> ModelProto:

@@ -9,10 +9,10 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import VerifyOptions
-from onnxopt.verification.cases import OWN
-from onnxopt.verification.datasets import Data
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.judge import Judge
-from onnxopt.verification.plan import make_plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import CaseRecord, OutputRecord
 from onnxopt.verification.verdict import differences

@@ -9,7 +9,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.decisions import open_conditions
+from onnxopt.verification.model.decisions import open_conditions
 
 
 @pytest.mark.parametrize(("asked", "status"), [(1, "equal"), (3, "inconclusive")])

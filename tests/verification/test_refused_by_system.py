@@ -10,9 +10,9 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import VerifyOptions, judge
-from onnxopt.verification.cases import OWN
-from onnxopt.verification.datasets import Data
-from onnxopt.verification.plan import make_plan
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.run import OnnxRuntime
 from onnxopt.worker.serving import Refused

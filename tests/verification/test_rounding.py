@@ -11,9 +11,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import Verification, verify
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.rounding import Difference
-from onnxopt.verification.shaken import are_integers, is_exact, last_bit
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import Difference
+from onnxopt.verification.numbers.shaken import are_integers, is_exact, last_bit
 
 X8, X64 = "(float[N,8] x) => (float[N,8] y)", "(float[N,64] x) => (bool[N,64] y)"
 MATRIX = "(float[N,8] x) => (float[N,1] y)"

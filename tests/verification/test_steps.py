@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import AGREES, DIFFERENT, verify
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.program import Program
 from onnxopt.verification.pieces.steps import is_dequantized, shake_dequantized
-from onnxopt.verification.skeleton import Skeleton
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 40, 40] x) => (float[1, 16, 38, 38] y)'
 FIRST, LAST = "q = QuantizeLinear (x, sx, z)", "y = DequantizeLinear ({}, sz, z)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt.verification.plan import Plan
+from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.records import IN_PIECES, CaseRecord, OutputRecord, Verification
 from onnxopt.verification.verdict import is_unexplained
 

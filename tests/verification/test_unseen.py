@@ -9,7 +9,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import Verification, verify
-from onnxopt.verification.decisions import open_nodes
+from onnxopt.verification.model.decisions import open_nodes
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17, "my" : 1]> g '
 CONSTANTS = (

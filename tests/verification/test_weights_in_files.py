@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save
 
-from onnxopt.verification.skeleton import Skeleton
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.wire import Stored
 
 LARGE = 1 << 20

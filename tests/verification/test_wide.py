@@ -10,10 +10,10 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import AGREES, DIFFERENT, EQUAL, VerifyOptions, verify
-from onnxopt.verification.cases import OWN
-from onnxopt.verification.inputs import InputMaker
-from onnxopt.verification.plan import make_plan
-from onnxopt.verification.uses import INDEX, SIZE, UNKNOWN, uses
+from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.uses import INDEX, SIZE, UNKNOWN, uses
+from onnxopt.verification.inputs.values import InputMaker
 
 # (name, interface, constants, body, what is wrong then)
 WRONG = [

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.rounding import NOISE, allowed
+from onnxopt.verification.numbers.rounding import NOISE, allowed
 
 _CRUDE: Final = 0.05  # of its own range: more than what a type rounds by that can tell such numbers apart,
 _ROUNDINGS: Final = 4.0  # times what is allowed of the whole, of one that cannot

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.draws import Draws
+from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.sameness import Sameness

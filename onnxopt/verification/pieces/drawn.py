@@ -11,26 +11,18 @@ the same in both.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.dependence import draws
+from onnxopt.verification.model.dependence import draws
+from onnxopt.verification.model.skeleton import Operand
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-    from onnxopt.verification.skeleton import Skeleton
+    from onnxopt.verification.model.skeleton import Skeleton
 
 _READ: Final = "\N{RIGHTWARDS ARROW}read"
 _SEED: Final = 47
-
-
-@dataclass(frozen=True)
-class Operand:
-    """`read`: what it is called in the file; `result`: the first that is made of it."""
-
-    read: str
-    result: str
 
 
 def draw_alike(a: Skeleton, b: Skeleton) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 
 from onnxopt.errors import few
 from onnxopt.ort import onnxruntime
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.functions import Functions, Name, domain_of, operator_of
-from onnxopt.verification.order import inside, reads_of
+from onnxopt.verification.model.functions import Functions, Name, domain_of, operator_of
+from onnxopt.verification.model.order import inside, reads_of
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import is_float
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.stream import Streamed
-from onnxopt.verification.rounding import is_float
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto

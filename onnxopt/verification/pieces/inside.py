@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.functions import domain_of
+from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.program import Program, bodies, type_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.walk import Walk

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.decisions import open_nodes
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.inputs import Case
-from onnxopt.verification.narrow import CODES, as_held
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.values import Case
+from onnxopt.verification.model.decisions import open_nodes
+from onnxopt.verification.model.random_nodes import count_draws
+from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.narrow import CODES, as_held
+from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
+from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.pieces.dead_ends import dead_ends, outputs_behind
 from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
@@ -26,13 +31,8 @@ from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
 from onnxopt.verification.pieces.unseen import may_differ, unseen
 from onnxopt.verification.pieces.walk import Walk
-from onnxopt.verification.plan import Plan
-from onnxopt.verification.random_nodes import count_draws
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
-from onnxopt.verification.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.run import CPU, Reference
-from onnxopt.verification.shaken import last_bit
-from onnxopt.verification.skeleton import Skeleton
 from onnxopt.worker.serving import Tell
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.draws import Draws
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import NOISE, Difference, difference, is_float, worst
+from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.rounding import NOISE, Difference, difference, is_float, worst
-from onnxopt.verification.shaken import last_bit
 
 _SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session,
 _MORE: Final = 16  # and each time where elements that jump are sought one by one

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from onnxopt.verification.numbers.rounding import Difference
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.rounding import Difference
 
 
 @dataclass

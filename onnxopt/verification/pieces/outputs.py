@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from onnxopt.verification.narrow import as_held
+from onnxopt.verification.numbers.narrow import as_held
+from onnxopt.verification.numbers.rounding import EPSILON, Difference, allowed, difference, worst
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.rounding import EPSILON, Difference, allowed, difference, worst
 
 
 def unsettled(replay: Replay, cuts: Collection[str]) -> list[str]:

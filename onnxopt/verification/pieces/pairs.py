@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.functions import domain_of, operator_of
-from onnxopt.verification.order import inside
+from onnxopt.verification.model.functions import domain_of, operator_of
+from onnxopt.verification.model.order import inside
 from onnxopt.verification.pieces.program import Program
 from onnxopt.verification.pieces.rounded import name_in_file
 

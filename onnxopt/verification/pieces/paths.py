@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.functions import domain_of
+from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.numbers.rounding import EPSILON, allowed, roundings
 from onnxopt.verification.pieces.program import Program
 from onnxopt.verification.pieces.rounded import rounds
-from onnxopt.verification.rounding import EPSILON, allowed, roundings
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -23,7 +23,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.draws import Draws
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import EPSILON, NOISE, Difference, difference, is_float, worst
+from onnxopt.verification.numbers.shaken import are_integers, is_exact
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, widening, with_sums
 from onnxopt.verification.pieces.noise import are_equal, is_discrete
@@ -32,8 +34,6 @@ from onnxopt.verification.pieces.program import type_of
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Opened, Prepare, Runner
 from onnxopt.verification.pieces.stream import size_of
-from onnxopt.verification.rounding import EPSILON, NOISE, Difference, difference, is_float, worst
-from onnxopt.verification.shaken import are_integers, is_exact
 
 _SAMPLES: Final = 4
 _FAR: Final = 2.0**-7  # of the range, that A's roundings may change: of more, they are meant;

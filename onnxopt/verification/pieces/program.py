@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.decisions import may_hide
-from onnxopt.verification.order import captured, in_order, reads_of
-from onnxopt.verification.random_nodes import is_random
-from onnxopt.verification.skeleton import Skeleton
+from onnxopt.verification.model.decisions import may_hide
+from onnxopt.verification.model.order import captured, in_order, reads_of
+from onnxopt.verification.model.random_nodes import is_random
+from onnxopt.verification.model.skeleton import Skeleton
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.narrow import forgiven, lost, narrowed
+from onnxopt.verification.numbers.narrow import forgiven, lost, narrowed
+from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
+from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.noise import Held, is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
@@ -18,8 +20,6 @@ from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.steps import is_dequantized
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
-from onnxopt.verification.rounding import INFINITE, NO_NUMBER, Difference, difference
-from onnxopt.verification.shaken import are_integers
 
 _OVER: Final = {INFINITE: "overflows the narrower type", NO_NUMBER: "is no number in the narrower type"}
 Found = dict[str, list[Any] | Failed]

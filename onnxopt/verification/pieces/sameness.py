@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.dependence import draws
-from onnxopt.verification.functions import domain_of
+from onnxopt.verification.model.dependence import draws
+from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.pieces.program import Program, bodies
 
 if TYPE_CHECKING:

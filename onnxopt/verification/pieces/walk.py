@@ -16,6 +16,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from onnxopt.verification.numbers.rounding import Difference, worst
 from onnxopt.verification.pieces.dead_ends import is_blank
 from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.needs import Needs
@@ -30,7 +31,6 @@ from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import VALUES, Stream, segments
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.rounding import Difference, worst
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for

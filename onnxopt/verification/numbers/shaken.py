@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.rounding import EPSILON, MASK
+from onnxopt.verification.numbers.rounding import EPSILON, MASK
 
 if TYPE_CHECKING:
-    from onnxopt.verification.draws import Draws
+    from onnxopt.verification.numbers.draws import Draws
 
 _CHANCE: Final = 12  # bits that numbers which were rounded leave empty once in 4096 times
 _BITS: Final = {"float16": 11, "float32": 24, "float64": 53}

@@ -14,13 +14,13 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.decisions import conditions, decides, hides, operator_names
-from onnxopt.verification.dependence import changing, is_fixed
-from onnxopt.verification.edges import CUTTING
-from onnxopt.verification.hints import baked, batches, compared, demanded, sums
-from onnxopt.verification.random_nodes import is_random_model
-from onnxopt.verification.uses import INDEX, UNKNOWN, Use, uses
-from onnxopt.verification.windows import WINDOWS, windowed
+from onnxopt.verification.inputs.edges import CUTTING
+from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, sums
+from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Use, uses
+from onnxopt.verification.inputs.windows import WINDOWS, windowed
+from onnxopt.verification.model.decisions import conditions, decides, hides, operator_names
+from onnxopt.verification.model.dependence import changing, is_fixed
+from onnxopt.verification.model.random_nodes import is_random_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto, TypeProto

@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxopt.errors import UsageError
 from onnxopt.record import record
-from onnxopt.verification.plan import InputSpec, Plan
+from onnxopt.verification.inputs.plan import InputSpec, Plan
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto, ValueInfoProto

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.record import record
-from onnxopt.verification.cases import Recipe
-from onnxopt.verification.draws import Draws
-from onnxopt.verification.plan import InputSpec, Plan
-from onnxopt.verification.rounding import is_float
-from onnxopt.verification.wide import MODES as WIDE
-from onnxopt.verification.wide import amplified, covering, spread, wide
+from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.inputs.plan import InputSpec, Plan
+from onnxopt.verification.inputs.wide import MODES as WIDE
+from onnxopt.verification.inputs.wide import amplified, covering, spread, wide
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import is_float
 
 # What integers may be, tried in this order until the original runs.
 MODES: Final = ("bounded", "binary", "zeros", "ones")

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from onnxopt.verification.cases import Recipe, Trial
-from onnxopt.verification.datasets import Data, bound_dims
-from onnxopt.verification.inputs import KNOWN, MODES, Case, InputMaker, Unsupported
-from onnxopt.verification.plan import Plan
+from onnxopt.verification.inputs.cases import Recipe, Trial
+from onnxopt.verification.inputs.datasets import Data, bound_dims
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.values import KNOWN, MODES, Case, InputMaker, Unsupported
+from onnxopt.verification.inputs.wide import MODES as WIDE
 from onnxopt.verification.run import is_about_types, is_starved, reason
-from onnxopt.verification.wide import MODES as WIDE
 from onnxopt.worker.serving import Refused
 
 _SECONDS: Final = 10.0

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.record import record
-from onnxopt.verification.narrow import as_held
+from onnxopt.verification.numbers.narrow import as_held
+from onnxopt.verification.numbers.rounding import EPSILON, difference
 from onnxopt.verification.records import OutputRecord, VerifyOptions
-from onnxopt.verification.rounding import EPSILON, difference
 
 ATOL: Final = 1e-12  # of what is all zero in the original;
 _DENORMAL: Final = 1e-37  # of anything else: below, numbers have fewer bits;

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
-from onnxopt.verification.edges import CUTTING, ML_KEYS, edges
-from onnxopt.verification.operands import (
+from onnxopt.verification.inputs.edges import CUTTING, ML_KEYS, edges
+from onnxopt.verification.model.operands import (
     AFFINE,
     FIRST_ONLY,
     HANDED_ON,

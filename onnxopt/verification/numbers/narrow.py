@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.rounding import INFINITE, NO_NUMBER
+from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER
 
 if TYPE_CHECKING:
     from onnx import GraphProto

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.dependence import Changing, changing, is_fixed
-from onnxopt.verification.functions import Name, operator_of
-from onnxopt.verification.order import inside
+from onnxopt.verification.model.dependence import Changing, changing, is_fixed
+from onnxopt.verification.model.functions import Name, operator_of
+from onnxopt.verification.model.order import inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +143,7 @@ def open_nodes(path: Path) -> set[str]:
 def _inferred(path: Path) -> tuple[ModelProto, dict[str, list[int | None]]]:
     """The model at `path`, and what inference knows of shapes."""
     from onnxopt.inferring import infer_shapes, inferable
-    from onnxopt.verification.skeleton import Skeleton
+    from onnxopt.verification.model.skeleton import Skeleton
 
     proto = Skeleton(path).proto
     _forget_claims(proto.graph)

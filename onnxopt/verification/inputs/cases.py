@@ -8,7 +8,7 @@ from typing import Final
 
 from onnxopt.errors import UsageError
 from onnxopt.record import record
-from onnxopt.verification.plan import Plan
+from onnxopt.verification.inputs.plan import Plan
 
 
 @record(frozen=True)

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.decisions import is_part
-from onnxopt.verification.dependence import draws
-from onnxopt.verification.functions import Functions, Name, domain_of
-from onnxopt.verification.random_nodes import is_random_model
+from onnxopt.verification.model.decisions import is_part
+from onnxopt.verification.model.dependence import draws
+from onnxopt.verification.model.functions import Functions, Name, domain_of
+from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.wire import Stored, map_file, skim
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
-
-    from onnxopt.verification.pieces.drawn import Operand
 
 _FIELDS: Final = sys.maxsize
 _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
@@ -33,6 +32,14 @@ _DTYPES: Final[dict[int, Any]] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64,
     9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a node reads that draws: `read`, as the file calls it, for `result`, the first that is made of it."""
+
+    read: str
+    result: str
 
 
 class Skeleton:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, KeysView
 from typing import TYPE_CHECKING
 
-from onnxopt.verification.order import inside
+from onnxopt.verification.model.order import inside
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto

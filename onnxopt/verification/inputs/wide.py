@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.uses import INDEX, SIZE
+from onnxopt.verification.inputs.uses import INDEX, SIZE
 
 if TYPE_CHECKING:
-    from onnxopt.verification.draws import Draws
-    from onnxopt.verification.plan import InputSpec
+    from onnxopt.verification.inputs.plan import InputSpec
+    from onnxopt.verification.numbers.draws import Draws
 
 # How the case `wide` is tried: beyond all edges, then within what is indexed and small where sizes are made of it.
 MODES: Final = ("wide", "near")

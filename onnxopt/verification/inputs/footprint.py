@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.plan import WIDTH
-from onnxopt.verification.skeleton import Skeleton
+from onnxopt.verification.inputs.plan import WIDTH
+from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker.limits import spare
 
 if TYPE_CHECKING:
