@@ -125,33 +125,59 @@ def _infer_once(model: Model) -> None:
 
 
 def infer(model: Model) -> None:
-    """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts."""
-    part = unsettled(model.graph, model.inferred_clock)
+    """Run inference over the main graph and its bodies; function bodies are polymorphic and get no facts.
+
+    First where something changed. Only if more is known of what comes of that, behind it, too.
+    """
+    graph, since = model.graph, model.inferred_clock
     model.inferred_clock = model.clock
+    changed = set(model.marked_since(since))
+    better = _infer(model, unsettled(graph, since))
+    if since >= 0 and better and not graph.owners:
+        _infer(model, _behind(graph, better, changed))
+
+
+def _infer(model: Model, part: list[Node]) -> list[Value]:
+    """Infer these nodes. The values of which more is known than before."""
     if not part:
-        return
+        return []
     like = typed_alike(model.graph, part)
     inferred = infer_nodes(model, [n for n in part if like.keys().isdisjoint(n.outputs)], like)
     if inferred is None:
         _read_inputs(model.graph, skeleton(model, ()).graph.input)
-        return
+        return []
     given = (d.dim_param for i in model.proto.graph.input for d in i.type.tensor_type.shape.dim)
     own = {as_symbol(name) for name in given if name}
-    _Facts(own, f"@{next(_runs)}", like).add(model, part, inferred.graph)
+    return _Facts(own, f"@{next(_runs)}", like).add(model, part, inferred.graph)
 
 
 def unsettled(graph: Graph, since: int = -1) -> list[Node]:
     """The nodes of whose results something is unknown, in order. Of the rest nothing more can be found, nor where
-    nothing changed `since`, or before it on the way from the inputs."""
+    nothing changed `since`."""
     if graph.owners:
         return list(graph)
-    reached = set(graph.model.marked_since(since)) if since >= 0 else set(graph)
-    if since >= 0:
-        for n in graph:
-            if any(v is not None and v.producer in reached for v in n.inputs):
-                reached.add(n)
+    if since < 0:
+        return _open(graph, set(graph))
+    marked, vague = set(graph.model.marked_since(since)), _Vague()
+    return [n for n in graph if n in marked and vague.is_in(n)]
+
+
+def _behind(graph: Graph, better: Iterable[Value], done: set[Node]) -> list[Node]:
+    """What reads these values, unless it was `done` with them, and what comes of it, as far as something is unknown."""
+    reached: set[Node] = set()
     vague = _Vague()
-    found = [n for n in graph if n in reached and vague.is_in(n)]
+    level = [n for v in better for n in v.users if n not in done and n.graph is graph]
+    while level:
+        level = [n for n in dict.fromkeys(level) if n not in reached and vague.is_in(n)]
+        reached.update(level)
+        level = [n for m in level for v in m.outputs if v is not None for n in v.users]
+    return _open(graph, reached)
+
+
+def _open(graph: Graph, nodes: set[Node]) -> list[Node]:
+    """Those of whose results something is unknown, in order; if they are half of all, all."""
+    vague = _Vague()
+    found = [n for n in graph if n in nodes and vague.is_in(n)]
     return list(graph) if 2 * len(found) > graph.size else found
 
 
@@ -203,7 +229,9 @@ class _Facts:
         self.same: dict[str, int | str] = {}
         self.open = False  # is the rank of some value unknown?
 
-    def add(self, model: Model, nodes: list[Node], proto: GraphProto) -> None:
+    def add(self, model: Model, nodes: list[Node], proto: GraphProto) -> list[Value]:
+        """The values of which more is known now."""
+        untyped = [v for n in nodes for v in n.outputs if v is not None and not v.dtype]
         self._read(model.graph, nodes, proto)
         again = model.is_vague  # something was left open the last time
         partial = len(nodes) < model.graph.size
@@ -211,14 +239,18 @@ class _Facts:
         model.is_vague = self.open or any(vague.has(dims) for _, dims in self.found)
         model.is_vague |= again and partial  # of the rest it is as it was
         best: dict[Shape, Shape] = {}
+        better = [v for v in untyped if v.dtype]
         for value, dims in self.found:
             known = best.get(dims)
             if known is None:
                 known = best[dims] = tuple(map(self._best, dims))
             if known != value.shape:
+                if value.shape is None or any(map(_says_more, known, value.shape)):
+                    better.append(value)
                 learn(value, known, again and not value.unasked)
         if self.same and partial:
             self._rename(model.graph)
+        return better
 
     def _rename(self, graph: Graph) -> None:
         """Values that inference did not look at again: what is equal has to be called the same everywhere."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +14,7 @@ from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import types
 from onnxopt.analysis.inference import _ALIKE as ALIKE_OPERATORS
 from onnxopt.analysis.inference import skeleton, typed_alike
-from onnxopt.graph import read_model
+from onnxopt.graph import Model, Node, read_model
 from onnxopt.graph.value import Shape
 from tests.samples import build_text, value
 
@@ -260,6 +262,40 @@ def test_a_size_that_is_known_at_last_is_known_wherever_it_is() -> None:
     assert [n.op for n in types.unsettled(model.graph, model.inferred_clock)] == ["Reshape"]
     types.settle(model)
     assert found.shape == d.shape == e.shape == (1, 5)
+
+
+CHAIN = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N] x, int64[2] t) => (float[A, B] y) {
+  whole = Reshape (x, t)
+  a = Neg (whole)
+  b = Transpose <perm = [1, 0]> (a)
+  c = Concat <axis = 0> (b, b)
+  y = Transpose <perm = [1, 0]> (c)
+}
+"""
+
+
+def test_inference_goes_on_behind_a_change_as_far_as_more_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = read_model(build_text(CHAIN))
+    types.infer(model)
+    asked: list[list[str]] = []
+    real = types.infer_nodes
+
+    def spy(model: Model, nodes: list[Node], *like: Any) -> object:
+        asked.append([n.op for n in nodes])
+        return real(model, nodes, *like)
+
+    monkeypatch.setattr(types, "infer_nodes", spy)
+    whole, c, y = (value(model, name) for name in ("whole", "c", "y"))
+    model.mark(c.producer)  # type: ignore[arg-type]
+    types.infer(model)
+    assert asked == [["Concat"]]  # of which nothing new is known
+    whole.producer.set_input(1, model.graph.constant(np.array([-1, 6])))  # type: ignore[union-attr]
+    types.infer(model)
+    assert asked[1] == ["Reshape"]
+    assert asked[2][-3:] == ["Transpose", "Concat", "Transpose"]  # a Neg is of the type of what it reads
+    assert (c.shape[0], y.shape[1]) == (12, 12)  # type: ignore[index]
 
 
 COMPUTED = """
