@@ -55,7 +55,16 @@ class ShapeArithmetic(ModelPass):
             if not model.is_vague:
                 return  # what is computed from numbers alone, constant folding does
         if not model.graph.skipped:
-            _run_graph(model.graph, ShapeData(), {}, ctx)
+            _run_graph(model.graph, _known(model, ctx), {}, ctx)
+
+
+def _known(model: Model, ctx: PassContext) -> ShapeData:
+    """What an earlier round found out is true still."""
+    if model.graph.owners:
+        return ShapeData()
+    found = ctx.memo.setdefault("shape-arithmetic: known", {}).setdefault(model, ShapeData(kept=True))
+    assert isinstance(found, ShapeData)
+    return found
 
 
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:

@@ -12,7 +12,7 @@ import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,11 +27,12 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import typed_like
-from onnxopt.graph.value import Value
+from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array
 from onnxopt.record import record
 
 T = TypeVar("T")
+Facts: TypeAlias = "tuple[Shape | None, ...]"  # of what a node reads and makes
 
 _unnamed = itertools.count()
 _FEW: Final = 2  # symbols, whose product is known to fit;
@@ -43,14 +44,20 @@ _UNKNOWN: Final = (ArithmeticError, IndexError, TypeError, ValueError)
 @record(eq=False)
 class ShapeData:
     """`dims`: shapes of known rank, every dim an expression. `contents`: small integer tensors as arrays of int,
-    Expr, bool, or None where an element is unknown."""
+    Expr, bool, or None where an element is unknown. Of a graph without bodies it may be `kept` from one sweep to the
+    next, which looks only at what changed, and at what reads a value of which something else is known since.
+    """
 
     dims: MutableMapping[Value, Dims] = field(default_factory=dict)
     contents: MutableMapping[Value, Array] = field(default_factory=dict)
     assumed: bool = False  # follows from what may not be so: no facts
-    least: dict[str, int] = field(default_factory=dict)  # what symbols are at least, where the model runs
+    _least: dict[str, int] = field(default_factory=dict)  # what symbols are at least, where the model runs
     _symbols: dict[str, Expr] = field(default_factory=dict)
     _tensors: dict[str, set[Monomial]] = field(default_factory=dict)  # the symbols of their dims, by each of them
+    kept: bool = False
+    _visits: dict[Node, tuple[int, Facts]] = field(default_factory=dict)  # when, and what was known then
+    _other: set[Value] = field(default_factory=set)  # what is not as it was in the last sweep
+    _asked: bool = False  # was more than its operands asked for at a node: of symbols, and of all tensors?
 
     def shape(self, v: Value | None) -> Dims | None:
         """The dims of `v`, None while its rank is unknown. What has no name gets one, which becomes a fact."""
@@ -66,10 +73,16 @@ class ShapeData:
                 v.shape = tuple(d if isinstance(d, int) else d.name for d in found)
         return found
 
+    @property
+    def least(self) -> Mapping[str, int]:
+        """What symbols are at least, where the model runs."""
+        self._asked = True
+        return self._least
+
     def assuming(self, shapes: Mapping[Value, Found]) -> ShapeData:
         """What would be known if these were their shapes."""
         dims, contents = ChainMap({}, self.dims), ChainMap({}, self.contents)
-        trial = ShapeData(dims, contents, True, self.least, self._symbols)
+        trial = ShapeData(dims, contents, True, self._least, self._symbols)
         for value, sizes in shapes.items():
             trial._keep(value, trial._sizes(sizes))
         return trial
@@ -87,6 +100,7 @@ class ShapeData:
 
     def is_counted(self, product: Monomial) -> bool:
         """Are these the dims of one tensor, or some of them? Then their product is no more than its elements."""
+        self._asked = True
         found = min((self._tensors.get(name, set()) for name in product), key=len, default=set())
         return any(not Counter(product) - Counter(symbols) for symbols in found)
 
@@ -103,12 +117,39 @@ class ShapeData:
         """Visits the nodes of `graph` in order; yields each when what it makes is known."""
         if graph is graph.model.graph:  # a body may not run
             for name, size in itertools.chain.from_iterable(map(least_read, graph.by_op.get("Conv", ()))):
-                self.least[name] = max(size, self.least.get(name, 0))
+                self._least[name] = max(size, self._least.get(name, 0))
+        if self.kept:
+            self._look_back(graph)
         in_function = graph.root.is_function
         for node in graph:
-            if not (in_function and node.has_references):
+            if self.kept:
+                self._visit_again(node)
+            elif not (in_function and node.has_references):
                 self._visit(node)
             yield node
+
+    def _look_back(self, graph: Graph) -> None:
+        """Let go of what is gone."""
+        self._other.clear()
+        self._visits = {n: seen for n, seen in self._visits.items() if n.graph is graph}
+        for known in (self.dims, self.contents):
+            for v in [v for v in known if v.constant or v.producer not in self._visits]:
+                del known[v]
+
+    def _visit_again(self, node: Node) -> None:
+        graph = node.graph
+        assert graph is not None
+        when, facts = self._visits.get(node, (-1, ()))
+        if when >= graph.model.marked.get(node, 0) and self._other.isdisjoint(node.inputs) and facts == _facts(node):
+            return
+        values = [v for v in node.outputs if v is not None]
+        before = [(self.dims.pop(v, None), self.contents.pop(v, None)) for v in values]
+        self._asked = False
+        self._visit(node)
+        for v, (dims, content) in zip(values, before):
+            if dims != self.dims.get(v) or not _is_same(content, self.contents.get(v)):
+                self._other.add(v)
+        self._visits[node] = -1 if self._asked else graph.model.clock, _facts(node)
 
     def _visit(self, node: Node) -> None:
         op, outputs = node.op, node.outputs
@@ -186,6 +227,14 @@ class ShapeData:
         if found is None:
             found = self._symbols[name] = symbol(name)
         return found
+
+
+def _facts(node: Node) -> Facts:
+    return tuple([v.shape for v in (*node.inputs, *node.outputs) if v is not None])
+
+
+def _is_same(a: Array | None, b: Array | None) -> bool:
+    return a is b or (a is not None and b is not None and a.shape == b.shape and bool(a.tolist() == b.tolist()))
 
 
 def _like_inputs(s: ShapeData, n: Node) -> Found | None:
