@@ -137,23 +137,21 @@ class Judge(Original):
             return measure(name, a, b, self.options, share, against=against)
         return compare(name, a, b, self.options, share)
 
-    def optimized(self) -> str:
-        """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty."""
+    def optimized(self) -> tuple[str, bool]:
+        """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and can the original be?"""
         if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
-            return ""
+            return "", True
         a, b = self.labels
         self.b = self._look = None  # all is compared, and whatever memory there is is free
         self.engine.rest()
         self.tell(f"loading {b} with optimizations")
         try:
             OnnxRuntime(self.paths[1], optimize=True, provider=self.provider)
-            return ""
+            return "", True
         except Exception as e:
             blame_system(e)
             error = e
-        if self.optimizes(self.paths[0], a, self.provider):
-            return f"onnxruntime's optimizer loads {a} but not {b}: {reason(error)}"
-        return ""
+        return reason(error), self.optimizes(self.paths[0], a, self.provider)
 
     def optimizes(self, path: str, label: str, provider: str) -> bool:
         """Does onnxruntime load the model at `path` with its optimizations? Nothing need be open for that."""
