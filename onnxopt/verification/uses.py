@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
+from onnxopt.verification.constants import constants
 from onnxopt.verification.edges import CUTTING, ML_KEYS, edges
 from onnxopt.verification.operands import (
     AFFINE,
@@ -142,7 +143,7 @@ class _Sweep:
         for node in graph.node:
             kind = node.op_type
             if kind == "Constant":
-                self.constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+                self.constants.update(constants([node]))
                 continue
             reads = [traces.get(name) for name in node.input]
             if kind not in STEADY or node.domain not in STANDARD:
@@ -284,7 +285,7 @@ class _Sweep:
             mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
             words += [mark.join("abcd"), mark * 2 + "a"]
         elif node.op_type == "StringNormalizer":
-            words += [w.swapcase() for w in words]
+            words += [*(w.swapcase() for w in words), "Text", "TEXT"]
         for trace in reads:
             for name, *_ in trace.roots if trace is not None else ():
                 self._of(name).words.update(dict.fromkeys(words))
