@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
+
+
+_ELEMENTS: Final = 64  # of a constant
+_NUMBERS: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 16))  # of TensorProto.DataType
 
 
 def constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:
@@ -36,3 +41,16 @@ def held(node: NodeProto) -> TensorProto | None:
         if a.name == "value_strings":
             return TensorProto(data_type=TensorProto.STRING, dims=[len(a.strings)], string_data=a.strings)
     return None
+
+
+def numbers(tensor: TensorProto) -> list[float]:
+    """Those of a small tensor, each once; none of what is no such."""
+    from onnxopt.protos import tensor_to_array
+
+    count = math.prod(tensor.dims)
+    if not 0 < count <= _ELEMENTS or tensor.data_location != tensor.DEFAULT or tensor.data_type not in _NUMBERS:
+        return []
+    try:
+        return list(dict.fromkeys(float(n) for n in tensor_to_array(tensor).reshape(-1).tolist()))
+    except ValueError:  # it has not the elements that it should have
+        return []

@@ -172,6 +172,18 @@ class Judge(Original):
         except (OSError, ValueError):
             return False  # what cannot be read is said where it is run
 
+    def untold(self, name: str) -> list[str]:
+        """What of this case would differ beyond bounds that it does not reach, in words."""
+        from onnxopt.verification.pieces.runner import Failed
+
+        if self.streamed or self.options.dtype or self.planned.random:
+            return []
+        self._rest()
+        try:
+            return self._looked().untold(self.kept[name][0])
+        except (Failed, OSError, ValueError):
+            return []
+
     def pieces(self, names: Sequence[str], taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
         """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken."""
         from onnxopt.verification.pieces.runner import Failed

@@ -8,12 +8,12 @@ is compared with: numbers on both sides of it, as they would have to be fed, say
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
 from onnxopt.verification.constants import constants
+from onnxopt.verification.constants import numbers as numbers_of
 from onnxopt.verification.edges import CUTTING, ML_KEYS, edges
 from onnxopt.verification.operands import (
     AFFINE,
@@ -38,7 +38,6 @@ UNKNOWN: Final = "unknown"
 _ROLES: Final = (FREE, INDEX, SIZE, UNKNOWN)
 _MOST: Final = 64  # edges of an input
 _ROOTS: Final = 8  # inputs that one value is followed from
-_ELEMENTS: Final = 64  # of a constant
 _HUGE: Final = 1000.0
 _FAR: Final = 1e6  # a moment in seconds: what is counted from there is small beside it
 _MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
@@ -270,7 +269,7 @@ class _Sweep:
         for a in node.attribute:
             if a.name in ML_KEYS:
                 numbers += [*a.floats, *a.ints, *([a.f] if a.type == a.FLOAT else [a.i] if a.type == a.INT else [])]
-                numbers += _numbers(a.t) if a.type == a.TENSOR else []
+                numbers += numbers_of(a.t) if a.type == a.TENSOR else []
         for trace in reads:
             if trace is not None:
                 self._meet(trace, dict.fromkeys(numbers))
@@ -337,24 +336,8 @@ class _Sweep:
         if name not in self.constants:
             return []
         if name not in self._numbers:
-            self._numbers[name] = _numbers(self.constants[name])
+            self._numbers[name] = numbers_of(self.constants[name])
         return self._numbers[name]
-
-
-def _numbers(tensor: TensorProto) -> list[float]:
-    from onnxopt.protos import tensor_to_array
-
-    count = math.prod(tensor.dims)
-    if (
-        not 0 < count <= _ELEMENTS
-        or tensor.data_location != tensor.DEFAULT
-        or tensor.data_type not in _READABLE - {_STRING}
-    ):
-        return []
-    try:
-        return list(dict.fromkeys(float(n) for n in tensor_to_array(tensor).reshape(-1).tolist()))
-    except ValueError:  # it has not the elements that it should have
-        return []
 
 
 def _dims(info: Any) -> Sequence[int | str]:

@@ -215,6 +215,7 @@ class Verifier:
         session = self._session
         if session.opened.around and session.alive:
             session.opened = session.opened._replace(around=session.call("around"))
+        untaken = untaken | self._untold(verdict, answers)
         word(verdict, [*weak.values(), *untaken.values()], opened=session.opened, declared=self.declared)
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
@@ -227,6 +228,16 @@ class Verifier:
             why, original = self._optimized()
             told_optimized(verdict, why, self.labels, original=original)
         return None
+
+    def _untold(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
+        """Of a result that agrees and was made elsewhere, what bounds that no case reaches would tell."""
+        found: list[str] = []
+        if self._foreign and verdict.agrees and answers and self._session.alive and not self.options.by_tolerance:
+            name = answers[0].case.name
+            with contextlib.suppress(Died):  # nothing is known of it then
+                self._session.hold([name])
+                found = self._session.call("untold", name)
+        return {why: why for why in found}
 
     def _optimized(self) -> tuple[str, bool]:
         """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and whether the original can:

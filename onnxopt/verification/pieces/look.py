@@ -13,6 +13,7 @@ from onnxopt.verification.decisions import open_nodes
 from onnxopt.verification.draws import Draws
 from onnxopt.verification.inputs import Case
 from onnxopt.verification.narrow import CODES, as_held
+from onnxopt.verification.pieces.bounds import have_others, untold
 from onnxopt.verification.pieces.dead_ends import dead_ends, outputs_behind
 from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
@@ -129,6 +130,16 @@ class Look:
         if pieces.complete:
             pieces.dead = outputs_behind(walk, dead_ends(walk))
         return pieces, places
+
+    def untold(self, case: Case) -> list[str]:
+        """What the two make by other bounds, and otherwise beyond them, in words: no case reaches these."""
+        if not have_others(self.a.program, self.b.program):
+            return []
+        feeds = self._complete([case.feeds])
+        types = {name: type_of(value) for name, value in feeds[0].items()}
+        walk = Walk(self.a, self.b, feeds, types, memory=self.options.memory, seed=self.options.seed)
+        walk.run()
+        return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in untold(walk)]
 
     def hides(self) -> bool:
         """Is there anything that may not run, and is not the same in both?"""
