@@ -15,6 +15,7 @@ from onnxopt.verification.datasets import Data, DataSet, find_data_sets, read_ar
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
+from onnxopt.verification.rows import other_rows
 from onnxopt.verification.session import Read
 from onnxopt.verification.verifier import Verifier
 
@@ -34,7 +35,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         skeletons = read(a), read(b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
-        plan = make_plan(models[0], skeletons[0].values).beside(models[1])
+        plan = make_plan(models[0], skeletons[0].values).beside(models[1], other_rows(*skeletons))
         fix_dims(plan, options.dims)
         result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []

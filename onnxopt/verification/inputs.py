@@ -125,7 +125,8 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
     if decisive and math.prod(shape) == 1:
         return np.full(shape, decisive[variant % len(decisive)])
     if decisive:  # a token that means padding, among others
-        return np.where(rng.uniform(shape) < _SHARE, rng.choice(decisive, shape), rng.integers(0, high, shape))
+        chosen = spread(shape, rng) < _SHARE
+        return np.where(chosen, covering(decisive, shape, rng), rng.integers(0, high, shape))
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
     return rng.integers(*(_BYTES.get(i.kind, (0, high)) if mode == "bounded" and not i.bound else (0, high)), shape)

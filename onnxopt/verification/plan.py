@@ -126,11 +126,12 @@ class Plan:
         known = {*self.demanded, *(s for window in self.windows for s in window), *self._composite(self.symbols)}
         return [s for s in self.symbols if s not in known]
 
-    def beside(self, other: ModelProto) -> Plan:
+    def beside(self, other: ModelProto, rows: Mapping[str, tuple[int, ...]] | None = None) -> Plan:
         """The plan where what the second model does at edges of its own is seen: a bound that only it has is reached by
-        numbers that the first asks nothing of."""
+        numbers that the first asks nothing of. `rows`: by input, those that differ of what it indexes."""
         found = uses(other.graph)
         inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
+        inputs = [replace(i, compared=(*i.compared, *(rows or {}).get(i.name, ()))) for i in inputs]
         cuts = self.cuts or not CUTTING.isdisjoint(operator_names(other.graph.node))
         return replace(self, inputs=inputs, cuts=cuts)
 
