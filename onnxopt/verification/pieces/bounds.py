@@ -35,6 +35,7 @@ _FACTORS: Final = (8.0, 64.0, 4096.0)
 _LARGEST: Final = 1e30
 _MOST: Final = 32  # values that are looked at,
 _NUMBERS: Final = 8  # and numbers of each
+_LONGEST: Final = 200  # nodes of a piece: in a longer one nobody knows what becomes of what is far larger
 _GROSS: Final = 1e-2  # of the range: less is what rounding does to numbers that are so large
 _SHARE: Final = 0.1  # of the elements of what jumps
 # What these make has bounds of its own, beyond which no reader has to be right.
@@ -83,7 +84,7 @@ def untold(walk: Walk) -> list[str]:
     for value in (v for v in walk.b.maker if v in walk.cuts and v in of):
         mine, theirs = walk.a.cone([of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
         x, y = a.of(mine), b.of(theirs)
-        others = _only(x, y) + _only(y, x)
+        others = _only(x, y) + _only(y, x) if len(mine) <= _LONGEST else []
         if not others or sameness.is_made_alike(value):
             continue
         looked += 1
@@ -110,21 +111,22 @@ def _around(others: Iterable[float], every: Sequence[float]) -> list[float]:
 def _differs(walk: Walk, value: str, mine: list[int], theirs: list[int], around: Sequence[float]) -> bool:
     original, of = walk.pairs.of[value], walk.pairs.of
     entries = walk.a.entries(mine, walk.fed_of_a)
-    names = {*entries, *(of.get(e, e) for e in walk.b.entries(theirs, walk.fed))}
+    made = {o for i in mine for o in walk.a.nodes[i].output}
+    asked = {of.get(e, e) for e in walk.b.entries(theirs, walk.fed)} - {*entries}
     known, types = walk.original.values[-1], walk.original.types
-    if not all(isinstance(known.get(name), np.ndarray) for name in names):
+    if not asked <= made or not all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked)):
         return False
-    free = sorted(n for n in names if known[n].dtype.kind == "f" and known[n].size and not _is_bounded(walk.a, n))
+    free = sorted(n for n in entries if known[n].dtype.kind == "f" and known[n].size and not _is_bounded(walk.a, n))
     if not free:
         return False
     try:
-        opened = walk.runner.open(mine, {e: types[e] for e in entries}, [original])
+        opened = walk.runner.open(mine, {e: types[e] for e in entries}, [*asked, original])
         fed = []
         for drawn in _drawn({n: known[n] for n in free}, around, Draws(walk.seed, original)):
-            case = {n: known[n] for n in names} | drawn
-            made = opened.run(case)[original]
-            if not _overflows(made):
-                fed.append(case | {original: made})
+            case = {n: known[n] for n in entries} | drawn
+            results = opened.run(case)
+            if not any(map(_overflows, results.values())):
+                fed.append(case | results)
         if not fed:
             return False
         replay = Replay(walk.replay.runner, Stream(walk.runner, fed, types), walk.pairs, walk.held, walk.dtype)
