@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     callback=names,
     multiple=True,
     metavar="NAMES",
-    help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, mask-ones, -right, -left, -one, "
-    "overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
+    help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, -right, "
+    "-left, -one, overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
 )
 @click.option(
     "--inputs",

@@ -13,6 +13,7 @@ from onnxopt.errors import UsageError
 from onnxopt.verification.cases import Recipe, choose, missing
 from onnxopt.verification.datasets import Data, DataSet, find_data_sets, read_array
 from onnxopt.verification.interface import check_interface, fix_dims, read
+from onnxopt.verification.limits import other_limit
 from onnxopt.verification.plan import Plan, make_plan
 from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
 from onnxopt.verification.rows import other_rows
@@ -36,6 +37,7 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
         plan = make_plan(models[0], skeletons[0].values).beside(models[1], other_rows(*skeletons))
+        plan.limit = other_limit(models[0].graph, models[1].graph, plan)
         fix_dims(plan, options.dims)
         result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []

@@ -108,6 +108,7 @@ class Plan:
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     ragged: dict[str, int] = field(default_factory=dict)  # instead of the last of these: they leave something over
+    limit: int = 0  # a size at which one of two models does something else
     fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
 
