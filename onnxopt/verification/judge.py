@@ -16,7 +16,7 @@ from onnxopt.verification.narrow import narrow_feeds
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.rounding import difference, is_float
-from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, reason
+from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, reason
 from onnxopt.verification.shaken import last_bit
 from onnxopt.worker.serving import Refused, Tell, serve
 
@@ -172,15 +172,17 @@ class Judge(Original):
         except (OSError, ValueError):
             return False  # what cannot be read is said where it is run
 
-    def untold(self, name: str) -> list[str]:
-        """What of this case would differ beyond bounds that it does not reach, in words."""
+    def untold(self, names: Sequence[str]) -> list[str]:
+        """What would differ beyond bounds that the first of these cases does not reach, or in a runtime that rounds
+        float16, in words."""
         from onnxopt.verification.pieces.runner import Failed
 
         if self.streamed or self.options.dtype or self.planned.random:
             return []
         self._rest()
         try:
-            return self._looked().untold(self.kept[name][0])
+            cases, look = [self.kept[name][0] for name in names], self._looked()
+            return [*look.untold(cases[0]), *(look.rounded(cases) if self.provider == CPU else ())]
         except (Failed, OSError, ValueError):
             return []
 

@@ -17,6 +17,7 @@ from onnxopt.verification.pieces.bounds import have_others, untold
 from onnxopt.verification.pieces.dead_ends import dead_ends, outputs_behind
 from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
+from onnxopt.verification.pieces.halves import has_narrow, with_roundings
 from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
@@ -79,6 +80,7 @@ class Look:
     ) -> None:
         self.options = options
         self.plan = plan
+        self.paths, self.foreign = paths, foreign
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         a, b = (_skeleton(path, foreign) for path in paths)
         if plan.random:
@@ -135,11 +137,26 @@ class Look:
         """What the two make by other bounds, and otherwise beyond them, in words: no case reaches these."""
         if not have_others(self.a.program, self.b.program):
             return []
-        feeds = self._complete([case.feeds])
-        types = {name: type_of(value) for name, value in feeds[0].items()}
-        walk = Walk(self.a, self.b, feeds, types, memory=self.options.memory, seed=self.options.seed)
-        walk.run()
+        walk = self._walked(self.a, self.b, [case])
         return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in untold(walk)]
+
+    def rounded(self, cases: Sequence[Case]) -> list[str]:
+        """What differs where each rounds what it holds in narrower floats, in words."""
+        runners = self.a, self.b
+        if not any(has_narrow(r.program.skeleton.proto) for r in runners):
+            return []
+        skeletons = (with_roundings(_skeleton(path, self.foreign)) for path in self.paths)
+        a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
+        faults = self._walked(a, b, cases).outcome.faults
+        names = [name_in_file(fault.value) for fault in faults[:1]]
+        return [f"`{v}` differs where float16 is rounded, which this runtime computes in float32" for v in names]
+
+    def _walked(self, a: Runner, b: Runner, cases: Sequence[Case]) -> Walk:
+        feeds = self._complete([case.feeds for case in cases])
+        types = {name: type_of(value) for name, value in feeds[0].items()}
+        walk = Walk(a, b, feeds, types, memory=self.options.memory, seed=self.options.seed)
+        walk.run()
+        return walk
 
     def hides(self) -> bool:
         """Is there anything that may not run, and is not the same in both?"""

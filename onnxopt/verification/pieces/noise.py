@@ -120,7 +120,7 @@ class _Open:
 
     @property
     def count(self) -> int:
-        return sum(np.count_nonzero(left) for left in self.left if left is not None and left is not True)
+        return sum(int(np.count_nonzero(left)) for left in self.left if left is not None and left is not True)
 
     def see(self, sample: Any, case: int) -> None:
         """A value that A may have."""
