@@ -24,10 +24,9 @@ def other_rows(a: Skeleton, b: Skeleton) -> dict[str, tuple[int, ...]]:
     theirs, found = _tables(b.proto.graph), dict[str, tuple[int, ...]]()
     for name, mine in _tables(a.proto.graph).items():
         for x, y in zip(mine, theirs.get(name, ())):
-            if (x.dims, x.data_type) != (y.dims, y.data_type) or max(a.size(x), b.size(y)) > _MOST:
-                continue
             with contextlib.suppress(OSError, ValueError):  # of data that are not there, which is said where it is run
-                found[name] = (*found.get(name, ()), *_rows(a.values(x), b.values(y)))
+                if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _MOST:
+                    found[name] = (*found.get(name, ()), *_rows(a.values(x), b.values(y)))
     return found
 
 
