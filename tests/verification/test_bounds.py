@@ -50,6 +50,9 @@ def test_what_differs_beyond_is_inconclusive(
     assert judge(tmp_path, a, a, options).status in ("equal", "verified in pieces")
 
 
+WHOLE = "z = Constant <value = int8 {0}> () k = MatMul (x, w) r = Round (k) h = Mul (r, third)"
+
+
 @OPTIONS
 @pytest.mark.parametrize(
     ("a", "b"),
@@ -65,8 +68,12 @@ def test_what_differs_beyond_is_inconclusive(
         ("h = Abs (x) c = Clip (h, zero, six) y = MatMul (c, w)", "h = Abs (x) c = Min (h, six) y = MatMul (c, w)"),
         ("h = MatMul (x, w) r = Relu (h) k = Less (r, zero) c = Cast <to = 1> (k) y = Add (c, r)",
          "h = MatMul (x, w) r = Relu (h) z = Sub (r, r) y = Add (z, r)"),
+        (f"{WHOLE} t = Transpose (h) q = QuantizeLinear (t, third, z) l = DequantizeLinear (q, third, z)"
+         " y = Min (l, thousand)",
+         f"{WHOLE} p = QuantizeLinear (h, third, z) d = DequantizeLinear (p, third, z) t = Transpose (d)"
+         " q = QuantizeLinear (t, third, z) y = DequantizeLinear (q, third, z)"),
     ],
-    ids=["operator for its formula", "chain", "scale that moved", "bounds of a Sigmoid", "sign", "sign that is kept"],
+    ids=["formula", "chain", "scale that moved", "bounds of a Sigmoid", "sign", "sign that is kept", "moved before"],
 )  # fmt: skip
 def test_other_bounds_that_do_the_same(a: str, b: str, options: VerifyOptions | None, tmp_path: Path) -> None:
     v = judge(tmp_path, a, b, options)

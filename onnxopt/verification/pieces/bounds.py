@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -35,6 +35,8 @@ _FACTORS: Final = (8.0, 64.0, 4096.0)
 _LARGEST: Final = 1e30
 _MOST: Final = 32  # values that are looked at,
 _NUMBERS: Final = 8  # and numbers of each
+_TRIED: Final = 12  # pieces behind each other,
+_DEPTH: Final = 4  # and so many of them in a row
 _LONGEST: Final = 200  # nodes of a piece: in a longer one nobody knows what becomes of what is far larger
 _GROSS: Final = 1e-2  # of the range: less is what rounding does to numbers that are so large
 _SHARE: Final = 0.1  # of the elements of what jumps
@@ -78,19 +80,19 @@ def have_others(a: Program, b: Program) -> bool:
 
 
 def untold(walk: Walk) -> list[str]:
-    """The cuts of B that other bounds make than A's, and that differ beyond them."""
+    """The cuts of B that other bounds make than A's, and that differ beyond them, as does what is made of them."""
     a, b, of = Bounds(walk.a), Bounds(walk.b), walk.pairs.of
     sameness, found, looked = sameness_of(walk), [], 0
     for value in (v for v in walk.b.maker if v in walk.cuts and v in of):
         mine, theirs = walk.a.cone([of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
         x, y = a.of(mine), b.of(theirs)
-        others = _only(x, y) + _only(y, x) if len(mine) <= _LONGEST else []
+        others = _only(x, y) + _only(y, x)
         if not others or sameness.is_made_alike(value):
             continue
         looked += 1
         if looked > _MOST:
             break
-        if _differs(walk, value, mine, theirs, _around(others, sorted({*x, *y}))):
+        if _Beyond(walk, _around(others, sorted({*x, *y}))).shows(value):
             found.append(value)
     return found
 
@@ -108,46 +110,92 @@ def _around(others: Iterable[float], every: Sequence[float]) -> list[float]:
     return sorted(n for n in found if abs(n) < _LARGEST)[:_NUMBERS]
 
 
-def _differs(walk: Walk, value: str, mine: list[int], theirs: list[int], around: Sequence[float]) -> bool:
-    original, of = walk.pairs.of[value], walk.pairs.of
-    entries = walk.a.entries(mine, walk.fed_of_a)
-    made = {o for i in mine for o in walk.a.nodes[i].output}
-    asked = {of.get(e, e) for e in walk.b.entries(theirs, walk.fed)} - {*entries}
-    known, types = walk.original.values[-1], walk.original.types
-    if not asked <= made or not all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked)):
-        return False
-    free = sorted(n for n in entries if known[n].dtype.kind == "f" and known[n].size and not _is_bounded(walk.a, n))
-    if not free:
-        return False
-    try:
-        opened = walk.runner.open(mine, {e: types[e] for e in entries}, [*asked, original])
-        fed = []
-        for drawn in _drawn({n: known[n] for n in free}, around, Draws(walk.seed, original)):
-            case = {n: known[n] for n in entries} | drawn
-            results = opened.run(case)
-            if not any(map(_overflows, results.values())):
-                fed.append(case | results)
-        if not fed:
+class _Beyond:
+    """What becomes of numbers `around` bounds."""
+
+    def __init__(self, walk: Walk, around: Sequence[float]) -> None:
+        self._walk = walk
+        self._around = around
+        self._left = _TRIED
+
+    def shows(self, value: str, behind: frozenset[str] = frozenset(), depth: int = _DEPTH) -> bool:
+        """Does this value of B differ, and with it what is made of it? A bound that was moved on purpose (a quantizer,
+        before what only moves numbers) is made up for by what reads the value. `behind`: values that differ before."""
+        if not self._left:
             return False
-        replay = Replay(walk.replay.runner, Stream(walk.runner, fed, types), walk.pairs, walk.held, walk.dtype)
-        replay.views = dict(walk.replay.views)
-        found = replay.hold(value, replay.run([value], walk.fed)[value], walk.share(value))[1]
-    except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
-        return False
-    return any(d.note or d.relative > (_SHARE if d.discrete else _GROSS) for d in found)
+        self._left -= 1
+        if not self._differs(value, behind):
+            return False
+        is_output = value in {self._walk.pairs.by_original.get(o, o) for o in self._walk.a.outputs}
+        if is_output or not depth:
+            return True
+        return any(self.shows(v, behind | {value}, depth - 1) for v in self._made_of(value, behind))
+
+    def _made_of(self, value: str, behind: Collection[str]) -> list[str]:
+        """The next cuts that are made of it."""
+        walk, made, found = self._walk, {value}, list[str]()
+        for i in range(walk.b.maker[value] + 1, len(walk.b.nodes)):
+            if made.isdisjoint(walk.b.reads[i]):
+                continue
+            for output in walk.b.nodes[i].output:
+                if output in walk.cuts and output in walk.pairs.of and output not in behind:
+                    found.append(output)
+                else:
+                    made.add(output)
+        return found
+
+    def _differs(self, value: str, behind: Collection[str]) -> bool:
+        walk, of = self._walk, self._walk.pairs.of
+        original, without = of[value], {of.get(v, v) for v in behind}
+        theirs = walk.fed.difference(behind)
+        nodes = walk.a.cone([original], walk.fed_of_a - without, _LONGEST + 1)
+        entries = walk.a.entries(nodes, walk.fed_of_a - without)
+        asked = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], theirs), theirs)} - {*entries}
+        made = {o for i in nodes for o in walk.a.nodes[i].output}
+        known = walk.original.values[-1]
+        if len(nodes) > _LONGEST or not asked <= made:
+            return False
+        if not all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked)):
+            return False
+        try:
+            fed = list(self._run(nodes, {name: known[name] for name in entries}, [*asked, original]))
+            if not fed:
+                return False
+            stream = Stream(walk.runner, fed, walk.original.types)
+            replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
+            replay.views = dict(walk.replay.views)
+            found = replay.hold(value, replay.run([value], theirs)[value], 0.0)[1]
+        except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
+            return False
+        return any(d.note or d.relative > (_SHARE if d.discrete else _GROSS) for d in found)
+
+    def _run(self, nodes: Sequence[int], known: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """What A's nodes are fed and make, unless that overflows."""
+        walk, types = self._walk, self._walk.original.types
+        free = {n: v for n, v in known.items() if v.dtype.kind == "f" and v.size and not _is_bounded(walk.a, n)}
+        if not free:
+            return
+        opened = walk.runner.open(nodes, {e: types[e] for e in known}, wanted)
+        for drawn in _drawn(dict(sorted(free.items())), self._around, Draws(walk.seed, wanted[-1])):
+            results = opened.run({**known, **drawn})
+            if not any(map(_overflows, results.values())):
+                yield {**known, **drawn, **results}
 
 
 def _drawn(known: Mapping[str, Any], around: Sequence[float], rng: Draws) -> Iterator[dict[str, Any]]:
-    """Larger numbers than there are, and those around the bounds. What is never negative stays
-    so."""
+    """Larger numbers than there are, and those around the bounds, of which a single one is each in turn. What is never
+    negative stays so."""
     with np.errstate(all="ignore"):
         for factor in _FACTORS:
             yield {n: np.asarray(v * v.dtype.type(factor)) for n, v in known.items()}
-    single = all(v.size == 1 for v in known.values())
-    for numbers_here in ([n] for n in around) if single else (around, around[::-1]):
+    for one in around:
         drawn = {}
         for name, value in known.items():
-            fitting = [n for n in numbers_here if (n >= 0 or value.min() < 0) and abs(n) < np.finfo(value.dtype).max]
+            fitting = [
+                n
+                for n in ((one,) if value.size == 1 else around)
+                if (n >= 0 or value.min() < 0) and abs(n) < np.finfo(value.dtype).max
+            ]
             drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
         yield drawn
 
