@@ -96,7 +96,7 @@ def make(command: list[str], source: Path, target: Path, limit: float) -> Result
     except OnnxOptError as e:  # another interface than the original's, or no model
         return Result(nodes(target), seconds, difference=f"**{e}**", wrong=True)
     said = ("exact" if found.exact else f"{found.worst_rel:.0e}") if found.agrees else f"**{found.message}**"
-    return Result(nodes(target), seconds, difference=said, wrong=found.status == "different")
+    return Result(nodes(target), seconds, difference=said, wrong=found.is_refused)
 
 
 def made(source: Path, folder: Path, limit: float) -> dict[str, Result]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 COUNTED: Final = "counted"
 EQUIVALENT: Final = "equivalent"
 DEAD: Final = "does not run"
-ACCUSED: Final = ("different",)
+ACCUSED: Final = ("different", "loads without optimizations only")
 UNVERIFIED: Final = ("unverified", "not verified")
 
 

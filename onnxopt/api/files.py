@@ -17,7 +17,7 @@ from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
 from onnxopt.protos import is_external
-from onnxopt.verification import DIFFERENT, PROVEN, UNVERIFIED, VerifyOptions, let_in
+from onnxopt.verification import PROVEN, UNVERIFIED, VerifyOptions, let_in
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -117,7 +117,7 @@ def optimize_file(
                 phase("verify")
             report.seconds = time.perf_counter() - start
             if (found := report.verification) is not None and (
-                found.status == DIFFERENT
+                found.is_refused
                 or (strict and found.status not in PROVEN)
                 or (not allow_unverified and found.status == UNVERIFIED)
             ):

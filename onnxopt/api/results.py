@@ -10,7 +10,7 @@ from onnxopt.pipeline import PipelineReport
 from onnxopt.pipeline.site import Site
 from onnxopt.plaintext import counted
 from onnxopt.record import plain, record
-from onnxopt.verification import DIFFERENT, INCONCLUSIVE, UNVERIFIED, WITHIN_NOISE, Verification
+from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE, Verification
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -93,6 +93,7 @@ class DifferentResult(VerificationError):
 _NOTHING = "nothing was written"
 _REFUSED = {
     DIFFERENT: ("the result differs from the original", "find the pass with --disable NAME, and report it"),
+    LOADS_PLAIN: ("the result loads without optimizations only", "find the pass with --disable NAME, and report it"),
     WITHIN_NOISE: (
         "the result is within rounding noise only, which --strict refuses",
         "--rtol says how much an output may differ, -O1 changes no bit",

@@ -22,7 +22,7 @@ from onnxopt.io.external import data_of, inline_data
 from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
 from onnxopt.pipeline.site import Site
 from onnxopt.plaintext import counted
-from onnxopt.verification import DIFFERENT, Verifier, VerifyOptions
+from onnxopt.verification import Verifier, VerifyOptions
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -159,7 +159,7 @@ def _smallest(
                 continue
             with Verifier(before, plain) as verifier:
                 verifier.submit(after, model.tolerances)
-                different = verifier.finish().status == DIFFERENT
+                different = verifier.finish().is_refused
             tell(f"  a part of {counted(len(part.graph.node), 'node')}: {'differs' if different else 'equal'}")
             if different:
                 return part

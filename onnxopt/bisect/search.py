@@ -17,7 +17,7 @@ from onnxopt.bisect.trials import Outcome, Trials
 from onnxopt.errors import UsageError
 from onnxopt.pipeline.instruments import Entry, Journal
 from onnxopt.plaintext import counted
-from onnxopt.verification import DIFFERENT, Verification, VerifyOptions
+from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Place
@@ -45,10 +45,10 @@ def bisect(
         journal = Journal()
         whole = trials.run(watch=[journal])
         verdict = trials.known[None, whole.rewrites] = trials.verdict(outcome=whole)
-        if verdict.status != DIFFERENT:
+        if not verdict.is_refused:
             raise UsageError(f"{source}: the result does not differ from the original", "there is nothing to find")
         spent = f"{counted(whole.runs, 'run')} of passes and {counted(whole.rewrites, 'rewrite')}"
-        tell(f"the result differs after {spent}: {verdict.message}")
+        tell(f"the result {verdict.fault} after {spent}: {verdict.message}")
         runs: int | None = None
         rewrite = _at_places(trials, verdict.places, journal.entries, tell)
         if rewrite is None:
@@ -95,7 +95,7 @@ def _among_all(trials: Trials, whole: Outcome, tell: Tell) -> tuple[int, int | N
     """The first run of a pass after which the result differs, and its first rewrite with which it does."""
 
     def wrong(runs: int, rewrites: int | None = None) -> bool:
-        return trials.verdict(runs, rewrites).status == DIFFERENT
+        return trials.verdict(runs, rewrites).is_refused
 
     runs = _first(range(1, whole.runs + 1), wrong, tell, "run")
     if runs == 1 and wrong(0):

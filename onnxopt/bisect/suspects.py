@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from onnxopt.pipeline.instruments import Entry
-from onnxopt.verification import DIFFERENT, Verification
+from onnxopt.verification import Verification
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Place, Side
@@ -53,7 +53,7 @@ def made(sides: Sequence[Side]) -> set[str]:
 
 def goes_wrong(verdict: Verification, place: Place) -> bool:
     """Does a result go wrong where another one does, or nobody knows where?"""
-    if verdict.status != DIFFERENT:
+    if not verdict.is_refused:
         return False
     return not verdict.places or any(_same(place, other) for other in verdict.places)
 

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="Exit codes: 0 they compute the same (also if the cases prove little, or only rounding noise tells them "
-    "apart, which is said; not with --strict), 1 different, or nothing could be compared, 2 wrong usage or unreadable "
-    "input. An output may differ by a few roundings, or by twice what the last bits of the inputs do to it. Where it "
-    "differs by more, or something inside decides (TopK, a quantizer), both are compared piece by piece on A's own "
-    "values. --rtol and --atol replace that: an output may be off by RTOL times its largest magnitude, plus ATOL, and "
+    "apart, which is said; not with --strict), 1 different, or onnxruntime loads B without its optimizations only, or "
+    "nothing could be compared, 2 wrong usage or unreadable input. An output may differ by a few roundings, or by "
+    "twice what the last bits of the inputs do to it. Where it differs by more, or something inside decides (TopK, a "
+    "quantizer), both are compared piece by piece on A's own values. --rtol and --atol replace that: an output may be "
+    "off by RTOL times its largest magnitude, plus ATOL, and "
     "nothing else counts."
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     callback=names,
     multiple=True,
     metavar="NAMES",
-    help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, mask-ones, -right, -left, -one, "
-    "overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
+    help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, -right, "
+    "-left, -one, overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
 )
 @click.option(
     "--inputs",

@@ -20,7 +20,7 @@ from onnxopt.report.terminal import show
 STYLES: Final = {
     **dict.fromkeys(("equal", "verified", "verified in pieces"), "green"),
     **dict.fromkeys(("within rounding noise", "inconclusive", "not verified"), "yellow"),
-    "different": "bold red",
+    **dict.fromkeys(("loads without optimizations only", "different"), "bold red"),
 }
 
 

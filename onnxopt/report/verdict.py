@@ -15,6 +15,7 @@ MARKS: Final = {
     "within rounding noise": ("?", "within rounding noise"),
     "inconclusive": ("?", "verification is inconclusive"),
     "not verified": ("!", "not verified"),
+    "loads without optimizations only": ("✗", "loads without optimizations only"),
     "different": ("✗", "DIFFERENT"),
 }
 _PLAIN: Final = ("equal", "verified", "verified in pieces")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from onnxopt.errors import UsageError
 from onnxopt.verification.inputs.cases import Recipe, choose, missing
 from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, read_array
+from onnxopt.verification.inputs.limits import other_limit
 from onnxopt.verification.inputs.plan import Plan, make_plan
+from onnxopt.verification.inputs.rows import other_rows
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
 from onnxopt.verification.session import Read
@@ -34,7 +36,8 @@ def compare_files(a: str | Path, b: str | Path, options: VerifyOptions) -> Compa
         skeletons = read(a), read(b)
         models = skeletons[0].proto, skeletons[1].proto
         check_interface(*models, options.dtype)
-        plan = make_plan(models[0], skeletons[0].values).beside(models[1])
+        plan = make_plan(models[0], skeletons[0].values).beside(models[1], other_rows(*skeletons))
+        plan.limit = other_limit(models[0].graph, models[1].graph, plan)
         fix_dims(plan, options.dims)
         result = Comparison(UNVERIFIED, "", a=str(a), b=str(b))
         skipped: list[JudgedCase] = []

@@ -17,7 +17,7 @@ from onnxopt.verification.numbers.rounding import difference, is_float
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
-from onnxopt.verification.run import OnnxRuntime, Reference, blame_system, reason
+from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, reason
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
@@ -137,23 +137,21 @@ class Judge(Original):
             return measure(name, a, b, self.options, share, against=against)
         return compare(name, a, b, self.options, share)
 
-    def optimized(self) -> str:
-        """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty."""
+    def optimized(self) -> tuple[str, bool]:
+        """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and can the original be?"""
         if not isinstance(self.engine, OnnxRuntime) or self.streamed or not self._is_loadable:
-            return ""
+            return "", True
         a, b = self.labels
         self.b = self._look = None  # all is compared, and whatever memory there is is free
         self.engine.rest()
         self.tell(f"loading {b} with optimizations")
         try:
             OnnxRuntime(self.paths[1], optimize=True, provider=self.provider)
-            return ""
+            return "", True
         except Exception as e:
             blame_system(e)
             error = e
-        if self.optimizes(self.paths[0], a, self.provider):
-            return f"onnxruntime's optimizer loads {a} but not {b}: {reason(error)}"
-        return ""
+        return reason(error), self.optimizes(self.paths[0], a, self.provider)
 
     def optimizes(self, path: str, label: str, provider: str) -> bool:
         """Does onnxruntime load the model at `path` with its optimizations? Nothing need be open for that."""
@@ -173,6 +171,20 @@ class Judge(Original):
             return self._looked().hides()
         except (OSError, ValueError):
             return False  # what cannot be read is said where it is run
+
+    def untold(self, names: Sequence[str]) -> list[str]:
+        """What would differ beyond bounds that the first of these cases does not reach, or in a runtime that rounds
+        float16, in words."""
+        from onnxopt.verification.pieces.runner import Failed
+
+        if self.streamed or self.options.dtype or self.planned.random:
+            return []
+        self._rest()
+        try:
+            cases, look = [self.kept[name][0] for name in names], self._looked()
+            return [*look.untold(cases[0]), *(look.rounded(cases) if self.provider == CPU else ())]
+        except (Failed, OSError, ValueError):
+            return []
 
     def pieces(self, names: Sequence[str], taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
         """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken."""

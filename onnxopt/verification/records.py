@@ -17,9 +17,11 @@ IN_PIECES: Final = "verified in pieces"  # they differ by more, but no piece of 
 WITHIN_NOISE: Final = "within rounding noise"  # rounding alone changes the original as much; there are no pieces
 INCONCLUSIVE: Final = "inconclusive"  # it agrees, and the cases prove little
 UNVERIFIED: Final = "not verified"  # nothing could be compared
+LOADS_PLAIN: Final = "loads without optimizations only"  # it agrees, and onnxruntime's default does not load it
 DIFFERENT: Final = "different"
 PROVEN: Final = (EQUAL, VERIFIED, IN_PIECES)  # what `--strict` takes
 AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
+REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # whatever was asked for
 
 
 @record(frozen=True)
@@ -233,6 +235,16 @@ class Verification:
     def agrees(self) -> bool:
         """May the result take the place of the original?"""
         return self.status in AGREES
+
+    @property
+    def is_refused(self) -> bool:
+        """May it not, as something is known to be wrong with it?"""
+        return self.status in REFUSED
+
+    @property
+    def fault(self) -> str:
+        """What the result does that is refused."""
+        return "differs from the original" if self.status == DIFFERENT else self.status
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -14,6 +14,7 @@ from onnxopt.verification.records import (
     EQUAL,
     IN_PIECES,
     INCONCLUSIVE,
+    LOADS_PLAIN,
     VERIFIED,
     WITHIN_NOISE,
     CaseRecord,
@@ -119,6 +120,21 @@ def word(
     if weak:
         verdict.status = INCONCLUSIVE
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")
+
+
+def told_optimized(verdict: Verification, why: str, labels: tuple[str, str], *, original: bool) -> None:
+    """Whoever deploys the result opens it with onnxruntime's default, its optimizations. `why` that fails, if it does;
+    `original`: with the original it does not."""
+    a, b = labels
+    if why and original:
+        verdict.message = (
+            f"onnxruntime with its default optimizations loads {a} and not {b}: {why}; "
+            f"without them it is {verdict.status}: {verdict.message}"
+        )
+        verdict.status, verdict.hint = LOADS_PLAIN, ""
+    elif why:
+        neither = f"onnxruntime with its default optimizations loads neither {a} nor {b}: {why}"
+        verdict.hint = "; ".join(filter(None, [neither, verdict.hint]))
 
 
 def _agreement(verdict: Verification) -> str:

@@ -35,6 +35,7 @@ _REAL: Final = "give real data with --input NAME=FILE.npy"
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
 _Proof = tuple[dict[str, str], dict[str, str], list[str]]
+_LARGE: Final = "extremes"  # a case in which narrow floats overflow first
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
 
 
@@ -185,7 +186,7 @@ class Verifier:
     def _judge(
         self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], proof: _Proof
     ) -> None:
-        from onnxopt.verification.verdict import conclude, is_unexplained, word, worst_of
+        from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
 
         compared = [c for c in cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
@@ -215,29 +216,42 @@ class Verifier:
         session = self._session
         if session.opened.around and session.alive:
             session.opened = session.opened._replace(around=session.call("around"))
+        untaken = untaken | self._untold(verdict, answers)
         word(verdict, [*weak.values(), *untaken.values()], opened=session.opened, declared=self.declared)
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
             if self.stepwise and worst is not None:
                 verdict.message = f"case {worst[0].name}: {verdict.message}"
-        elif session.alive and (why := self._optimized()):
-            self._stop(verdict, DIFFERENT, why)
-        elif verdict.status == INCONCLUSIVE:
+            return None
+        if verdict.status == INCONCLUSIVE:
             verdict.hint = _REAL
+        if session.alive:
+            why, original = self._optimized()
+            told_optimized(verdict, why, self.labels, original=original)
         return None
 
-    def _optimized(self) -> str:
-        """Why the result, unlike the original, cannot be loaded with onnxruntime's optimizations, else empty. Raises
-        Died where loading it ends the worker, as loading the original does not: there are models of float16 that
-        onnxruntime's optimizer crashes on, whatever became of them here."""
+    def _untold(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
+        """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings
+        that this runtime leaves out."""
+        found: list[str] = []
+        if self._foreign and verdict.agrees and answers and self._session.alive and not self.options.by_tolerance:
+            names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
+            with contextlib.suppress(Died):  # nothing is known of it then
+                self._session.hold(names)
+                found = self._session.call("untold", names)
+        return {why: why for why in found}
+
+    def _optimized(self) -> tuple[str, bool]:
+        """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and whether the original can:
+        there are models of float16 that onnxruntime's optimizer crashes on, whatever became of them here."""
+        a, b = self.labels
         try:
-            return str(self._session.call("optimized"))
+            found: tuple[str, bool] = self._session.call("optimized")
+            return found
         except Died as e:
-            if e.is_about(self.labels[0]) or (
-                e.is_about(self.labels[1]) and not self._session.optimizes_original()
-            ):  # it takes neither
-                return ""
-            raise
+            if not e.is_about(a) and not e.is_about(b):
+                raise
+            return str(e), e.is_about(b) and self._session.optimizes_original()
 
     def _proof(self, answers: Sequence[Answer]) -> _Proof:
         """Why the cases prove little, by output; and by value that decides a branch; those of which both were taken."""

@@ -11,8 +11,11 @@ from onnx import numpy_helper, parser
 
 from onnxopt.verification import AGREES, DIFFERENT, verify
 from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.pieces.runner import Runner
 from onnxopt.verification.pieces.steps import is_dequantized, shake_dequantized
+from onnxopt.verification.pieces.stream import Stream
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 40, 40] x) => (float[1, 16, 38, 38] y)'
 FIRST, LAST = "q = QuantizeLinear (x, sx, z)", "y = DequantizeLinear ({}, sz, z)"
@@ -119,3 +122,22 @@ def test_each_number_of_a_quantized_weight_is_shaken_alone(tmp_path: Path) -> No
     assert found.shape == (16, 16, 3, 3)
     assert ((found > 1) & (found < 1 + 2e-7)).sum() > 1000 < ((found < 1) & (found > 1 - 2e-7)).sum()
     onnx.checker.check_model(model)
+
+
+@pytest.mark.parametrize(("wrong", "samples"), [(1, 16), (8 * 8, 6)])
+def test_what_no_last_bit_makes_jump_is_not_sought_for_long(wrong: int, samples: int, tmp_path: Path) -> None:
+    """Each sample opens a session. A few elements may be hard to meet; of many one would have been."""
+    text = HEAD.replace("16, 40, 40", "1, 8, 8").replace("16, 38, 38", "1, 8, 8")
+    path = made(tmp_path / "a.onnx", f"{text} {{ {FIRST} y = DequantizeLinear (q, sx, z) }}")
+    loaded: list[str] = []
+    runner = Runner(Program(Skeleton(path)), tell=lambda state: loaded.append(state) if "loading" in state else None)
+    x = np.random.default_rng(0).standard_normal((1, 1, 8, 8)).astype(np.float32)
+    original = Stream(runner, [{"x": x}], {"x": "tensor(float)"})
+    original.run(original.open([0, 1], ["q", "y"]))
+    mine = original.values[0]["y"]
+    theirs = mine.copy()
+    theirs.reshape(-1)[:wrong] += 5 * constants()["sx"]
+    loaded.clear()
+    found = noise_of(runner, original, ["y"], {"x"}, 0, held={"y": ([mine], [theirs], None, 1e-6)})
+    assert [d.unseen for d in found["y"]] == [True]
+    assert len(loaded) == 2 + samples - 4, "the first four need two"

@@ -75,7 +75,6 @@ class VerifyEach(Instrument):
 
     def after(self, model: Model, p: Pass) -> None:
         from onnxopt.io import save
-        from onnxopt.verification import DIFFERENT
 
         if p.children or model.version == self._version:
             return
@@ -86,9 +85,9 @@ class VerifyEach(Instrument):
             save(model, path)
             self._verifier.submit(path, model.tolerances)
             verdict = self._verifier.finish()
-        if verdict.status == DIFFERENT:
+        if verdict.is_refused:
             raise VerificationError(
-                f"{model.name}: the result differs from the original: {verdict.message}",
+                f"{model.name}: the result {verdict.fault}: {verdict.message}",
                 "`onnxopt bisect` finds the rewrite",
             )
 

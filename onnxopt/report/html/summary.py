@@ -11,7 +11,10 @@ from onnxopt.report.plain import size
 from onnxopt.report.stats_table import count, exact, share
 from onnxopt.report.verdict import MARKS, figures, grouped
 
-_CLASSES: Final = {"equal": "good", "verified": "good", "verified in pieces": "good", "different": "bad"}
+_CLASSES: Final = {
+    **dict.fromkeys(("equal", "verified", "verified in pieces"), "good"),
+    **dict.fromkeys(("loads without optimizations only", "different"), "bad"),
+}
 
 
 def summary(data: dict[str, Any]) -> Markup:

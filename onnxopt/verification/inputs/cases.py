@@ -18,7 +18,7 @@ class Recipe:
     `values`: ones, zeros, random (normally distributed), uniform, extremes, or wide and edges (`wide.py`). `size`: of
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
-    inputs. `tame`: nothing is tried that the original may not take.
+    inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Recipe:
     override: bool = False
     other: bool = False
     tame: bool = False
+    beyond: bool = False
 
     @property
     def drawn(self) -> bool:
@@ -69,6 +70,7 @@ RECIPES: Final = {
         Recipe("dynamic-1", size=1),
         Recipe("dynamic-2", size=2),
         Recipe("dynamic-3", size=3),
+        Recipe("beyond", beyond=True),
         Recipe("mask-ones", mask="ones"),
         Recipe("mask-right", mask="right"),
         Recipe("mask-left", mask="left"),
@@ -109,6 +111,8 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
     """Why the model has no such case, where these inputs are given; empty where it has."""
     if recipe.size and not plan.symbols:
         return "the model has no dynamic dims"
+    if recipe.beyond and not (plan.symbols and plan.limit):
+        return "there is no size at which only one of the models does something else"
     if recipe.mask and not any(i.is_mask for i in plan.inputs):
         return "the model has no input that looks like a mask"
     if recipe.override and not plan.overridable:
@@ -146,6 +150,11 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
             yield base | counts
         elif plan.windows:
             yield from (choice | counts for choice in plan.size_choices())
+        return
+    if recipe.beyond:
+        if plan.is_small(plan.limit):
+            yield dict.fromkeys(plan.symbols, plan.limit)
+        yield from plan.size_choices((plan.limit,))
         return
     batches = [s for s in plan.symbols if plan.is_batch(s)]
     if recipe.other and base is not None:

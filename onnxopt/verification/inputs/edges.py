@@ -25,6 +25,7 @@ ML_KEYS: Final = frozenset((
     "nodes_values", "nodes_splits", "replaced_value_float", "replaced_value_int64", "stopwords", "pool_strings",
     "pool_int64s",
 ))  # fmt: skip
+_SCORE: Final = 4  # operand of a NonMaxSuppression: the least that counts
 _LARGEST: Final = 1e30  # what is beyond is a bound that is none
 
 
@@ -44,6 +45,8 @@ def _edges(node: NodeProto, k: int, numbers: Callable[[str], list[float]]) -> It
         yield 0.0
     elif k == 1 and kind in _LOSSES:
         yield from (a.i for a in node.attribute if a.name == "ignore_index")
+    elif k == 1 and kind == "NonMaxSuppression":
+        yield from numbers(node.input[_SCORE]) if len(node.input) > _SCORE else []
     elif k:
         return
     elif kind == "Clip":

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.model.constants import constants as held_by
+
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto, ValueInfoProto
 
@@ -49,9 +51,7 @@ def batches(graph: GraphProto) -> frozenset[str]:
 def baked(graph: GraphProto) -> list[int]:
     """Sizes that a trace has left in the targets of Reshape and Expand, the usual ones first."""
     constants = {t.name: t for t in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant":
-            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    constants.update(held_by(graph.node))
     targets = {n.input[1] for n in graph.node if n.op_type in _TARGETS and len(n.input) > 1}
     for node in graph.node:
         if node.op_type == "Concat" and not targets.isdisjoint(node.output):
@@ -69,8 +69,8 @@ def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dic
     for node in (n for n in graph.node if n.output and n.domain in _STANDARD):
         first = node.input[0] if node.input else ""
         says = {a.name: a for a in node.attribute}
-        if node.op_type == "Constant" and "value" in says:
-            constants[node.output[0]] = tuple(says["value"].t.dims)
+        if node.op_type == "Constant":
+            constants.update((name, tuple(t.dims)) for name, t in held_by([node]))
         elif first in constants and node.op_type in _KEEPING:
             constants[node.output[0]] = constants[first]
         elif first not in shapes:
@@ -108,7 +108,7 @@ def _compare(
     for node in graph.node:
         kind = node.op_type
         if kind == "Constant":
-            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+            constants.update(held_by([node]))
         elif kind in _HANDED_ON and node.input[0] in origins:
             origins[node.output[0]] = origins[node.input[0]]
         elif kind in _COMPARING and len(node.input) == 2:

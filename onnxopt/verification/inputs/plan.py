@@ -108,6 +108,7 @@ class Plan:
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     ragged: dict[str, int] = field(default_factory=dict)  # instead of the last of these: they leave something over
+    limit: int = 0  # a size at which one of two models does something else
     fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
 
@@ -126,11 +127,12 @@ class Plan:
         known = {*self.demanded, *(s for window in self.windows for s in window), *self._composite(self.symbols)}
         return [s for s in self.symbols if s not in known]
 
-    def beside(self, other: ModelProto) -> Plan:
+    def beside(self, other: ModelProto, rows: Mapping[str, tuple[int, ...]] | None = None) -> Plan:
         """The plan where what the second model does at edges of its own is seen: a bound that only it has is reached by
-        numbers that the first asks nothing of."""
+        numbers that the first asks nothing of. `rows`: by input, those that differ of what it indexes."""
         found = uses(other.graph)
         inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
+        inputs = [replace(i, compared=(*i.compared, *(rows or {}).get(i.name, ()))) for i in inputs]
         cuts = self.cuts or not CUTTING.isdisjoint(operator_names(other.graph.node))
         return replace(self, inputs=inputs, cuts=cuts)
 

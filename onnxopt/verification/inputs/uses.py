@@ -8,12 +8,13 @@ is compared with: numbers on both sides of it, as they would have to be fed, say
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
 from onnxopt.verification.inputs.edges import CUTTING, ML_KEYS, edges
+from onnxopt.verification.model.constants import constants
+from onnxopt.verification.model.constants import numbers as numbers_of
 from onnxopt.verification.model.operands import (
     AFFINE,
     FIRST_ONLY,
@@ -37,7 +38,6 @@ UNKNOWN: Final = "unknown"
 _ROLES: Final = (FREE, INDEX, SIZE, UNKNOWN)
 _MOST: Final = 64  # edges of an input
 _ROOTS: Final = 8  # inputs that one value is followed from
-_ELEMENTS: Final = 64  # of a constant
 _HUGE: Final = 1000.0
 _FAR: Final = 1e6  # a moment in seconds: what is counted from there is small beside it
 _MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
@@ -142,7 +142,7 @@ class _Sweep:
         for node in graph.node:
             kind = node.op_type
             if kind == "Constant":
-                self.constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+                self.constants.update(constants([node]))
                 continue
             reads = [traces.get(name) for name in node.input]
             if kind not in STEADY or node.domain not in STANDARD:
@@ -269,7 +269,7 @@ class _Sweep:
         for a in node.attribute:
             if a.name in ML_KEYS:
                 numbers += [*a.floats, *a.ints, *([a.f] if a.type == a.FLOAT else [a.i] if a.type == a.INT else [])]
-                numbers += _numbers(a.t) if a.type == a.TENSOR else []
+                numbers += numbers_of(a.t) if a.type == a.TENSOR else []
         for trace in reads:
             if trace is not None:
                 self._meet(trace, dict.fromkeys(numbers))
@@ -284,7 +284,7 @@ class _Sweep:
             mark = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "delimiter"), "") or " "
             words += [mark.join("abcd"), mark * 2 + "a"]
         elif node.op_type == "StringNormalizer":
-            words += [w.swapcase() for w in words]
+            words += [*(w.swapcase() for w in words), "Text", "TEXT"]
         for trace in reads:
             for name, *_ in trace.roots if trace is not None else ():
                 self._of(name).words.update(dict.fromkeys(words))
@@ -336,24 +336,8 @@ class _Sweep:
         if name not in self.constants:
             return []
         if name not in self._numbers:
-            self._numbers[name] = _numbers(self.constants[name])
+            self._numbers[name] = numbers_of(self.constants[name])
         return self._numbers[name]
-
-
-def _numbers(tensor: TensorProto) -> list[float]:
-    from onnxopt.protos import tensor_to_array
-
-    count = math.prod(tensor.dims)
-    if (
-        not 0 < count <= _ELEMENTS
-        or tensor.data_location != tensor.DEFAULT
-        or tensor.data_type not in _READABLE - {_STRING}
-    ):
-        return []
-    try:
-        return list(dict.fromkeys(float(n) for n in tensor_to_array(tensor).reshape(-1).tolist()))
-    except ValueError:  # it has not the elements that it should have
-        return []
 
 
 def _dims(info: Any) -> Sequence[int | str]:

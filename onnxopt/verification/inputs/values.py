@@ -125,7 +125,8 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
     if decisive and math.prod(shape) == 1:
         return np.full(shape, decisive[variant % len(decisive)])
     if decisive:  # a token that means padding, among others
-        return np.where(rng.uniform(shape) < _SHARE, rng.choice(decisive, shape), rng.integers(0, high, shape))
+        chosen = spread(shape, rng) < _SHARE
+        return np.where(chosen, covering(decisive, shape, rng), rng.integers(0, high, shape))
     if not shape:
         return np.array(min(high - 1, 1) if i.bound else 1 + variant)
     return rng.integers(*(_BYTES.get(i.kind, (0, high)) if mode == "bounded" and not i.bound else (0, high)), shape)
@@ -143,12 +144,12 @@ def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: st
         values = _tensor(i, shape, rng, int(recipe.values == "uniform"), "bounded" if mode in WIDE else mode)
         return amplified(values, rng, mode) if mode in WIDE and is_float(values) else values
     if i.kind == "string":
-        return rng.choice(np.array(_STRINGS[recipe.values], object), shape)
+        return covering(_STRINGS[recipe.values], shape, rng)
     dtype = _dtype(i.kind)
     if dtype.kind in "iu" and mode != "bounded":
         return _integers(i, shape, rng, 0, mode).astype(dtype)
     if recipe.values == "extremes":
-        return rng.choice(_extremes(i, dtype), shape).astype(dtype)
+        return covering(_extremes(i, dtype), shape, rng).astype(dtype)
     one = min(1, i.bound - 1) if i.bound else 1
     return np.full(shape, one if recipe.values == "ones" else 0).astype(dtype)
 

@@ -14,6 +14,7 @@ from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
+from onnxopt.verification.model.constants import constants
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
@@ -248,9 +249,7 @@ def _constants(graph: GraphProto) -> dict[str, TensorProto]:
         if all(dims):
             found[info.name] = TensorProto(dims=dims)
     found.update((t.name, t) for t in graph.initializer)
-    for node in graph.node:
-        if node.op_type == "Constant":
-            found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    found.update(constants(graph.node))
     return found
 
 

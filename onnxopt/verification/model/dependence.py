@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.verification.model.constants import constants
 from onnxopt.verification.model.order import in_order, inside, reads_of
 
 if TYPE_CHECKING:
@@ -188,9 +189,7 @@ def _small_integers(graph: GraphProto) -> dict[str, list[int]]:
     from onnxopt.protos import tensor_to_array
 
     tensors = {t.name: t for t in graph.initializer}
-    tensors |= {
-        n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
-    }
+    tensors |= dict(constants(graph.node))
     few = {name: t for name, t in tensors.items() if t.data_type in _INTEGERS and sum(t.dims) <= _FEW}
     return {name: [int(i) for i in tensor_to_array(t).reshape(-1)] for name, t in few.items()}
 

@@ -18,9 +18,11 @@ from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.narrow import CODES, as_held
 from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.numbers.shaken import last_bit
+from onnxopt.verification.pieces.bounds import have_others, untold
 from onnxopt.verification.pieces.dead_ends import dead_ends, outputs_behind
 from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
+from onnxopt.verification.pieces.halves import has_narrow, with_roundings
 from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
@@ -78,6 +80,7 @@ class Look:
     ) -> None:
         self.options = options
         self.plan = plan
+        self.paths, self.foreign = paths, foreign
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
         a, b = (_skeleton(path, foreign) for path in paths)
         if plan.random:
@@ -129,6 +132,33 @@ class Look:
         if pieces.complete:
             pieces.dead = outputs_behind(walk, dead_ends(walk))
         return pieces, places
+
+    def untold(self, case: Case) -> list[str]:
+        """What the two make by other bounds, and otherwise beyond them, in words: no case reaches these."""
+        if not have_others(self.a.program, self.b.program):
+            return []
+        walk = self._walked(self.a, self.b, [case])
+        return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in untold(walk)]
+
+    def rounded(self, cases: Sequence[Case]) -> list[str]:
+        """What differs where each rounds what it holds in narrower floats, in words."""
+        runners = self.a, self.b
+        if not any(has_narrow(r.program.skeleton.proto) for r in runners):
+            return []
+        skeletons = (with_roundings(_skeleton(path, self.foreign)) for path in self.paths)
+        a, b = (r.inside(Program(s)) for r, s in zip(runners, skeletons))
+        walk = self._walked(a, b, cases)
+        # What is narrow in A is rounded there as well, and which of the two loses more is not asked, unless it is all.
+        faults = ((name_in_file(fault.value), fault.found.note) for fault in walk.outcome.faults)
+        names = [name for name, note in faults if note or walk.replay.kind(name) == "tensor(float)"][:1]
+        return [f"`{v}` differs where float16 is rounded, which this runtime computes in float32" for v in names]
+
+    def _walked(self, a: Runner, b: Runner, cases: Sequence[Case]) -> Walk:
+        feeds = self._complete([case.feeds for case in cases])
+        types = {name: type_of(value) for name, value in feeds[0].items()}
+        walk = Walk(a, b, feeds, types, memory=self.options.memory, seed=self.options.seed)
+        walk.run()
+        return walk
 
     def hides(self) -> bool:
         """Is there anything that may not run, and is not the same in both?"""

@@ -8,6 +8,7 @@ where some do not at first, more samples are taken, and go as far as the largest
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -24,7 +25,9 @@ from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View
 
 _SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session,
-_MORE: Final = 16  # and each time where elements that jump are sought one by one
+_MORE: Final = 16  # and each time where elements that jump are sought one by one:
+_MANY: Final = 64  # of so many one would have been found
+_IN_VAIN: Final = 2  # in these samples, if last bits made them jump
 
 # What A has, what B has, how it holds it, and by how much of their range the same numbers may differ.
 Held = tuple[Sequence[Any], Sequence[Any], View | None, float]
@@ -55,12 +58,13 @@ def noise_of(
     largest = {v: [Difference() for _ in original.values] for v in wanted}
     open_ = {v: _Open(*found) for v, found in (held or {}).items() if v in wanted}
     uneven = {v: seen for v, seen in (channels or {}).items() if v in wanted}
-    times = 1.0
+    times, left = 1.0, [math.inf]  # elements, before each sample
     for k in range(_MORE):
         if k == _SEEDS:  # only what some elements of B are not explained of
-            wanted = [v for v, left in open_.items() if left.any]
+            wanted = [v for v, jumps in open_.items() if jumps.count]
             nodes, times = program.cone(wanted, here), NOISE
-        if not wanted:
+        left.append(sum(jumps.count for jumps in open_.values()))
+        if not wanted or (k >= _SEEDS + _IN_VAIN and left[-1] >= _MANY and left[-1] == left[-1 - _IN_VAIN]):
             break
         rng = Draws(seed, k)
         try:
@@ -82,8 +86,8 @@ def noise_of(
         except Failed:  # the model does not take what is a bit larger: of that noise nothing is known
             continue
     for v in (v for v in largest if v in open_ or is_discrete(original.types[v])):
-        left = open_[v].left if v in open_ else [True for _ in original.values]
-        largest[v] = [replace(d, unseen=some is not None) for d, some in zip(largest[v], left)]
+        there = open_[v].left if v in open_ else [True for _ in original.values]
+        largest[v] = [replace(d, unseen=some is not None) for d, some in zip(largest[v], there)]
     for v, seen in uneven.items():
         largest[v] = [replace(d, uneven=far.any) for d, far in zip(largest[v], seen)]
     return largest
@@ -115,8 +119,8 @@ class _Open:
             self.see(value, i)
 
     @property
-    def any(self) -> bool:
-        return any(left is not None and left is not True for left in self.left)
+    def count(self) -> int:
+        return sum(int(np.count_nonzero(left)) for left in self.left if left is not None and left is not True)
 
     def see(self, sample: Any, case: int) -> None:
         """A value that A may have."""

@@ -1,0 +1,58 @@
+"""Sizes at which a model does something else: what sizes are compared with, or cut off at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.verification.model.constants import constants, numbers
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto
+
+    from onnxopt.verification.inputs.plan import Plan
+
+_LEAST: Final = 4  # sizes up to this are tried in any case
+_MOST: Final = 512
+_WORK: Final = 1 << 36  # bytes of weights, each time one is read
+_COMPARING: Final = frozenset((
+    "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Clip", "Mod",
+))  # fmt: skip
+_SIZED: Final = frozenset((
+    "Gather", "Slice", "Squeeze", "Unsqueeze", "Cast", "Concat", "Add", "Sub", "Mul", "Div", "Identity", "Reshape",
+    "Neg", "Min", "Max", "Clip", "Range", "CumSum", "Expand",
+))  # fmt: skip
+
+
+def other_limit(a: GraphProto, b: GraphProto, plan: Plan) -> int:
+    """A size that is on one side of such a number in one model, and on the other in the other; 0 where there is none
+    that only one of them has, or where that would take long."""
+    found = min(set(_limits(a)) ^ set(_limits(b)), default=-1) + 1
+    return found if plan.bytes * found ** (2 if plan.windows else 1) <= _WORK else 0
+
+
+def _limits(graph: GraphProto) -> Iterator[int]:
+    """The largest sizes for which it does the one thing."""
+    held = {t.name: t for t in graph.initializer} | dict(constants(graph.node))
+    sized: dict[str, int] = {}  # by what is computed of sizes, how far below them it is
+    for node in graph.node:
+        kind, name = node.op_type, node.output[0] if node.output else ""
+        reads = [sized[r] for r in node.input if r in sized]
+        if kind in ("Shape", "Size"):
+            sized[name] = 0
+        elif reads and kind in _SIZED:
+            sized[name] = max(*reads, int(kind == "Range"))
+        if (reads and kind in _COMPARING) or (kind == "Slice" and not reads):
+            yield from (n + max(reads, default=0) for n in _numbers(node, held) if _LEAST < n <= _MOST)
+
+
+def _numbers(node: NodeProto, held: Mapping[str, TensorProto]) -> Iterator[int]:
+    operands = range(1, min(3, len(node.input))) if node.op_type == "Slice" else range(len(node.input))
+    for k in operands:
+        found = numbers(held[node.input[k]]) if node.input[k] in held else []
+        yield from (abs(int(n)) - _is_beyond(node.op_type, k) for n in found if n == n // 1 and abs(n) <= _MOST)
+
+
+def _is_beyond(kind: str, k: int) -> bool:
+    """Is a size of that number itself, the operand k, what it does the other thing for?"""
+    return kind in ("Equal", "Mod") or kind in (("Greater", "LessOrEqual"), ("Less", "GreaterOrEqual"))[k > 0]

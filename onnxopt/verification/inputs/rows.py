@@ -1,0 +1,58 @@
+"""Rows of a table that are others in the second model: indices that pick them are fed, or no case would."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, TensorProto
+
+    from onnxopt.verification.model.skeleton import Skeleton
+
+_HANDED_ON: Final = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+_MOST: Final = 1 << 28  # bytes of a table that is read
+_AT_ONCE: Final = 1 << 22  # elements
+_FEW: Final = 4  # rows
+
+
+def other_rows(a: Skeleton, b: Skeleton) -> dict[str, tuple[int, ...]]:
+    """By input that picks rows of a table, those of it that differ, unless all do: any shows that."""
+    theirs, found = _tables(b.proto.graph), dict[str, tuple[int, ...]]()
+    for name, mine in _tables(a.proto.graph).items():
+        for x, y in zip(mine, theirs.get(name, ())):
+            with contextlib.suppress(OSError, ValueError):  # of data that are not there, which is said where it is run
+                if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _MOST:
+                    found[name] = (*found.get(name, ()), *_rows(a.values(x), b.values(y)))
+    return found
+
+
+def _tables(graph: GraphProto) -> dict[str, list[TensorProto]]:
+    """The initializers whose rows an input picks, in the order in which it does."""
+    held = {t.name: t for t in graph.initializer}
+    origins = {i.name: i.name for i in graph.input if i.name not in held}
+    found: dict[str, list[TensorProto]] = {}
+    for node in graph.node:
+        if node.op_type in _HANDED_ON and node.input and node.input[0] in origins and node.output:
+            origins[node.output[0]] = origins[node.input[0]]
+        elif node.op_type == "Gather" and len(node.input) > 1 and not any(a.i for a in node.attribute):
+            if node.input[1] in origins and node.input[0] in held:
+                found.setdefault(origins[node.input[1]], []).append(held[node.input[0]])
+    return found
+
+
+def _rows(x: Any, y: Any) -> tuple[int, ...]:
+    if not x.ndim or not x.size or x.shape != y.shape:
+        return ()
+    differ = np.concatenate(list(_differ(x.reshape(len(x), -1), y.reshape(len(y), -1))))
+    rows = np.flatnonzero(differ)
+    return () if len(rows) == len(x) else tuple(rows[:: max(len(rows) // _FEW, 1)][:_FEW].tolist())
+
+
+def _differ(x: Any, y: Any) -> Iterator[Any]:
+    step = max(_AT_ONCE // x.shape[1], 1)
+    for start in range(0, len(x), step):
+        yield (x[start : start + step] != y[start : start + step]).any(axis=1)

@@ -1,0 +1,214 @@
+"""Bounds that are others in the two models, and that no case reaches: a Clip to 1000 that became one to 2000, a
+threshold that decides a branch.
+
+What is made by such is run once more, on numbers between these bounds and beyond them. Where that differs nobody is
+accused, for such numbers may never come up.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.inputs.edges import edges
+from onnxopt.verification.inputs.wide import covering
+from onnxopt.verification.model.constants import constants, numbers
+from onnxopt.verification.model.order import inside
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.pieces.dead_ends import sameness_of
+from onnxopt.verification.pieces.replay import Replay
+from onnxopt.verification.pieces.runner import Failed
+from onnxopt.verification.pieces.stream import Stream
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
+
+    from onnxopt.verification.pieces.program import Program
+    from onnxopt.verification.pieces.walk import Walk
+
+_NEAR: Final = 1e-3  # of a bound, that was followed through other constants
+_FACTORS: Final = (8.0, 64.0, 4096.0)
+_LARGEST: Final = 1e30
+_MOST: Final = 32  # values that are looked at,
+_NUMBERS: Final = 8  # and numbers of each
+_TRIED: Final = 12  # pieces behind each other,
+_DEPTH: Final = 4  # and so many of them in a row
+_LONGEST: Final = 200  # nodes of a piece: in a longer one nobody knows what becomes of what is far larger
+_GROSS: Final = 1e-2  # of the range: less is what rounding does to numbers that are so large
+_SHARE: Final = 0.1  # of the elements of what jumps
+# What these make has bounds of its own, beyond which no reader has to be right.
+_BOUNDED: Final = frozenset((
+    "Sigmoid", "Tanh", "Softmax", "Clip", "HardSigmoid", "Erf", "Sin", "Cos", "DequantizeLinear", "Softsign", "Hardmax",
+    "Min", "Max", "LogSoftmax",
+))  # fmt: skip
+_MOVES: Final = frozenset(("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split"))
+
+
+class Bounds:
+    """Those of one program, by node."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._held: dict[str, TensorProto] = {}
+        every = list(inside(program.nodes))
+        bodies = (g for n in every for a in n.attribute for g in ([a.g] if a.HasField("g") else a.graphs))
+        self._held.update((t.name, t) for g in bodies for t in g.initializer)
+        self._held |= program.constants
+        self._held.update(constants(every))
+
+    def of(self, nodes: Iterable[int]) -> list[float]:
+        """Of these nodes and their bodies, each once, in order."""
+        return sorted({n for i in nodes for n in self._of(inside([self._program.nodes[i]]))})
+
+    def _of(self, nodes: Iterable[NodeProto]) -> Iterator[float]:
+        for node in nodes:
+            for k in range(len(node.input)):
+                yield from (n for n in edges(node, k, self._numbers) if math.isfinite(n))
+
+    def _numbers(self, name: str) -> list[float]:
+        return numbers(self._held[name]) if name in self._held else []
+
+
+def have_others(a: Program, b: Program) -> bool:
+    """Are there bounds in one program that are none in the other?"""
+    x, y = (Bounds(p).of(range(len(p.nodes))) for p in (a, b))
+    return bool(_only(x, y) or _only(y, x))
+
+
+def untold(walk: Walk) -> list[str]:
+    """The cuts of B that other bounds make than A's, and that differ beyond them, as does what is made of them."""
+    a, b, of = Bounds(walk.a), Bounds(walk.b), walk.pairs.of
+    sameness, found, looked = sameness_of(walk), [], 0
+    for value in (v for v in walk.b.maker if v in walk.cuts and v in of):
+        mine, theirs = walk.a.cone([of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
+        x, y = a.of(mine), b.of(theirs)
+        others = _only(x, y) + _only(y, x)
+        if not others or sameness.is_made_alike(value):
+            continue
+        looked += 1
+        if looked > _MOST:
+            break
+        if _Beyond(walk, _around(others, sorted({*x, *y}))).shows(value):
+            found.append(value)
+    return found
+
+
+def _only(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """What of the first is not near any of the second."""
+    near = ((n, y[max(bisect_left(y, n) - 1, 0) : bisect_left(y, n) + 1]) for n in x)
+    return [n for n, others in near if not any(abs(n - o) <= _NEAR * abs(n) for o in others)]
+
+
+def _around(others: Iterable[float], every: Sequence[float]) -> list[float]:
+    """What is between each of these bounds and the next of all there are, or beyond the last."""
+    ends = [1.25 * every[0] - 0.5, *every, 1.25 * every[-1] + 0.5]
+    found = {(x + y) / 2 for x, n, y in zip(ends, every, ends[2:]) if n in others for x, y in ((x, n), (n, y))}
+    return sorted(n for n in found if abs(n) < _LARGEST)[:_NUMBERS]
+
+
+class _Beyond:
+    """What becomes of numbers `around` bounds."""
+
+    def __init__(self, walk: Walk, around: Sequence[float]) -> None:
+        self._walk = walk
+        self._around = around
+        self._left = _TRIED
+
+    def shows(self, value: str, behind: frozenset[str] = frozenset(), depth: int = _DEPTH) -> bool:
+        """Does this value of B differ, and with it what is made of it? A bound that was moved on purpose (a quantizer,
+        before what only moves numbers) is made up for by what reads the value. `behind`: values that differ before."""
+        if not self._left:
+            return False
+        self._left -= 1
+        if not self._differs(value, behind):
+            return False
+        is_output = value in {self._walk.pairs.by_original.get(o, o) for o in self._walk.a.outputs}
+        if is_output or not depth:
+            return True
+        return any(self.shows(v, behind | {value}, depth - 1) for v in self._made_of(value, behind))
+
+    def _made_of(self, value: str, behind: Collection[str]) -> list[str]:
+        """The next cuts that are made of it."""
+        walk, made, found = self._walk, {value}, list[str]()
+        for i in range(walk.b.maker[value] + 1, len(walk.b.nodes)):
+            if made.isdisjoint(walk.b.reads[i]):
+                continue
+            for output in walk.b.nodes[i].output:
+                if output in walk.cuts and output in walk.pairs.of and output not in behind:
+                    found.append(output)
+                else:
+                    made.add(output)
+        return found
+
+    def _differs(self, value: str, behind: Collection[str]) -> bool:
+        walk, of = self._walk, self._walk.pairs.of
+        original, without = of[value], {of.get(v, v) for v in behind}
+        theirs = walk.fed.difference(behind)
+        nodes = walk.a.cone([original], walk.fed_of_a - without, _LONGEST + 1)
+        entries = walk.a.entries(nodes, walk.fed_of_a - without)
+        asked = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], theirs), theirs)} - {*entries}
+        made = {o for i in nodes for o in walk.a.nodes[i].output}
+        known = walk.original.values[-1]
+        if len(nodes) > _LONGEST or not asked <= made:
+            return False
+        if not all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked)):
+            return False
+        try:
+            fed = list(self._run(nodes, {name: known[name] for name in entries}, [*asked, original]))
+            if not fed:
+                return False
+            stream = Stream(walk.runner, fed, walk.original.types)
+            replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
+            replay.views = dict(walk.replay.views)
+            found = replay.hold(value, replay.run([value], theirs)[value], 0.0)[1]
+        except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
+            return False
+        return any(d.note or d.relative > (_SHARE if d.discrete else _GROSS) for d in found)
+
+    def _run(self, nodes: Sequence[int], known: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """What A's nodes are fed and make, unless that overflows."""
+        walk, types = self._walk, self._walk.original.types
+        free = {n: v for n, v in known.items() if v.dtype.kind == "f" and v.size and not _is_bounded(walk.a, n)}
+        if not free:
+            return
+        opened = walk.runner.open(nodes, {e: types[e] for e in known}, wanted)
+        for drawn in _drawn(dict(sorted(free.items())), self._around, Draws(walk.seed, wanted[-1])):
+            results = opened.run({**known, **drawn})
+            if not any(map(_overflows, results.values())):
+                yield {**known, **drawn, **results}
+
+
+def _drawn(known: Mapping[str, Any], around: Sequence[float], rng: Draws) -> Iterator[dict[str, Any]]:
+    """Larger numbers than there are, and those around the bounds, of which a single one is each in turn. What is never
+    negative stays so."""
+    with np.errstate(all="ignore"):
+        for factor in _FACTORS:
+            yield {n: np.asarray(v * v.dtype.type(factor)) for n, v in known.items()}
+    for one in around:
+        drawn = {}
+        for name, value in known.items():
+            fitting = [
+                n
+                for n in ((one,) if value.size == 1 else around)
+                if (n >= 0 or value.min() < 0) and abs(n) < np.finfo(value.dtype).max
+            ]
+            drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
+        yield drawn
+
+
+def _overflows(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all()
+
+
+def _is_bounded(program: Program, name: str) -> bool:
+    """Does an operator make it that has bounds, or is it moved on from there?"""
+    while name in program.maker:
+        node = program.nodes[program.maker[name]]
+        if node.op_type not in _MOVES:
+            return node.op_type in _BOUNDED
+        name = node.input[0]
+    return False

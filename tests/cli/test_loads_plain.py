@@ -1,0 +1,89 @@
+"""A result that computes the same, and that onnxruntime loads without its default optimizations only.
+
+They make a LayerNormalization of the formula in b, whose scale is float16 and whose input is float32: no such operator
+has two types, and the session that everybody opens fails.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.api import DifferentResult, OptimizeOptions, optimize_file
+from onnxopt.bisect import bisect
+from onnxopt.verification import LOADS_PLAIN, VerifyOptions, verify
+from tests.cli.conftest import Run
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float16[N, 4] y)
+<float16[4] scale = {1, 2, 1, 2}, float16[4] bias = {1, 0, 1, 0}, float epsilon = {0.00001}, float two = {2}> {
+    m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  p = Pow (d, two)  v = ReduceMean <axes = [-1]> (p)
+    s = Add (v, epsilon)  q = Sqrt (s)  QUOTIENT  h = Cast <to = 10> (n)  w = Mul (h, scale)  y = Add (w, bias) }"""
+A = TEXT.replace("QUOTIENT", "r = Reciprocal (q)  n = Mul (d, r)")  # which onnxruntime does not recognize
+B = TEXT.replace("QUOTIENT", "n = Div (d, q)")
+SAYS = "onnxruntime with its default optimizations loads {} and not {}: "
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {"a": A, "b": B}.items():
+        onnx.save(parser.parse_model(text), tmp_path / f"{name}.onnx")
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [None, VerifyOptions(cases=("random",))])
+def test_it_is_neither_different_nor_fine(options: VerifyOptions | None, folder: Path) -> None:
+    a, b = folder / "a.onnx", folder / "b.onnx"
+    found = verify(a, b, options)
+    assert (found.status, found.agrees, found.is_refused) == (LOADS_PLAIN, False, True)
+    assert found.message.startswith(SAYS.format(*(("A", "B") if options else ("the original", "the result"))))
+    assert "different types (tensor(float) and tensor(float16)" in found.message
+    assert "; without them it is equal: bit for bit the same, " in found.message
+    assert not found.places, "nothing differs anywhere"
+    assert verify(b, a, options).agrees, "what the original cannot do is not asked of the result"
+    same = verify(b, b, options)
+    assert same.status == "equal"
+    assert same.hint.startswith("onnxruntime with its default optimizations loads neither ")
+
+
+def test_the_command_fails_and_says_why(run: Run, folder: Path) -> None:
+    r = run("verify", "a.onnx", "b.onnx", "--format", "json")
+    assert r.returncode == 1
+    assert json.loads(r.stdout)["status"] == "loads without optimizations only"
+    r = run("verify", "a.onnx", "b.onnx", "-q")
+    assert (r.returncode, r.stdout.startswith(f"✗ loads without optimizations only: {SAYS.format('A', 'B')}")) == (
+        1,
+        True,
+    )
+    r = run("report", "a.onnx", "b.onnx", "-o", "p.html")
+    assert r.returncode == 0
+    assert 'class="verdict bad"' in (folder / "p.html").read_text()
+
+
+def test_the_rewrite_that_makes_it_so_is_left_out(run: Run, folder: Path) -> None:
+    """Mul(d, Reciprocal(q)) = Div(d, q) is right, and shows onnxruntime the formula."""
+    chosen = ("--pipeline", "simplify-arithmetic")
+    r = run("optimize", "a.onnx", "out.onnx", *chosen)
+    assert r.returncode == 3
+    assert "rule multiply_by_reciprocal at value `n` was left out, it made the result wrong: " in r.stderr
+    assert SAYS.format("the original", "the result") in r.stderr
+    assert [n.op_type for n in onnx.load(folder / "out.onnx").graph.node][6:8] == ["Reciprocal", "Mul"]
+    (folder / "out.onnx").unlink()
+    r = run("optimize", "a.onnx", "out.onnx", *chosen, "--strict")
+    assert (r.returncode, (folder / "out.onnx").exists()) == (1, False)
+    assert "the result loads without optimizations only: onnxruntime with its default" in r.stderr
+    r = run("optimize", "a.onnx", "out.onnx", *chosen, "--verify-each")
+    assert "the result loads without optimizations only" in r.stderr
+
+
+def test_nothing_is_written_and_bisection_finds_it(folder: Path) -> None:
+    a, options = folder / "a.onnx", OptimizeOptions(pipeline="simplify-arithmetic")
+    with pytest.raises(DifferentResult, match="loads without optimizations only"):
+        optimize_file(a, folder / "out.onnx", options)
+    assert not (folder / "out.onnx").exists()
+    told: list[str] = []
+    assert bisect(a, options, tell=told.append).rule == "multiply_by_reciprocal"
+    assert told[0].startswith("the result loads without optimizations only after 1 run of passes")

@@ -1,0 +1,63 @@
+"""Sizes that one model takes otherwise than the other are tried, however large: what a trace or a fold left of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, parser
+
+from onnxopt.verification import VerifyOptions, verify
+from onnxopt.verification.inputs.limits import other_limit
+from onnxopt.verification.inputs.plan import Plan, make_plan
+
+SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
+IF = """y = If (c) <then_branch = t () => (p) { p = Neg (x) }, else_branch = e () => (q) { q = Exp (x) }>"""
+
+
+def model(body: str) -> ModelProto:
+    constants = "<int64 n = {20}, int64 m = {21}, int64 zero = {0}, int64[1] all = {9223372036854775807},"
+    constants += " int64[1] some = {40}, int64[1] first = {0}, int64[1] axis = {1}, float[64] table = {"
+    constants += ", ".join(map(str, range(64))) + "}>"
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[n, t] x) => (y) {constants} {{ {body} }}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "size"),
+    [
+        (SIZE + "c = Greater (t, n) " + IF, ("t, n", "t, m"), 21),
+        (SIZE + "c = Less (t, n) " + IF, ("t, n", "t, m"), 20),
+        (SIZE + "c = Greater (n, t) " + IF, ("n, t", "m, t"), 20),
+        (SIZE + "c = LessOrEqual (n, t) " + IF, ("n, t", "m, t"), 20),
+        (SIZE + "c = Equal (t, n) " + IF, ("t, n", "t, m"), 20),
+        (SIZE + "c = Equal (t, n) " + IF, (SIZE + "c = Equal (t, n) " + IF, "y = Exp (x)"), 20),
+        (SIZE + "r = Range (zero, t, one) g = Gather (table, r) y = Add (x, g)",
+         ("g = Gather (table, r)", "k = Min (r, n) g = Gather (table, k)"), 22),
+        ("y = Slice (x, first, all, axis)", ("all", "some"), 41),
+    ],
+    ids=["Greater", "Less", "number first", "and equal", "Equal", "folded", "positions", "Slice"],
+)  # fmt: skip
+def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
+    a, b = model(right), model(right.replace(*wrong))
+    assert other_limit(a.graph, b.graph, make_plan(a)) == size
+    assert other_limit(a.graph, a.graph, make_plan(a)) == 0
+    for name, proto in (("a", a), ("b", b)):
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(cases=("all",)))
+    assert found.status == "different", found.message
+    assert [c.dims["t"] for c in found.cases if c.name == "beyond"] == [size]
+    same = verify(tmp_path / "a.onnx", tmp_path / "a.onnx", VerifyOptions(cases=("all",)))
+    assert same.agrees
+    assert "beyond" not in [c.name for c in same.cases]
+
+
+def test_not_what_would_take_long() -> None:
+    a, b = model("y = Slice (x, first, all, axis)"), model("y = Slice (x, first, some, axis)")
+    sizes = [
+        other_limit(a.graph, b.graph, Plan(bytes=n, windows=w))
+        for n, w in ((1 << 30, []), (1 << 31, []), (1 << 30, [{}]))
+    ]
+    assert sizes == [41, 0, 0]
