@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.factors import Edit, Reach, are_products, downwards, upwards
+from onnxopt.analysis.factors import Edit, Reach, are_products, upwards
+from onnxopt.analysis.factors_onward import downwards
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import ends_formula
+from onnxopt.rewriting import ends_formula, scales_formula
 
 
 class _Scaled(NamedTuple):
@@ -55,7 +56,7 @@ class ScalePropagation(GraphPass):
                 edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
                 if not reach.all_ask():
                     edits = None
-                if edits is None and ends_formula(x, factor):
+                if edits is None and (ends_formula(x, factor) or scales_formula(node, factor)):
                     reason = "it ends a normalization or Gelu, which runtimes run as one operator"
                     ctx.decline("propagated", reason, repr(node))
                     continue
