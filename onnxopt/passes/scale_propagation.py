@@ -111,11 +111,13 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
 
 def _bypass(graph: Graph, node: Node, x: Value) -> None:
     """What read `node` reads `x`; an output of the graph keeps its name."""
-    if node.output.is_output:
-        assert x.producer is not None  # that made x for `node` alone
-        graph.take_over(node.output, x.producer, x.index)
+    made = node.output
+    if made.is_output:
+        assert x.producer is not None  # that made x for `node`, and for who asks for its size
+        graph.take_over(made, x.producer, x.index)
+        x.replace_all_uses_with(made)
     else:
-        node.output.replace_all_uses_with(x)
+        made.replace_all_uses_with(x)
     graph.remove(node)
 
 
