@@ -4,6 +4,7 @@ when somebody asks for its pass."""
 from onnxopt.pipeline.registry import register_later
 
 for _name in (
+    "axes-before-split",
     "batch-products",
     "canonicalize",
     "clip-chains",
