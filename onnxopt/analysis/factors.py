@@ -69,10 +69,10 @@ class Reach(NamedTuple):
     def all_ask(self) -> bool:
         """Do all that read what was met ask for its factor; of a tensor that is read beside its parts, all parts?"""
         met = self.met or {}
-        if any(m.readers != _readers(v) for v, m in met.items()):
+        if any(m.readers != readers_of(v) for v, m in met.items()):
             return False
         splits = [v.producer for v in met if v.producer is not None and v.producer.op == "Split"]
-        wholes = [(whole, n) for n in splits if (whole := n.inputs[0]) is not None and _readers(whole) > 1]
+        wholes = [(whole, n) for n in splits if (whole := n.inputs[0]) is not None and readers_of(whole) > 1]
         return all(v in met for whole, n in wholes for v in (whole, *_parts(n)))
 
 
@@ -98,7 +98,7 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
     shape = types.shape(value)
     if factor.ndim and (shape is None or not fits(factor, shape)):
         return None  # it is widened behind: its weights are not one per element of what is scaled
-    if (readers := _readers(value)) > 1:
+    if (readers := readers_of(value)) > 1:
         if reach.met is None or readers > READERS:
             return None
         known = reach.met.get(value)
@@ -261,7 +261,7 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
     if whole is None or not shape:
         return None
     asked = {value: factor}
-    if reach.met is not None and _readers(whole) > 1:
+    if reach.met is not None and readers_of(whole) > 1:
         reach.met.setdefault(value, Meeting(factor))
         asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
         if len(asked) < len(_parts(node)):
@@ -291,7 +291,7 @@ def _parts(split: Node) -> list[Value]:
     return [v for v in split.outputs if v is not None and v.is_used]
 
 
-def _readers(value: Value) -> int:
+def readers_of(value: Value) -> int:
     """How often something reads what the value holds, and not its size; of many it does not matter."""
     users = value.users
     sizes = sum(u.op in ("Shape", "Size") for u in users) if len(users) <= _MEETINGS else 0

@@ -51,6 +51,7 @@ for _name in (
     "split-sequences",
     "stacks-to-split",
     "table-lookups",
+    "term-propagation",
     "transpose-propagation",
     "widen-indices",
 ):

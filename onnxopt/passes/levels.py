@@ -18,7 +18,8 @@ _EXACT: Final = (
 _ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast"
 _OPERATORS: Final = "fuse-normalization,fuse-activation"
 _FOLDS: Final = (
-    "space-to-depth,conv-axes,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation"
+    "space-to-depth,conv-axes,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,"
+    "term-propagation"
 )
 _ALGEBRA: Final = "linear-composition,parallel-conv-merging"
 _FORMS: Final = "transpose-propagation,flatten-rows,gemm-fusion"

@@ -17,6 +17,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import ends_formula, scales_formula
+from onnxopt.rewriting.replace import bypass
 
 
 class _Scaled(NamedTuple):
@@ -75,7 +76,7 @@ class ScalePropagation(GraphPass):
 def _carry_out(graph: Graph, scaled: _Scaled) -> None:
     for e in scaled.edits:
         e.node.set_input(e.place, graph.constant(e.array, e.old.name, e.node))
-    _bypass(graph, scaled.node, scaled.x)
+    bypass(graph, scaled.node, scaled.x)
 
 
 def _into_shared(graph: Graph, ctx: PassContext) -> bool:
@@ -107,18 +108,6 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
                 _carry_out(graph, s._replace(edits=s.edits[1:]))
             changed |= nodes
     return bool(changed)
-
-
-def _bypass(graph: Graph, node: Node, x: Value) -> None:
-    """What read `node` reads `x`; an output of the graph keeps its name."""
-    made = node.output
-    if made.is_output:
-        assert x.producer is not None  # that made x for `node`, and for who asks for its size
-        graph.take_over(made, x.producer, x.index)
-        x.replace_all_uses_with(made)
-    else:
-        made.replace_all_uses_with(x)
-    graph.remove(node)
 
 
 def _factor(node: Node) -> tuple[Value, Array] | None:
