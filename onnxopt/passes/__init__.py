@@ -5,6 +5,7 @@ from onnxopt.pipeline.registry import register_later
 
 for _name in (
     "axes-before-split",
+    "axes-first",
     "batch-products",
     "canonicalize",
     "clip-chains",
