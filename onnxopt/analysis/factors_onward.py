@@ -30,6 +30,8 @@ from onnxopt.protos import Array
 
 _LEAST: Final = 2.0**-10  # of a factor that passes a product: without it that overflows about where it did
 _MOST: Final = 2.0**10
+# Of many elements: what a gate makes of their sum may cancel, and of other roundings be something else.
+_SUMS: Final = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 
 
 def downwards(node: Node, factor: Array) -> list[Edit] | None:
@@ -45,14 +47,16 @@ def downwards(node: Node, factor: Array) -> list[Edit] | None:
 
 def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
     """What reads the value, or what is linear in it, takes the number; no node is reached on two ways, as that would be
-    the number's square, or twice the same edit."""
+    the number's square, or twice the same edit. Where ways part, none goes over a sum, as that of a gate."""
     edits: list[Edit] = []
     reached: set[Node] = set()
+    parts = False
     open_values = [value]
     while open_values:
         value = open_values.pop()
         if value.is_output or not 0 < len(value.users) <= READERS:
             return None
+        parts = parts or len(value.users) > 1
         for reader, times in value.users.items():
             if times > 1 or reader in reached or len(reached) == REACH or reader.graph is not value.graph:
                 return None
@@ -67,7 +71,7 @@ def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
                 open_values.append(reader.output)
             else:
                 return None
-    return edits
+    return None if parts and any(n.op in _SUMS for n in reached) else edits
 
 
 def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
