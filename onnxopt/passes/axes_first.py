@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -117,6 +118,8 @@ class _Region:
         return found
 
     def _is_exit(self, node: Node) -> bool:
+        if any(u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _FEW)):
+            return False  # what is repeated along an axis of its own, and joined, is one Gather
         axes = _axes(node) if node.op == "Unsqueeze" and node.graph is self.graph else None
         return bool(axes) and sorted(a % (self.rank + len(axes or ())) for a in axes or ()) == self.axes
 
