@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import tensor_bytes
 
 READ_BY_MANY: Final = "many others read the constant, and each would get its own"
 _READERS: Final = 8  # each may have a copy, however large it is;
 _COPIES: Final = 1 << 22  # bytes of all copies for more of them
+_NEAR: Final = 3  # nodes from a constant to what is replaced
 
 
 def is_read_by_many(constant: Value, copy: int) -> bool:
@@ -18,3 +20,15 @@ def is_read_by_many(constant: Value, copy: int) -> bool:
     if readers <= _READERS or copy * readers <= _COPIES or constant.is_fill:
         return False
     return tensor_bytes(*constant.constant_type()) < 2 * copy  # else what is made is no copy of it, but far less
+
+
+def gives_way(constant: Value, copy: int, anchor: Node) -> bool:
+    """Does as much as a copy of so many bytes go, when what `anchor` makes is made otherwise? Then nothing grows."""
+    if constant.is_fill or tensor_bytes(*constant.constant_type()) < copy:
+        return False
+    reader = constant.only_user
+    for _ in range(_NEAR):
+        if reader is None or reader is anchor:
+            break
+        reader = reader.output.only_user if len(reader.outputs) == 1 else None
+    return reader is anchor

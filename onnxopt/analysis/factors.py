@@ -1,11 +1,11 @@
-"""Where a constant factor of a value can go: into the weights that made it, or into those that read it.
+"""Where a constant factor of a value can go: into the weights that made it (`factors_onward`: into those that read it).
 
 Nothing is changed here: what is found are edits of weights, which together do what the factor did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import prod
 from typing import Final, NamedTuple
 
@@ -27,9 +27,9 @@ _LINEAR: Final = frozenset(
     }
 )
 _POSITIVE: Final = frozenset({"Abs", "GlobalMaxPool", "LeakyRelu", "MaxPool", "ReduceMax", "ReduceMin", "Relu"})
-_ELEMENTWISE: Final = frozenset({"Abs", "Identity", "LeakyRelu", "Neg", "Relu"})
-_REACH: Final = 24  # nodes looked at for one factor: what it meets it meets soon
-_READERS: Final = 3  # of one value on the way
+ELEMENTWISE: Final = frozenset({"Abs", "Identity", "LeakyRelu", "Neg", "Relu"})
+REACH: Final = 24  # nodes looked at for one factor: what it meets it meets soon
+READERS: Final = 3  # of one value on the way
 _MEETINGS: Final = 8  # such values
 
 
@@ -62,17 +62,18 @@ class Reach(NamedTuple):
     Without it no value may have two readers.
     """
 
-    nodes: int = _REACH
+    nodes: int = REACH
     shared: bool = False
     met: dict[Value, Meeting] | None = None
 
     def all_ask(self) -> bool:
         """Do all that read what was met ask for its factor; of a tensor that is read beside its parts, all parts?"""
         met = self.met or {}
-        if any(m.readers != sum(v.users.values()) for v, m in met.items()):
+        if any(m.readers != readers_of(v) for v, m in met.items()):
             return False
         splits = [v.producer for v in met if v.producer is not None and v.producer.op == "Split"]
-        return all(v in met for n in splits if n.inputs[0] in met for v in _parts(n))
+        wholes = [(whole, n) for n in splits if (whole := n.inputs[0]) is not None and readers_of(whole) > 1]
+        return all(v in met for whole, n in wholes for v in (whole, *_parts(n)))
 
 
 def are_products(node: Node, w: Value) -> bool:
@@ -97,8 +98,8 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
     shape = types.shape(value)
     if factor.ndim and (shape is None or not fits(factor, shape)):
         return None  # it is widened behind: its weights are not one per element of what is scaled
-    if _is_read_again(value):
-        if reach.met is None or sum(value.users.values()) > _READERS:
+    if (readers := readers_of(value)) > 1:
+        if reach.met is None or readers > READERS:
             return None
         known = reach.met.get(value)
         if known is not None:
@@ -111,9 +112,9 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
     if node.op in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return _into_product(node, factor, reach)
     if node.op in ("Add", "Sub") or (node.op == "Concat" and not factor.ndim):
-        return _all(_into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs))
+        return _all(into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs))
     if node.op == "Mul":
-        return _into(node, 0, factor) or _into(node, 1, factor) or _either(node, factor, reach, 0, 1)
+        return into(node, 0, factor) or into(node, 1, factor) or _either(node, factor, reach, 0, 1)
     if node.op in ("LayerNormalization", "BatchNormalization"):
         return _into_normalization(node, factor)
     if node.op == "Split":
@@ -137,21 +138,21 @@ def _either(node: Node, factor: Array, reach: Reach, *places: int) -> list[Edit]
 
 def _before(node: Node, factor: Array) -> Array | None:
     """What has to scale the first input, so that `factor` scales the result; None where nothing does."""
-    if not _commutes(node, factor):
+    if not commutes(node, factor):
         return None
-    if not factor.ndim or node.op in _ELEMENTWISE:
+    if not factor.ndim or node.op in ELEMENTWISE:
         return factor
     given = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
     made = types.shape(node.output)
     return before_move(node, factor, given, made) if given is not None and made is not None else None
 
 
-def _commutes(node: Node, factor: Array) -> bool:
+def commutes(node: Node, factor: Array) -> bool:
     """Is f(c x) = c f(x), for this c?"""
-    return node.op in _LINEAR or _pads_zeros(node) or (node.op in _POSITIVE and bool((factor > 0).all()))
+    return node.op in _LINEAR or pads_zeros(node) or (node.op in _POSITIVE and bool((factor > 0).all()))
 
 
-def _pads_zeros(node: Node) -> bool:
+def pads_zeros(node: Node) -> bool:
     if node.op != "Pad" or node.graph is None or node.graph.opset() < 11:
         return False
     value = node.input(2)
@@ -171,7 +172,7 @@ def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:
     return edits if len({(e.node, e.place) for e in edits}) == len(edits) else None
 
 
-def _into(node: Node, index: int, factor: Array) -> list[Edit] | None:
+def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
     """A constant term takes the factor along its last axis; not a fill, which nobody stores, nor what many read."""
     value = node.inputs[index]
     if value is None or not value.constant or value.is_fill or value.array.dtype.kind != "f":
@@ -183,17 +184,17 @@ def _into(node: Node, index: int, factor: Array) -> list[Edit] | None:
         scaled = z * factor
     except ValueError:
         return None
-    return [_edit(node, index, scaled, value)] if scaled.size <= max(z.size, factor.size) else None
+    return [edited(node, index, scaled, value)] if scaled.size <= max(z.size, factor.size) else None
 
 
-def _edit(node: Node, index: int, wide: Array, like: Value) -> Edit:
+def edited(node: Node, index: int, wide: Array, like: Value) -> Edit:
     array = wide.astype(like.array.dtype)
     if not linear.is_finite(array):
         return Edit(node, index, array, "the folded constant overflows its type")
     return Edit(node, index, array, "the folded constant underflows its type" if underflows(wide, array) else "")
 
 
-def _own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
+def own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
     """A stored constant of floats that only `node` reads, or maybe other products: else it would be there twice."""
     w = node.input(index)
     if w is None or not w.constant or w.is_fill or not (w.only_user is node or (shared and are_products(node, w))):
@@ -201,24 +202,24 @@ def _own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
     return w if w.array.dtype.kind == "f" else None
 
 
-def _quantized(node: Node) -> bool:
+def is_quantized(node: Node) -> bool:
     return any(v is not None and v.producer is not None and v.producer.op == "DequantizeLinear" for v in node.inputs)
 
 
 def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     """c (x W + b) = x (c W) + c b; of two computed operands one takes it."""
-    if _quantized(node):
+    if is_quantized(node):
         return None
-    w = _own_weights(node, 1, reach.shared)
+    w = own_weights(node, 1, reach.shared)
     if node.op == "MatMul":
         if factor.ndim > 1:
             return None
         if w is not None:
             fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
-            return [_edit(node, 1, w.array.astype(np.float64) * factor, w)] if fits else None
-        left = _own_weights(node, 0, reach.shared)
+            return [edited(node, 1, w.array.astype(np.float64) * factor, w)] if fits else None
+        left = own_weights(node, 0, reach.shared)
         if left is not None and not factor.ndim:
-            return [_edit(node, 0, left.array.astype(np.float64) * factor, left)]
+            return [edited(node, 0, left.array.astype(np.float64) * factor, left)]
         if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
             return None
         return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
@@ -231,10 +232,10 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     channels = linear.output_channels(node, w.array)
     if factor.ndim and factor.size != channels:
         return None
-    edits = [_edit(node, 1, linear.scale_outputs(node, w.array, np.broadcast_to(factor, (channels,))), w)]
+    edits = [edited(node, 1, linear.scale_outputs(node, w.array, np.broadcast_to(factor, (channels,))), w)]
     if node.input(2) is None:
         return edits
-    bias = _into(node, 2, factor)
+    bias = into(node, 2, factor)
     return edits + bias if bias is not None else None
 
 
@@ -247,9 +248,9 @@ def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
         return None
     if len([v for v in node.outputs if v is not None]) > 1:
         return None
-    parts = [_into(node, 1, factor)]
+    parts = [into(node, 1, factor)]
     if node.input(2) is not None:
-        parts.append(_into(node, 2, factor))
+        parts.append(into(node, 2, factor))
     return _all(parts)
 
 
@@ -260,7 +261,7 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
     if whole is None or not shape:
         return None
     asked = {value: factor}
-    if reach.met is not None and _is_read_again(whole):
+    if reach.met is not None and readers_of(whole) > 1:
         reach.met.setdefault(value, Meeting(factor))
         asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
         if len(asked) < len(_parts(node)):
@@ -290,89 +291,8 @@ def _parts(split: Node) -> list[Value]:
     return [v for v in split.outputs if v is not None and v.is_used]
 
 
-def _is_read_again(value: Value) -> bool:
-    return sum(value.users.values()) > 1
-
-
-# -- downwards: to the weights that read x z ------------------------------------------------------------------
-
-
-def downwards(node: Node, factor: Array) -> list[Edit] | None:
-    """Edits of the weights that read `node`'s result, so that they read what it scales."""
-    axis, numbers = _axis_of(node, factor)
-    if numbers is None:
-        return None
-    value = node.output
-    for reader, index in _readers(value):
-        if index != 0 or reader.graph is not node.graph or reader.has_references:
-            return None
-        shape = types.shape(reader.inputs[0]) if reader.inputs[0] is not None else None
-        if shape is None:
-            return None
-        if reader.op in ("Conv", "MatMul"):
-            return _into_reader(reader, axis, numbers, len(shape))
-        if axis is None and _commutes(reader, numbers):
-            continue
-        if reader.op == "Transpose":
-            perm = list(reader.attr("perm") or range(len(shape))[::-1])
-            axis = perm.index(axis)
-        elif not _keeps_axis(reader, axis, len(shape)) or not (numbers > 0).all():
-            return None
-    return None
-
-
-def _keeps_axis(node: Node, axis: int | None, rank: int) -> bool:
-    """Does the result, along `axis` of `rank`, come from the same elements, and keep a positive factor?"""
-    if _pads_zeros(node):
-        return axis not in _padded_axes(node, rank)
-    return node.op in _ELEMENTWISE or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
-
-
-def _padded_axes(node: Node, rank: int) -> set[int]:
-    """Those along which a Pad moves what is there: all where nobody knows."""
-    pads, axes = node.input(1), node.input(3)
-    if pads is None or not pads.constant or not (axes is None or axes.constant):
-        return set(range(rank))
-    among = range(rank) if axes is None else [int(a) % rank for a in axes.array.reshape(-1)]
-    return {a for a, begin, end in zip(among, *pads.array.reshape(2, -1)) if begin or end}
-
-
-def _readers(value: Value) -> Iterator[tuple[Node, int]]:
-    """The only reader of `value`, that of its result, and so on."""
-    for _ in range(_REACH):
-        node = value.only_user
-        if node is None or value.users[node] > 1 or len(node.outputs) != 1:
-            return
-        yield node, node.places(value)[0]
-        value = node.output
-
-
-def _axis_of(node: Node, factor: Array) -> tuple[int | None, Array | None]:
-    """(axis, factors) of a constant that varies along one axis at most; (None, [c]) for one number."""
-    if factor.size == 1:
-        return None, factor.reshape(1)
-    shape = types.shape(node.output)
-    along = [i for i, d in enumerate(factor.shape) if d != 1]
-    if shape is None or len(along) != 1:
-        return None, None
-    axis = along[0] + len(shape) - factor.ndim
-    read = next((types.shape(v) for v in node.inputs if v is not None and not v.constant), None)
-    if read is None or read[axis] != factor.size:  # it may widen what it scales
-        return None, None
-    return axis, factor.reshape(-1)
-
-
-def _into_reader(node: Node, axis: int | None, factor: Array, rank: int) -> list[Edit] | None:
-    """Weights that take x where they took x z."""
-    w = _own_weights(node, 1)
-    if w is None or _quantized(node):
-        return None
-    array = w.array
-    if node.op == "MatMul":
-        fits = array.ndim == 2 and axis in (None, rank - 1)
-        return [_edit(node, 1, array.astype(np.float64) * factor[:, None], w)] if fits else None
-    if axis is None:
-        return [_edit(node, 1, array.astype(np.float64) * factor, w)]
-    if axis != 1 or node.attr("group") != 1 or array.ndim != rank:
-        return None
-    return [_edit(node, 1, linear.scale_inputs(node, array, factor), w)]
+def readers_of(value: Value) -> int:
+    """How often something reads what the value holds, and not its size; of many it does not matter."""
+    users = value.users
+    sizes = sum(u.op in ("Shape", "Size") for u in users) if len(users) <= _MEETINGS else 0
+    return sum(users.values()) - sizes

@@ -4,6 +4,8 @@ when somebody asks for its pass."""
 from onnxopt.pipeline.registry import register_later
 
 for _name in (
+    "axes-before-split",
+    "axes-first",
     "batch-products",
     "canonicalize",
     "clip-chains",
@@ -50,6 +52,7 @@ for _name in (
     "split-sequences",
     "stacks-to-split",
     "table-lookups",
+    "term-propagation",
     "transpose-propagation",
     "widen-indices",
 ):

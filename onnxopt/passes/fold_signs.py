@@ -47,6 +47,19 @@ def goes(m: Match) -> None:
     m.require(m.inner.output.feeds_only(takes), "Neg output used elsewhere")
 
 
+_NEGATIVE: Final = either(
+    op.Mul(op.Neg(var("y")), var("z"), name="product"), op.Div(op.Neg(var("y")), var("z"), name="product")
+)
+
+
+@rewrite(either(op.Add(var("x"), _NEGATIVE), op.Sub(var("x"), _NEGATIVE)))
+def term_of_neg(m: Match, x: Value, y: Value, z: Value) -> Value:
+    """x + (-y) z = x - y z, x - (-y) z = x + y z, and so of quotients."""
+    m.require(m.dtype(x) in FLOATS, "the lowest of the integers has no negative")
+    product = m.op[m.product.op](y, z, like=m.product)
+    return m.op.Sub(x, product, like=m.anchor) if m.anchor.op == "Add" else m.op.Add(x, product, like=m.anchor)
+
+
 @rewrite(one_of("Mul", "Div")(op.Neg(var("x"), shared=True), op.Neg(var("y"), shared=True), name="node"))
 def both_signs(m: Match, x: Value, y: Value) -> Value:
     """(-x) (-y) = x y, (-x) / (-y) = x / y."""
@@ -177,7 +190,7 @@ def _signs_beside(user: Node, y: Value) -> Array | None:
 
 @register
 class FoldSigns(RewritePass):
-    """-(-x) = x, x - (-y) = x + y, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|.
+    """-(-x) = x, x - (-y) z = x + y z, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|.
 
     Applies when: a sum, a difference, a product, a quotient or another Neg reads the Neg, and no more is stored. Rotary
     positions turn one half of each query and key: the sines that all of them share are turned instead, once.
@@ -189,6 +202,7 @@ class FoldSigns(RewritePass):
         neg_of_neg,
         add_of_neg,
         sub_of_neg,
+        term_of_neg,
         both_signs,
         sign_of_factor,
         sign_of_product,

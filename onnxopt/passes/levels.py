@@ -13,12 +13,13 @@ _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,constant-folding,inline-branches,inline-loops,"
     "simplify-loops,scan-axes,default-inputs,split-sequences,merge-chains,index-chains,gather-grids,shape-sources,"
     "reshape-chains,table-lookups,common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split,"
-    "stacks-to-split"
+    "stacks-to-split,axes-before-split,axes-first"
 )
 _ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast"
 _OPERATORS: Final = "fuse-normalization,fuse-activation"
 _FOLDS: Final = (
-    "space-to-depth,conv-axes,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation"
+    "space-to-depth,conv-axes,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,"
+    "term-propagation"
 )
 _ALGEBRA: Final = "linear-composition,parallel-conv-merging"
 _FORMS: Final = "transpose-propagation,flatten-rows,gemm-fusion"

@@ -1,4 +1,4 @@
-"""Zeros put around an image in front of an operator that can pad by itself."""
+"""Zeros put around an image in front of an operator that can pad by itself, and rows that are cut off behind it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis.slicing import LARGEST, cuts, indices
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Call, Match, const, only_read_by, op, rewrite, var
+from onnxopt.rewriting import Call, Match, const, one_of, only_read_by, op, rewrite, var
 from onnxopt.rewriting.forms import operands
 
 _NONNEGATIVE: Final = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus")
@@ -97,16 +98,110 @@ def _pooled(m: Match, x: Value, pads: Array, axes: Array | None) -> list[int]:
     return total
 
 
+@rewrite(
+    op.Slice(
+        one_of("Conv", "ConvTranspose")(var("x"), var("w"), var("b").opt(), name="conv"),
+        const("starts"),
+        var("ends"),
+        const("axes").opt(),
+        const("steps").opt(),
+    )
+)
+def cut_of_conv(
+    m: Match,
+    x: Value,
+    w: Value,
+    b: Value | None,
+    starts: Array,
+    ends: Value,
+    axes: Array | None,
+    steps: Array | None,
+) -> Value:
+    """Conv(x)[s:-c] = Conv(x), pads smaller by s and c strides; those of ConvTranspose larger by s and c."""
+    node, rank = m.conv, m.rank(x) or 0
+    m.require(rank > 2, "the rank is unknown")
+    m.require(node.attr("auto_pad") in ("NOTSET", b"NOTSET"), "the padding depends on the input")
+    m.require(not node.attr("output_shape"), "the padding depends on what is made")
+    kernel = np.array(node.attr("kernel_shape") or [d if isinstance(d, int) else 0 for d in (m.shape(w) or ())[2:]])
+    m.require(kernel.size == rank - 2 and kernel.all(), "the window is unknown")
+    ones = [1] * kernel.size
+    window = (kernel - 1) * np.array(node.attr("dilations") or ones) + 1
+    stride, own = np.array(node.attr("strides") or ones), np.reshape(node.attr("pads") or [0, 0] * kernel.size, (2, -1))
+    off = np.zeros_like(own)
+    for axis, start, end in _bounds(m, starts, ends, axes, steps, rank):
+        same = int(own[:, axis - 2].sum() - window[axis - 2] + 1) if stride[axis - 2] == 1 else None
+        off[:, axis - 2] = _cut_off(m, axis, start, end, same if node.op == "Conv" else None)
+    pads = own - off * stride if node.op == "Conv" else own + off
+    m.require((pads >= 0).all(), "more is cut off than padding has made")
+    least = np.array([d if isinstance(d, int) else 1 for d in (m.shape(x) or ())[2:]])
+    if node.op == "Conv":
+        left = least + pads.sum(axis=0) - window + 1
+    else:
+        left = stride * (least - 1) + np.array(node.attr("output_padding") or 0 * stride) + window - pads.sum(axis=0)
+    m.require((left > 0).all(), "it may be that nothing is left")
+    return m.op[node.op](x, w, b, like=node, pads=[int(p) for p in pads.reshape(-1)])
+
+
+def _bounds(
+    m: Match, starts: Array, ends: Value, axes: Array | None, steps: Array | None, rank: int
+) -> list[tuple[int, int, int | None]]:
+    """(axis, start, end) of what is cut along spatial axes; the end is None for the size of what the Conv reads."""
+    lists = [None if a is None else [int(i) for i in a.reshape(-1)] for a in (starts, axes, steps)]
+    first, along, by = lists
+    assert first is not None
+    if ends.constant:
+        found = cuts(first, [int(i) for i in ends.array.reshape(-1)], along, by, rank)
+    else:
+        found = cuts(first, first, along, by, rank)
+        m.require(found and len(found) == 1 and _is_size(ends, m.value("x"), found[0][0]), "an end is computed")
+    spatial = found is not None and all(axis > 1 and step == 1 for axis, _, _, step in found)
+    m.require(spatial, "it is no run along spatial axes")
+    assert found is not None
+    return [(axis, start, end if ends.constant else None) for axis, start, end, _ in found]
+
+
+def _is_size(vector: Value, x: Value, axis: int) -> bool:
+    """Is it [size of x along the axis]?"""
+    node = vector.producer
+    if node is not None and node.op == "Gather" and not node.attr("axis", 0):
+        index, shape = node.inputs[1], node.inputs[0]
+        node = shape.producer if shape is not None else None
+        whole = node is not None and node.op == "Shape" and not node.attr("start", 0) and node.attr("end", None) is None
+        picked = index is not None and index.constant and index.array.ndim == 1 and index.array.tolist() == [axis]
+        return whole and picked and node is not None and node.inputs[0] is x
+    if node is None or node.op != "Shape" or node.inputs[0] is not x or node.has_references:
+        return False
+    return (node.attr("start", 0), node.attr("end", None)) == (axis, axis + 1)
+
+
+def _cut_off(m: Match, axis: int, start: int, end: int | None, same: int | None) -> tuple[int, int]:
+    """How much of the front and of the back goes; `same`: how much more is made than was read."""
+    size = (m.shape(m.conv.output) or [None] * (axis + 1))[axis]
+    if isinstance(size, int) and end is not None:
+        taken = indices(start, end, 1, size)
+        m.require(taken is not None and taken.start < taken.stop, "nothing is taken")
+        assert taken is not None
+        return taken.start, size - taken.stop
+    m.require(start >= 0, "a start is counted from an unknown end")
+    if end is None:
+        m.require(same is not None, "an end is computed")
+        return start, max(same or 0, 0)
+    m.require(end < 0 or end in LARGEST, "an end is counted from the front of an unknown size")
+    return start, -end if end < 0 else 0
+
+
 @register
 class PadFolding(RewritePass):
     """Conv(Pad(x, p)) = Conv(x), pads larger by p; AveragePool that counts its padding, and MaxPool of -inf, likewise;
-    MaxPool of zeros around what is not negative.
+    MaxPool of zeros around what is not negative. Conv(x)[s:-c] = Conv(x), pads smaller by s and c strides, and those of
+    a ConvTranspose larger: causal convolutions are padded on both sides, and cut.
 
     Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
+    What is cut off was made of padding, by constant bounds, or down to the size of what the Conv reads.
     Keeps: borders that reflect or repeat, cut off, or widen channels; MaxPool over zeros beside negative numbers.
     Not done: padding that depends on the input (auto_pad), ceil_mode; a MaxPool whose dilated window may have all
     taps in the border. An image of unknown size is taken for one that is not empty: runtimes pool no other.
     """
 
     info = PassInfo("pad-folding", opt_level=2)
-    rules = (pad_of_conv, pad_of_average, pad_of_max)
+    rules = (pad_of_conv, pad_of_average, pad_of_max, cut_of_conv)

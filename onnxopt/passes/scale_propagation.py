@@ -10,12 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.factors import Edit, Reach, are_products, downwards, upwards
+from onnxopt.analysis.factors import Edit, Reach, are_products, upwards
+from onnxopt.analysis.factors_onward import downwards
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import ends_formula
+from onnxopt.rewriting import ends_formula, scales_formula
+from onnxopt.rewriting.replace import bypass
 
 
 class _Scaled(NamedTuple):
@@ -55,7 +57,7 @@ class ScalePropagation(GraphPass):
                 edits = upwards(x, node, factor.reshape(()), reach) if factor.size == 1 else None
                 if not reach.all_ask():
                     edits = None
-                if edits is None and ends_formula(x, factor):
+                if edits is None and (ends_formula(x, factor) or scales_formula(node, factor)):
                     reason = "it ends a normalization or Gelu, which runtimes run as one operator"
                     ctx.decline("propagated", reason, repr(node))
                     continue
@@ -74,7 +76,7 @@ class ScalePropagation(GraphPass):
 def _carry_out(graph: Graph, scaled: _Scaled) -> None:
     for e in scaled.edits:
         e.node.set_input(e.place, graph.constant(e.array, e.old.name, e.node))
-    _bypass(graph, scaled.node, scaled.x)
+    bypass(graph, scaled.node, scaled.x)
 
 
 def _into_shared(graph: Graph, ctx: PassContext) -> bool:
@@ -106,16 +108,6 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
                 _carry_out(graph, s._replace(edits=s.edits[1:]))
             changed |= nodes
     return bool(changed)
-
-
-def _bypass(graph: Graph, node: Node, x: Value) -> None:
-    """What read `node` reads `x`; an output of the graph keeps its name."""
-    if node.output.is_output:
-        assert x.producer is not None  # that made x for `node` alone
-        graph.take_over(node.output, x.producer, x.index)
-    else:
-        node.output.replace_all_uses_with(x)
-    graph.remove(node)
 
 
 def _factor(node: Node) -> tuple[Value, Array] | None:

@@ -91,10 +91,22 @@ def centered_first(m: Match, x: Value, f: Value, b: Value) -> Value:
     return m.op.Add(m.op.Mul(m.op.Sub(x, m.mean.output), f), b)
 
 
+@rewrite(
+    op.Sub(
+        op.Mul(var("x"), var("f")),
+        op.Mul(one_of("GlobalAveragePool", "ReduceMean")(var("x"), ..., name="mean", shared=True), var("f")),
+    )
+)
+def centered_product(m: Match, x: Value, f: Value) -> Value:
+    """x f - mean f = (x - mean) f; the mean is that of x: what is far from it has overflown the mean, too."""
+    m.require(m.dtype(x) in FLOATS, "not floating point")
+    return m.op.Mul(m.op.Sub(x, m.mean.output), f)
+
+
 @register
 class SimplifyReductions(RewritePass):
     """ReduceSum(ReduceSum(x, a), b) = ReduceSum(x, a and b), so do means and bounds; ReduceSum(x) / n = ReduceMean(x);
-    x f + (b - mean f) = (x - mean) f + b.
+    x f + (b - mean f) = (x - mean) f + b, x f - mean f = (x - mean) f.
 
     Applies when: axes and sizes are known, and nobody reads the value in between.
     Not done: ReduceL2, ReduceL1, ReduceSumSquare, ReduceLogSumExp in place of their formulas: onnxruntime takes several
@@ -102,4 +114,4 @@ class SimplifyReductions(RewritePass):
     """
 
     info = PassInfo("simplify-reductions", opt_level=2)
-    rules = (reduce_of_reduce, mean_of_sum, mean_of_squares, centered_first)
+    rules = (reduce_of_reduce, mean_of_sum, mean_of_squares, centered_first, centered_product)

@@ -35,8 +35,8 @@ class StacksToSplit(GraphPass):
     """Transpose(Reshape(x, [.., n, m, ..]))[i] = Split(Transpose(Reshape(x, [.., n m, ..])))[i], along n.
 
     Applies when: nobody else reads the Reshape and the Transpose, what is read of them is one place of the axis each,
-    by Gather or by Split and Squeeze, and n and m are known. Queries, keys and values in one product are taken apart
-    like that.
+    by Gather or by Split and Squeeze, or a Reshape that copies no dim, and n and m are known. Queries, keys and values
+    in one product are taken apart like that.
     """
 
     # After: Slices are a Split, and what is gathered of one element is a Squeeze.
@@ -93,10 +93,18 @@ def _parts(value: Value) -> tuple[int, dict[int, Node]] | None:
             return None
         if part.is_used:
             reader = part.only_user
-            if reader is None or reader.graph is not split.graph or not _drops(reader, axis, rank):
+            if reader is None or reader.graph is not split.graph:
+                return None
+            if not (_drops(reader, axis, rank) or _reshapes(reader, part)):
                 return None
             taken[i] = reader
-    return axis, taken
+    return (axis, taken) if any(n.op == "Squeeze" for n in taken.values()) else None
+
+
+def _reshapes(user: Node, part: Value) -> bool:
+    """Does it put the elements into an order that no axis of the part, or none more, is seen in?"""
+    target = user.inputs[1] if user.op == "Reshape" and user.inputs[0] is part and not user.has_references else None
+    return target is not None and target.constant and bool((target.array != 0).all())
 
 
 def _drops(user: Node, axis: int, rank: int) -> bool:
@@ -134,11 +142,18 @@ def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) ->
     order = [i - (i > p) for i in stack.perm if i != p]
     if stack.transpose is not None and order != sorted(order):
         x = new_node(graph, make_node("Transpose", "", stack.transpose.name, {"perm": order}), [x], like, place)
-    parts = [stack.taken[i].output if i in stack.taken else _unread(graph, like) for i in range(len(sizes))]
     readers = [*stack.taken.values()]
     old = [n.inputs[0].producer for n in readers if n.inputs[0] is not None and n.inputs[0].producer is not None]
+    parts = [_unread(graph, like) for _ in sizes]
+    for i, reader in stack.taken.items():
+        if reader.op == "Reshape":
+            parts[i].dtype = types.dtype(like)
+            reader.set_input(0, parts[i])
+        else:
+            parts[i] = reader.output
     insert_split(graph, x, parts, order.index(p), sizes, place)
-    for node in dict.fromkeys([*readers, *old, stack.transpose, stack.reshape]):
+    gone = [n for n in readers if n.op != "Reshape"]
+    for node in dict.fromkeys([*gone, *old, stack.transpose, stack.reshape]):
         if node is not None:
             graph.remove(node)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Final
+
 import numpy as np
 
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array
 from onnxopt.rewriting.match import Match
+
+_FEW: Final = 4  # readers that are looked at
 
 
 def quantized(m: Match, x: Value) -> bool:
@@ -90,6 +95,13 @@ def ends_formula(x: Value, factor: Array) -> bool:
     next product would leave one node fewer in the model and several more in the runtime.
     """
     return _normalized(x) or (factor.size == 1 and factor.item() == 0.5 and _gated(x))
+
+
+def scales_formula(node: Node, factor: Array) -> bool:
+    """Is what `node` multiplies by `factor` one of the two that such a normalization or Gelu multiplies in the end?"""
+    half = factor.size == 1 and factor.item() == 0.5
+    ends = (u.output for u in islice(node.output.users, _FEW) if u.op in ("Mul", "Div"))
+    return any(_normalized(v) or (half and _gated(v)) for v in ends)
 
 
 def shifts_formula(x: Value) -> bool:

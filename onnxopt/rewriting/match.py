@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.copies import READ_BY_MANY, is_read_by_many
+from onnxopt.analysis.copies import READ_BY_MANY, gives_way, is_read_by_many
 from onnxopt.analysis.linear import is_finite
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.emission import check_call, make_call
@@ -142,10 +142,11 @@ class Match:
         return value
 
     def require_few_copies(self, copy: int) -> None:
-        """Decline where a constant of so many bytes is a large copy of what many others read, before it is computed."""
-        for v in self._bound()[0]:
-            if is_read_by_many(v, copy):
-                raise Declined(READ_BY_MANY)
+        """Decline where a constant of so many bytes is a large copy of what many others read, before it is computed;
+        not where it takes the place of another that is as large."""
+        bound = self._bound()[0]
+        if any(is_read_by_many(v, copy) for v in bound) and not any(gives_way(v, copy, self.anchor) for v in bound):
+            raise Declined(READ_BY_MANY)
 
     def _bound(self) -> tuple[list[Value], bool]:
         """The constants that are bound, and whether one of them is a fill; the same for all that a rule makes."""

@@ -9,6 +9,7 @@ from onnx import NodeProto
 from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused
 from onnxopt.graph.emission import refusal
+from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.plaintext import an
@@ -179,6 +180,18 @@ def _forward(m: Match, old: Value, new: Value) -> None:
         node = Node(make_node("Identity", "", m.anchor.name, {}), [new], [None])
         graph.insert(node, m.anchor)
         graph.take_over(old, node)
+
+
+def bypass(graph: Graph, node: Node, x: Value) -> None:
+    """What read `node` reads `x`, which nothing else does, but for its size; an output of the graph keeps its name."""
+    made = node.output
+    if made.is_output:
+        assert x.producer is not None  # what is read here alone is no input
+        graph.take_over(made, x.producer, x.index)
+        x.replace_all_uses_with(made)
+    else:
+        made.replace_all_uses_with(x)
+    graph.remove(node)
 
 
 def remove_dead(node: Node) -> int:

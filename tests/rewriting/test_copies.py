@@ -57,6 +57,29 @@ def test_small_constants_are_copied_for_all() -> None:
     assert [n.op_type for n in optimize(model).model.graph.node] == ["Gemm"] * 3 * MANY
 
 
+def with_weights(model: onnx.ModelProto, size: int, readers: int) -> onnx.ModelProto:
+    """Weights `v` of their own for as many readers, and `w` is one row that all of them share."""
+    del model.graph.initializer[-1]
+    arrays = {f"v{i}": np.full((size, size), i + 1, np.float32) for i in range(readers)}
+    arrays["w"] = np.linspace(1, 2, size, dtype=np.float32).reshape(1, size)
+    model.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in arrays.items())
+    return model
+
+
+def test_weights_of_their_own_make_room_for_what_they_become() -> None:
+    model = with_weights(copies("p = Gemm (x, v) y = Mul (p, w)", MANY), 512, MANY)
+    result = optimize(model).model
+    assert [n.op_type for n in result.graph.node] == ["Gemm"] * MANY
+    assert result.ByteSize() <= model.ByteSize()
+
+
+def test_weights_that_something_else_reads_make_no_room() -> None:
+    nodes = "p = Gemm (x, v) s = ReduceMax <keepdims = 0> (v) q = Mul (p, w) y = Add (q, s)"
+    model = with_weights(copies(nodes, MANY), 512, MANY)
+    result = optimize(model, pipeline="conv-add-folding").model
+    assert sum(n.op_type == "Mul" for n in result.graph.node) == MANY
+
+
 def test_folds_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constant_folding, "_KEPT", 1 << 20)
     model = copies("p = Mul (w, k) y = Add (x, p)", MANY, 256)

@@ -1,0 +1,175 @@
+"""Where a constant factor of a value can go onward: into the weights of what reads it.
+
+Nothing is changed here: what is found are edits of weights, which together do what the factor did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import linear, types
+from onnxopt.analysis.factors import (
+    ELEMENTWISE,
+    REACH,
+    READERS,
+    Edit,
+    commutes,
+    edited,
+    into,
+    is_quantized,
+    own_weights,
+    pads_zeros,
+)
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.protos import Array
+
+_LEAST: Final = 2.0**-10  # of a factor that passes a product: without it that overflows about where it did
+_MOST: Final = 2.0**10
+# Of many elements: what a gate makes of their sum may cancel, and of other roundings be something else.
+_SUMS: Final = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
+
+
+def downwards(node: Node, factor: Array) -> list[Edit] | None:
+    """Edits of the weights that read `node`'s result, so that they read what it scales."""
+    axis, numbers = _axis_of(node, factor)
+    if numbers is None:
+        return None
+    return _of_all_readers(node.output, numbers) if axis is None else _of_channels(node, axis, numbers)
+
+
+# -- one number: into all that reads it -----------------------------------------------------------------------
+
+
+def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
+    """What reads the value, or what is linear in it, takes the number; no node is reached on two ways, as that would be
+    the number's square, or twice the same edit. Where ways part, none goes over a sum, as that of a gate."""
+    edits: list[Edit] = []
+    reached: set[Node] = set()
+    parts = False
+    open_values = [value]
+    while open_values:
+        value = open_values.pop()
+        if value.is_output or not 0 < len(value.users) <= READERS:
+            return None
+        parts = parts or len(value.users) > 1
+        for reader, times in value.users.items():
+            if times > 1 or reader in reached or len(reached) == REACH or reader.graph is not value.graph:
+                return None
+            if reader.has_references:
+                return None
+            reached.add(reader)
+            place = reader.places(value)[0]
+            found = _taken(reader, place, number)
+            if found is not None:
+                edits += found
+            elif _hands_on(reader, place, number):
+                open_values.append(reader.output)
+            else:
+                return None
+    return None if parts and any(n.op in _SUMS for n in reached) else edits
+
+
+def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
+    """The weights with which `reader` makes of x what it makes of x times the number."""
+    if reader.op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        beside = 1 - place if reader.op in ("Gemm", "MatMul") else 1
+        w = own_weights(reader, beside) if place < 2 and place != beside else None
+        if w is None or is_quantized(reader):
+            return None
+        return [edited(reader, beside, w.array.astype(np.float64) * number.reshape(()), w)]
+    return into(reader, 1 - place, number.reshape(())) if reader.op == "Mul" and _is_near_one(reader, number) else None
+
+
+def _hands_on(reader: Node, place: int, number: Array) -> bool:
+    """Is what `reader` makes linear in what it reads there?"""
+    if len(reader.outputs) != 1:
+        return False
+    if reader.op in ("Mul", "MatMul") or (reader.op == "Div" and place == 0):
+        return _is_near_one(reader, number)
+    return place == 0 and commutes(reader, number)
+
+
+def _is_near_one(reader: Node, number: Array) -> bool:
+    """What is larger by so little overflows in a product about where it did; not so in a type of few exponents."""
+    wide = types.dtype(reader.output) in (TensorProto.FLOAT, TensorProto.DOUBLE)
+    return wide and _LEAST <= abs(number.item()) <= _MOST
+
+
+# -- a number for each channel: to one reader -----------------------------------------------------------------
+
+
+def _of_channels(node: Node, axis: int, numbers: Array) -> list[Edit] | None:
+    for reader, index in _readers(node.output):
+        if index != 0 or reader.graph is not node.graph or reader.has_references:
+            return None
+        shape = types.shape(reader.inputs[0]) if reader.inputs[0] is not None else None
+        if shape is None:
+            return None
+        if reader.op in ("Conv", "MatMul"):
+            return _into_reader(reader, axis, numbers, len(shape))
+        if reader.op == "Transpose":
+            perm = list(reader.attr("perm") or range(len(shape))[::-1])
+            axis = perm.index(axis)
+        elif not _keeps_axis(reader, axis, len(shape)) or not (numbers > 0).all():
+            return None
+    return None
+
+
+def _keeps_axis(node: Node, axis: int, rank: int) -> bool:
+    """Does the result, along `axis` of `rank`, come from the same elements, and keep a positive factor?"""
+    if pads_zeros(node):
+        return axis not in _padded_axes(node, rank)
+    return node.op in ELEMENTWISE or (axis == 1 and node.op in ("AveragePool", "MaxPool"))
+
+
+def _padded_axes(node: Node, rank: int) -> set[int]:
+    """Those along which a Pad moves what is there: all where nobody knows."""
+    pads, axes = node.input(1), node.input(3)
+    if pads is None or not pads.constant or not (axes is None or axes.constant):
+        return set(range(rank))
+    among = range(rank) if axes is None else [int(a) % rank for a in axes.array.reshape(-1)]
+    return {a for a, begin, end in zip(among, *pads.array.reshape(2, -1)) if begin or end}
+
+
+def _readers(value: Value) -> Iterator[tuple[Node, int]]:
+    """The only reader of `value`, that of its result, and so on."""
+    for _ in range(REACH):
+        node = value.only_user
+        if node is None or value.users[node] > 1 or len(node.outputs) != 1:
+            return
+        yield node, node.places(value)[0]
+        value = node.output
+
+
+def _axis_of(node: Node, factor: Array) -> tuple[int | None, Array | None]:
+    """(axis, factors) of a constant that varies along one axis at most; (None, [c]) for one number."""
+    if factor.size == 1:
+        return None, factor.reshape(1)
+    shape = types.shape(node.output)
+    along = [i for i, d in enumerate(factor.shape) if d != 1]
+    if shape is None or len(along) != 1:
+        return None, None
+    axis = along[0] + len(shape) - factor.ndim
+    read = next((types.shape(v) for v in node.inputs if v is not None and not v.constant), None)
+    if read is None or read[axis] != factor.size:  # it may widen what it scales
+        return None, None
+    return axis, factor.reshape(-1)
+
+
+def _into_reader(node: Node, axis: int, factor: Array, rank: int) -> list[Edit] | None:
+    """Weights that take x where they took x z."""
+    w = own_weights(node, 1)
+    if w is None or is_quantized(node):
+        return None
+    array = w.array
+    if node.op == "MatMul":
+        fits = array.ndim == 2 and axis == rank - 1
+        return [edited(node, 1, array.astype(np.float64) * factor[:, None], w)] if fits else None
+    if axis != 1 or node.attr("group") != 1 or array.ndim != rank:
+        return None
+    return [edited(node, 1, linear.scale_inputs(node, array, factor), w)]

@@ -1,0 +1,123 @@
+"""Where a constant term of a value can go: into the bias of what made it, behind what only moves data.
+
+Nothing is changed here: what is found is one edit of a constant.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from onnxopt.analysis import linear, types
+from onnxopt.analysis.copies import READ_BY_MANY, is_read_by_many
+from onnxopt.analysis.factors import is_quantized, readers_of
+from onnxopt.analysis.moved_factors import LARGE, before_move, fits, narrowed
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.protos import Array
+
+MOVES: Final = frozenset({"Flatten", "Identity", "Reshape", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+_REACH: Final = 8  # nodes looked at for one term
+
+_READ: Final = "something else reads what it is added to"
+_NOWHERE: Final = "no bias to go to"
+_SIZES: Final = "sizes that it depends on are unknown"
+
+
+class Bias(NamedTuple):
+    """Input `place` of `node`, its bias or the constant that it adds, becomes `array`, in float64."""
+
+    node: Node
+    place: int
+    array: Array
+
+
+def bias_for(value: Value, reader: Node, term: Array) -> Bias | str:
+    """The constant with which `value`, which `reader` reads, is larger by `term`; or why there is none."""
+    for _ in range(_REACH):
+        node = value.producer
+        if node is None or node.graph is not reader.graph or node.has_references:
+            return _NOWHERE
+        if value.is_output or readers_of(value) > 1:
+            return _READ
+        term, shape = narrowed(term), types.shape(value)
+        if shape is None or not fits(term, shape):
+            return _SIZES
+        if node.op not in MOVES:
+            return _into(node, value, term)
+        source = node.inputs[0]
+        if source is None:
+            return _NOWHERE
+        before = _of_whole(node, value, term) if node.op == "Split" else _before(node, source, term)
+        if before is None:
+            return _SIZES
+        value, reader, term = source, node, before
+    return _NOWHERE
+
+
+def _before(node: Node, source: Value, term: Array) -> Array | None:
+    if not term.ndim or node.op == "Identity":
+        return term
+    given, made = types.shape(source), types.shape(node.output)
+    return before_move(node, term, given, made) if given is not None and made is not None else None
+
+
+def _of_whole(split: Node, part: Value, term: Array) -> Array | None:
+    """The term of what is split: zeros for the other parts."""
+    shape = types.shape(part)
+    if not shape:
+        return None
+    axis = int(split.attr("axis") or 0) % len(shape)
+    lengths = [(types.shape(v) or {axis: None})[axis] if v is not None else None for v in split.outputs]
+    known = [n for n in lengths if isinstance(n, int)]
+    wide = term.reshape((1,) * (len(shape) - term.ndim) + term.shape)
+    dims = [*wide.shape[:axis], sum(known), *wide.shape[axis + 1 :]]
+    if len(known) < len(lengths) or not 0 < np.prod(dims, dtype=float) <= LARGE:
+        return None
+    whole, first = np.zeros(dims), sum(known[: part.index])
+    whole[(slice(None),) * axis + (slice(first, first + known[part.index]),)] = wide
+    return whole
+
+
+def _into(node: Node, made: Value, term: Array) -> Bias | str:
+    if node.op == "Add":
+        return _into_sum(node, made, term)
+    if node.op not in ("Conv", "ConvTranspose", "Gemm"):
+        return _NOWHERE
+    if is_quantized(node):
+        return "it is quantized"
+    shape, b = types.shape(made) or (), node.input(2)
+    axis = 1 if node.op != "Gemm" else len(shape) - 1
+    channels = shape[axis] if len(shape) > axis else None
+    if not isinstance(channels, int) or (b is None and node.graph is not None and node.graph.opset() < 11):
+        return _SIZES
+    if b is not None and (not b.constant or b.is_fill or b.array.dtype.kind != "f"):
+        return _NOWHERE
+    if node.op == "Gemm":
+        full = np.broadcast_to(term, (channels,)) if term.ndim < 2 and term.size in (1, channels) else None
+    else:
+        full = linear.per_channel(term, len(shape), channels)
+    own = linear.bias_of(node, b.array if b is not None else None, channels)
+    if full is None or own is None:
+        return _NOWHERE
+    if b is not None and is_read_by_many(b, channels * b.array.itemsize):
+        return READ_BY_MANY
+    return Bias(node, 2, own + full)
+
+
+def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
+    """(y + b) + t = y + (b + t)."""
+    place = next((i for i, v in enumerate(node.inputs) if v is not None and v.constant), None)
+    b = node.inputs[place] if place is not None else None
+    if place is None or b is None or b.is_fill or b.array.dtype.kind != "f":
+        return _NOWHERE
+    try:
+        array = b.array.astype(np.float64) + term
+    except ValueError:
+        return _NOWHERE
+    if array.size > max(b.array.size, term.size) or array.ndim > (types.rank(made) or 0):
+        return "the constant would become larger"
+    if is_read_by_many(b, array.size * b.array.itemsize):
+        return READ_BY_MANY
+    return Bias(node, place, array)

@@ -1,0 +1,97 @@
+"""Axes that all parts of a tensor get, or lose, are put in or taken out once, before it is split."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.parts import new_node
+
+
+class _Alike(NamedTuple):
+    """What reads the parts of a Split along `axis`: nodes that put in, or take out, the same `axes` (none negative)."""
+
+    readers: dict[int, Node]
+    axes: list[int]
+    axis: int
+
+
+@register
+class AxesBeforeSplit(GraphPass):
+    """Unsqueeze(part 0), Unsqueeze(part 1), … of Split(x) = parts of Split(Unsqueeze(x)); so Squeeze.
+
+    Applies when: each part that is read is read by one such node alone, all with the same constant axes. Scales and
+    shifts that are made of an embedding at once are taken apart, and broadcast along the tokens.
+    Keeps: a Squeeze of the axis that is split.
+    """
+
+    # After: Slices are a Split, and Unsqueezes in a row are one.
+    info = PassInfo("axes-before-split", opt_level=1, after=("slices-to-split", "merge-chains", "stacks-to-split"))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for split in list(graph.by_op.get("Split", ())):
+            alike = _alike(split)
+            if isinstance(alike, str):
+                ctx.decline("moved", alike, repr(split))
+            elif alike is not None and ctx.spend("moved", at=split):
+                _move(graph, split, alike)
+
+
+def _alike(split: Node) -> _Alike | str | None:
+    """What reads the parts, or why it stays; None where no part is read by an Unsqueeze or Squeeze."""
+    parts = {i: v for i, v in enumerate(split.outputs) if v is not None and v.is_used}
+    readers = {i: v.only_user for i, v in parts.items()}
+    kinds = {n.op if n is not None else "" for n in readers.values()}
+    if kinds.isdisjoint(("Unsqueeze", "Squeeze")) or len(parts) < 2:
+        return None
+    if len(kinds) > 1:
+        return "not all parts are read alike"
+    found = {i: n for i, n in readers.items() if n is not None}
+    if split.has_references or any(n.graph is not split.graph or n.has_references for n in found.values()):
+        return "a reader is in a body, or has attributes of a function"
+    op, rank = next(iter(found.values())).op, types.rank(parts[next(iter(found))])
+    given = [_axes(n) for n in found.values()]
+    if not rank or not all(given):  # runtimes squeeze all that is one where no axes are given
+        return "the rank or the axes are unknown"
+    wide = rank + len(given[0] or ()) if op == "Unsqueeze" else rank
+    axes = [sorted(a % wide for a in g or ()) for g in given]
+    if any(a != axes[0] for a in axes):
+        return "not all parts are read alike"
+    axis = int(split.attr("axis") or 0) % rank
+    if op == "Unsqueeze":
+        return _Alike(found, axes[0], [i for i in range(wide) if i not in axes[0]][axis])
+    if axis in axes[0]:
+        return "the axis that is split is taken out"
+    return _Alike(found, axes[0], axis - sum(a < axis for a in axes[0]))
+
+
+def _axes(node: Node) -> list[int] | None:
+    given = [*operands(node), None][1]
+    return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
+
+
+def _move(graph: Graph, split: Node, alike: _Alike) -> None:
+    first, x = next(iter(alike.readers.values())), split.inputs[0]
+    inputs = [x]
+    if len(first.inputs) > 1:
+        inputs.append(graph.constant(np.array(alike.axes, np.int64), f"{first.output.name}_axes", split))
+    proto = NodeProto()
+    proto.CopyFrom(first.proto)
+    whole = new_node(graph, proto, inputs, first.output, split)
+    split.set_input(0, whole)
+    split.set_attr("axis", alike.axis)
+    for i, part in enumerate(split.outputs):
+        if i in alike.readers:
+            node = alike.readers[i]
+            graph.take_over(node.output, split, i)
+            graph.remove(node)
+        elif part is not None:  # its shape is another
+            graph.take_over(Value(graph.model.names.fresh(part.name, "_other"), graph), split, i)
+    split.stale = True

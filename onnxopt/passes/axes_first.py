@@ -1,0 +1,191 @@
+"""Axes that are put into what is computed element by element are put into what it is computed of."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import make_node, tensor_bytes
+from onnxopt.rewriting.forms import FORMS, operands
+from onnxopt.rewriting.parts import BINARY, UNARY, new_node
+
+_REACH: Final = 16  # nodes of one region
+_FEW: Final = 4  # readers of one value
+_SHARED_BYTES: Final = 1 << 16  # of a constant that something else reads
+
+
+@register
+class AxesFirst(GraphPass):
+    """Unsqueeze(f(x)), Unsqueeze(g(x)) = f(Unsqueeze(x)), g(Unsqueeze(x)); that may be one with an Unsqueeze before.
+
+    Applies when: between are operators that work element by element, of constants else, and Concat; nobody reads what
+    they make but such and Unsqueezes of the same axes; and fewer nodes are left. Cosines and sines of positions get
+    their axis for the heads like that.
+    Keeps: large constants that something else reads.
+    """
+
+    # After: Unsqueezes in a row are one, and what is computed twice is computed once.
+    info = PassInfo("axes-first", opt_level=1, after=("merge-chains", "common-subexpressions"))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 7:
+            return  # attributes say which axes broadcast
+        for node in list(graph.by_op.get("Unsqueeze", ())):
+            if node.graph is None:
+                continue  # it went with another
+            region = _Region.of(node)
+            if region is None:
+                continue
+            if region.saved < 1:
+                ctx.decline("moved", "it would not leave fewer nodes", repr(node))
+            elif ctx.spend("moved", at=node):
+                region.carry_out(graph)
+
+
+class _Region:
+    """Nodes whose results, of one rank, get the same axes behind: `exits` are the Unsqueezes that put them in."""
+
+    def __init__(self, graph: Graph, rank: int, axes: list[int]) -> None:
+        self.graph, self.rank, self.axes = graph, rank, axes
+        self.exits: dict[Value, Node] = {}
+        self.nodes: dict[Node, None] = {}
+        self.sources: dict[Value, None] = {}
+
+    @classmethod
+    def of(cls, node: Node) -> _Region | None:
+        """What can be done behind the axes of an Unsqueeze; None where that is nothing."""
+        x, axes = node.inputs[0], _axes(node)
+        rank = types.rank(x) if x is not None else None
+        if x is None or rank is None or not axes or node.graph is None or x.graph is not node.graph:
+            return None
+        wide = rank + len(axes)
+        region = cls(node.graph, rank, sorted(a % wide for a in axes))
+        region._grow(x)
+        return region if region.nodes else None
+
+    @property
+    def saved(self) -> int:
+        return len(self.exits) - sum(not self._merges(v) for v in self.sources)
+
+    def _merges(self, source: Value) -> bool:
+        """Is it made by an Unsqueeze that goes, as the region alone reads it?"""
+        maker = source.producer
+        made = maker is not None and maker.op == "Unsqueeze" and _axes(maker) is not None
+        return made and not source.is_output and all(u in self.nodes for u in source.users)
+
+    def _grow(self, value: Value) -> None:
+        """From what one Unsqueeze reads, back to where nothing more can be done behind it."""
+        open_values = [value]
+        while open_values:
+            v = open_values.pop()
+            maker = v.producer
+            if v in self.sources or maker in self.nodes:
+                continue
+            exits: dict[Value, Node] = {}
+            inside = self._closed(v, {}, exits) if maker is not None and self._fits(maker) else None
+            if maker is None or inside is None or len(self.nodes) + len(inside) >= _REACH:
+                self.sources[v] = None
+                continue
+            self.nodes.update(inside)
+            self.exits.update(exits)
+            self.nodes[maker] = None
+            open_values += [i for n in (maker, *inside) for i in n.inputs if i is not None and not i.constant]
+
+    def _closed(self, value: Value, found: dict[Node, None], exits: dict[Value, Node]) -> dict[Node, None] | None:
+        """The nodes behind `value`, which end in `exits`, Unsqueezes of the same axes; None where something else reads
+        it."""
+        if value.is_output or len(value.users) > _FEW:
+            return None
+        for user in value.users:
+            if user in self.nodes or user in found:
+                continue
+            if self._is_exit(user):
+                if exits.setdefault(value, user) is not user:
+                    return None  # one of two that are alike, which outputs keep apart
+                continue
+            if len(found) == _FEW or not self._fits(user):
+                return None
+            found[user] = None
+            if self._closed(user.output, found, exits) is None:
+                return None
+        return found
+
+    def _is_exit(self, node: Node) -> bool:
+        if any(u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _FEW)):
+            return False  # what is repeated along an axis of its own, and joined, is one Gather
+        axes = _axes(node) if node.op == "Unsqueeze" and node.graph is self.graph else None
+        return bool(axes) and sorted(a % (self.rank + len(axes or ())) for a in axes or ()) == self.axes
+
+    def _fits(self, node: Node) -> bool:
+        """Does it compute as well with the axes put in?"""
+        if node.graph is not self.graph or node.has_references or len(node.outputs) != 1 or node.outputs[0] is None:
+            return False
+        if types.rank(node.output) != self.rank:
+            return False
+        read = [v for v in node.inputs if v is not None and not v.constant]
+        if node.op in BINARY:
+            numbers = [v for v in node.inputs if v is not None and v.constant]
+            small = all(self._may_be_made_anew(v, node) for v in numbers)
+            return len(read) == 1 and len(node.inputs) == 2 and small and types.rank(read[0]) == self.rank
+        if node.op == "Concat":
+            return len(read) == len(node.inputs) and all(v.graph is self.graph for v in read)
+        return node.op in UNARY and len(node.inputs) == 1 and bool(read)
+
+    def _may_be_made_anew(self, constant: Value, node: Node) -> bool:
+        own = constant.only_user is node or tensor_bytes(*constant.constant_type()) <= _SHARED_BYTES
+        return own and not constant.is_fill and len(constant.constant_type()[1]) <= self.rank
+
+    def carry_out(self, graph: Graph) -> None:
+        wide: dict[Value, Value] = {}
+        for node in [n for n in graph if n in self.nodes]:
+            inputs = [self._wide(v, node, wide) if v is not None else None for v in node.inputs]
+            proto = NodeProto()
+            proto.CopyFrom(node.proto)
+            value = new_node(graph, proto, inputs, node.output, node)
+            made = value.producer
+            assert made is not None
+            if node.op == "Concat":
+                rest = [i for i in range(self.rank + len(self.axes)) if i not in self.axes]
+                made.set_attr("axis", rest[int(node.attr("axis")) % self.rank])
+            wide[node.output] = value
+            leaving = self.exits.get(node.output)
+            if leaving is not None:
+                wide[node.output] = leaving.output
+                graph.take_over(leaving.output, made)
+                graph.remove(leaving)
+        for node in reversed([n for n in graph if n in self.nodes]):
+            graph.remove(node)
+
+    def _wide(self, value: Value, reader: Node, wide: dict[Value, Value]) -> Value:
+        """The value with the axes put in."""
+        if value in wide:
+            return wide[value]
+        graph = self.graph
+        if value.constant:
+            array = value.array.reshape((1,) * (self.rank - value.array.ndim) + value.array.shape)
+            array = np.expand_dims(array, tuple(self.axes))
+            while array.ndim > max(value.array.ndim, 1) and array.shape[0] == 1:
+                array = array[0]
+            if value.array.size == 1 or array.shape == value.array.shape:
+                return value
+            wide[value] = graph.constant(array, value.name, reader)
+            return wide[value]
+        if graph.opset() < FORMS["Unsqueeze"].since:
+            proto, inputs = make_node("Unsqueeze", "", "", {"axes": self.axes}), [value]
+        else:
+            axes = graph.constant(np.array(self.axes, np.int64), f"{value.name}_axes", reader)
+            proto, inputs = make_node("Unsqueeze", "", "", {}), [value, axes]
+        wide[value] = new_node(graph, proto, [*inputs], value, reader)
+        return wide[value]
+
+
+def _axes(node: Node) -> list[int] | None:
+    given = [*operands(node), None][1]
+    return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None

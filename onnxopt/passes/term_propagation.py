@@ -1,0 +1,64 @@
+"""A constant term goes into the bias of what made the value, past what only moves data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.analysis.linear import is_finite
+from onnxopt.analysis.terms import MOVES, bias_for
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import Array
+from onnxopt.rewriting.replace import bypass
+
+
+@register
+class TermPropagation(GraphPass):
+    """T(x W + b)[i] + c = T(x W + b')[i], where b' is b, and c more for what becomes part i.
+
+    Applies when: the term is one number; between are a Split, of which the other parts stay as they are, Reshape,
+    Transpose, Squeeze, Unsqueeze, and nobody else reads what these make; and it ends at a Gemm or convolution, or where
+    a constant is added. Transformers that are conditioned scale by one and a part of what is made of the condition.
+    Keeps: biases that are computed, and those of many; what is quantized.
+    """
+
+    # After: what stands right behind a product is in its bias, and axes are put in before parts are made.
+    info = PassInfo("term-propagation", opt_level=2, after=("conv-add-folding", "axes-before-split"))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 7:
+            return  # attributes say which axes broadcast
+        for node in [n for op in ("Add", "Sub") for n in graph.by_op.get(op, ())]:
+            found = _term(node)
+            if found is None:
+                continue
+            x, term = found
+            bias = bias_for(x, node, term.astype(np.float64))
+            if isinstance(bias, str):
+                ctx.decline("propagated", bias, repr(node))
+                continue
+            array = bias.array.astype(term.dtype)
+            if not is_finite(array):
+                ctx.decline("propagated", "the folded constant overflows its type", repr(node))
+            elif ctx.spend("propagated", at=node):
+                old = bias.node.input(bias.place)
+                new = graph.constant(array, old.name if old is not None else f"{bias.node.output.name}_bias", bias.node)
+                bias.node.set_input(bias.place, new)
+                if bias.node.op == "Gemm":
+                    bias.node.set_attr("beta", None)
+                bypass(graph, node, x)
+
+
+def _term(node: Node) -> tuple[Value, Array] | None:
+    """(x, c) of x + c or x - (-c), where x is what was moved; None where c is no finite number, or widens x."""
+    for i, j in [(0, 1), (1, 0)] if node.op == "Add" else [(0, 1)]:
+        x, c = node.inputs[i], node.inputs[j]
+        if x is None or c is None or x.constant or not c.constant or x.producer is None or x.producer.op not in MOVES:
+            continue
+        data, rank = c.array, types.rank(x)
+        if data.dtype.kind != "f" or data.size != 1 or rank is None or data.ndim > rank or not is_finite(data):
+            return None
+        return x, data.reshape(()) if node.op == "Add" else -data.reshape(())
+    return None
