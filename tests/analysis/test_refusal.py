@@ -68,8 +68,8 @@ MADE = {
     "of known dims": "s = Shape (x)  d = Gather (s, zero)  t = Concat <axis = 0> (d, three)  y = Reshape (x, t)",
     "repeated": "s = Shape (x)  t = Div (s, s)  y = Tile (x, t)",
 }
-CONSTANTS = """<int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5}, int64[2] ones = {1, 1},
-    float[4, 1, 1] slope = {1, 2, 3, 4}>"""
+CONSTANTS = """<int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5},
+    int64[2] ones = {1, 1}, float[4, 1, 1] slope = {1, 2, 3, 4}>"""
 
 
 def assert_loaded_and_same(text: str, **feeds: object) -> None:
