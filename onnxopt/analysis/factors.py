@@ -67,12 +67,13 @@ class Reach(NamedTuple):
     met: dict[Value, Meeting] | None = None
 
     def all_ask(self) -> bool:
-        """Do all that read what was met ask for its factor; of a tensor that is read beside its parts, all parts?"""
+        """Do all that read what was met ask for its factor; of a tensor that is read beside its parts, all parts? Until
+        they do the tensor is not met."""
         met = self.met or {}
         if any(m.readers != sum(v.users.values()) for v, m in met.items()):
             return False
         splits = [v.producer for v in met if v.producer is not None and v.producer.op == "Split"]
-        return all(v in met for n in splits if n.inputs[0] in met for v in _parts(n))
+        return all(v in met for n in splits if _has_other_readers(n) for v in _parts(n))
 
 
 def are_products(node: Node, w: Value) -> bool:
@@ -260,7 +261,7 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
     if whole is None or not shape:
         return None
     asked = {value: factor}
-    if reach.met is not None and _is_read_again(whole):
+    if reach.met is not None and _has_other_readers(node):
         reach.met.setdefault(value, Meeting(factor))
         asked = {v: reach.met[v].factor for v in _parts(node) if v in reach.met}
         if len(asked) < len(_parts(node)):
@@ -284,6 +285,12 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
 
 def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
     return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def _has_other_readers(split: Node) -> bool:
+    """Does anything else read the whole?"""
+    whole = split.inputs[0]
+    return whole is not None and _is_read_again(whole)
 
 
 def _parts(split: Node) -> list[Value]:
