@@ -15,6 +15,7 @@ from dataclasses import field
 from typing import Final
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
@@ -29,6 +30,7 @@ from onnxopt.record import record
 REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
 _EARLIER: Final = "values that may be constant"
 _FAR: Final = 500  # nodes outside of bodies, which are many, of which it is asked what they tell these
+_PICKS: Final = 3
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
 
@@ -190,14 +192,33 @@ def _constant(given: Array | Value) -> Known:
 
 
 def _as_given(given: Array | Value) -> Known:
-    """All that is known of it; of a Shape runtimes know what it lists."""
+    """All that is known of it; of a Shape, and what is picked of it, runtimes know what it lists."""
     if not isinstance(given, Value) or given.constant:
         return _constant(given)
-    node = given.producer
-    listed = types.shape(node.inputs[0]) if node is not None and node.op == "Shape" and node.inputs[0] else None
-    if node is not None and listed is not None and not node.has_references and all(isinstance(d, int) for d in listed):
-        return _constant(np.array(listed, np.int64)[node.attr("start", 0) : node.attr("end")])
-    return tensor_type_proto(types.dtype(given), types.shape(given)), None
+    listed = _listed(given, _PICKS)
+    return (tensor_type_proto(types.dtype(given), types.shape(given)), None) if listed is None else _constant(listed)
+
+
+def _listed(value: Value, steps: int) -> Array | None:
+    """The sizes that it holds, by way of so many nodes that move sizes."""
+    node = value.producer
+    if value.constant:
+        return _content(value, {})
+    if node is None or not steps or node.has_references or types.dtype(value) != TensorProto.INT64:
+        return None
+    if node.op == "Shape":
+        dims = types.static_shape(node.inputs[0]) if node.inputs[0] is not None else None
+        return None if dims is None else np.array(dims, np.int64)[node.attr("start", 0) : node.attr("end")]
+    if node.op not in ("Concat", "Gather", "Slice", "Squeeze", "Unsqueeze"):
+        return None
+    arrays = [None if v is None else _listed(v, steps - 1) for v in node.inputs]
+    if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
+        return None
+    try:
+        found = kernels.evaluate(node, arrays, _opset(node))
+    except kernels.Invalid:
+        return None
+    return found[0] if found else None
 
 
 def _as_it_is(value: Value) -> Known:

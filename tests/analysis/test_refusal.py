@@ -60,16 +60,18 @@ def test_what_is_loaded_is_loaded_afterwards(made: str, y: str, optimizations: s
 
 
 SUM = "p = ReduceSum <keepdims = 0> (v)"
-READERS = [f"v, i = TopK (y, five) {SUM}", f"v = MatMul (y, y) {SUM}", f"v = Squeeze (y, zero) {SUM}"]
+READERS = [f"v, i = TopK (y, five) {SUM}", f"v = MatMul (y, wide) {SUM}", f"v = Squeeze (y, zero) {SUM}"]
 MADE = {
     "of constants": "t = Concat <axis = 0> (two, three)  y = Reshape (x, t)",
     "as it is": "s = Shape (x)  t = Mul (s, ones)  y = Reshape (x, t)",
     "as it is, twice": "s = Shape (x)  t = Mul (s, ones)  u = Reshape (x, t)  y = Reshape (u, t)",
     "of known dims": "s = Shape (x)  d = Gather (s, zero)  t = Concat <axis = 0> (d, three)  y = Reshape (x, t)",
+    "picked": "s = Shape (x)  g = Gather (s, zero)  e = Mul (g, one)  y = Slice (x, zero, e, zero)",
+    "one of two parts": "k = Concat <axis = 0> (two, one)  y, rest = Split <axis = 1> (x, k)",
     "repeated": "s = Shape (x)  t = Div (s, s)  y = Tile (x, t)",
 }
-CONSTANTS = """<int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5},
-    int64[2] ones = {1, 1}, float[4, 1, 1] slope = {1, 2, 3, 4}>"""
+CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5},
+    int64[2] ones = {1, 1}, float[4, 1] wide = {1, 2, 3, 4}, float[4, 1, 1] slope = {1, 2, 3, 4}>"""
 
 
 def assert_loaded_and_same(text: str, **feeds: object) -> None:
