@@ -22,9 +22,17 @@ from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Value
+from onnxopt.graph.value import Shape, Value
 from onnxopt.inferring import infer_call
-from onnxopt.protos import Array, array_to_tensor, element_type, tensor_bytes, tensor_to_array, tensor_type_proto
+from onnxopt.protos import (
+    Array,
+    array_to_tensor,
+    element_type,
+    tensor_bytes,
+    tensor_to_array,
+    tensor_type,
+    tensor_type_proto,
+)
 from onnxopt.record import record
 
 REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
@@ -79,7 +87,9 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
             earlier.far -= 1
         earlier.left -= 1
         old, new = _made(node, now), _made(node, then)
-        if (new is None and old is not None) or (new != old and _is_misled(node)):
+        if new is None and (old is not None or _made(node, _unshaped(node)) is not None):
+            return True  # also where `old` follows from what we know, and runtimes may not
+        if new != old and _is_misled(node):
             return True
         for v, known in (new or {}).items():
             was = (old or {}).get(v, _NOTHING)
@@ -114,7 +124,7 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     known = {v: _as_given(v) for v in read}
     if not _refuses(
         dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs)),
-        {v: (tensor_type_proto(types.dtype(v), None), None) for v in read},
+        {v: _of_any_shape(v) for v in read},
         known,
         _Earlier(earlier.left),
     ):
@@ -208,7 +218,7 @@ def _listed(value: Value, steps: int) -> Array | None:
         return None
     if node.op == "Shape":
         dims = types.static_shape(node.inputs[0]) if node.inputs[0] is not None else None
-        return None if dims is None else np.array(dims, np.int64)[node.attr("start", 0) : node.attr("end")]
+        return None if dims is None else _part(node, dims)
     if node.op not in ("Concat", "Gather", "Slice", "Squeeze", "Unsqueeze"):
         return None
     arrays = [None if v is None else _listed(v, steps - 1) for v in node.inputs]
@@ -221,10 +231,23 @@ def _listed(value: Value, steps: int) -> Array | None:
     return found[0] if found else None
 
 
+def _unshaped(node: Node) -> dict[Value, Known]:
+    return {v: _of_any_shape(v) for v in node.inputs if v is not None and not v.constant}
+
+
+def _of_any_shape(value: Value) -> Known:
+    return tensor_type_proto(types.dtype(value), None), None
+
+
+def _part(node: Node, dims: Shape) -> Array:
+    """What a Shape lists."""
+    return np.array(dims, np.int64)[node.attr("start", 0) : node.attr("end")]
+
+
 def _as_it_is(value: Value) -> Known:
     """What inference says of it, and nothing that is known otherwise."""
     made = _inferred(value.producer, {}) if value.producer is not None else None
-    return (made or {}).get(value) or (tensor_type_proto(types.dtype(value), None), None)
+    return (made or {}).get(value) or _of_any_shape(value)
 
 
 def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
@@ -239,7 +262,13 @@ def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None
             return None
         if results is not None:
             return {v: _constant(r) for v, r in zip(node.outputs, results) if v is not None}
-    return _inferred(node, given)
+    found = _inferred(node, given)
+    x = node.input(0)
+    if found and node.op == "Shape" and x is not None and x in given:  # runtimes know what it lists
+        _, dims = tensor_type(given[x][0])
+        if dims is not None and all(isinstance(d, int) for d in dims):
+            return {node.output: _constant(_part(node, dims))}
+    return found
 
 
 def _inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
