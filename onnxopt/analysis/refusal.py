@@ -37,7 +37,7 @@ from onnxopt.record import record
 
 REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
 _EARLIER: Final = "values that may be constant"
-_FAR: Final = 500  # nodes outside of bodies, which are many, of which it is asked what they tell these
+_FAR: Final = 250  # nodes outside of bodies, which are many, of which it is asked what they tell these
 _PICKS: Final = 3
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
