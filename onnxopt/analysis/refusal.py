@@ -18,7 +18,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
+from onnxopt.analysis.local import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
@@ -89,7 +89,7 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
         old, new = _made(node, now), _made(node, then)
         if new is None and (old is not None or _made(node, _unshaped(node)) is not None):
             return True  # also where `old` follows from what we know, and runtimes may not
-        if new != old and _is_misled(node):
+        if new != old and _is_misled(node, then):
             return True
         for v, known in (new or {}).items():
             was = (old or {}).get(v, _NOTHING)
@@ -138,16 +138,20 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     earlier.watched = made
 
 
-def _is_misled(node: Node) -> bool:
-    """Is what it makes surely larger than what a runtime infers? Of a PRelu that is what it reads first, and the slope
-    may be larger, if onnxruntime is asked: the standard has no such PRelu."""
+def _is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
+    """Is what it makes larger than what a runtime infers, or may it be? Of a PRelu that is what it reads first, and the
+    slope may be larger, if onnxruntime is asked: the standard has no such PRelu."""
     if node.op != "PRelu":
         return False
-    x, slope = (types.shape(v) if v is not None else None for v in (node.input(0), node.input(1)))
+    x, slope = (None if v is None else _dims(v, given) for v in (node.input(0), node.input(1)))
     if x is None or slope is None:
-        return bool(slope)  # of what has an unknown rank all may be learnt
+        return bool(slope)
     both = zip(reversed(x), reversed(slope))
     return len(slope) > len(x) or any(isinstance(a, int) and isinstance(b, int) and 1 != b != a for a, b in both)
+
+
+def _dims(value: Value, given: Mapping[Value, Known]) -> Shape | None:
+    return tensor_type(given[value][0])[1] if value in given else types.shape(value)
 
 
 def _is_in_body(node: Node) -> bool:
@@ -265,7 +269,7 @@ def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None
     found = _inferred(node, given)
     x = node.input(0)
     if found and node.op == "Shape" and x is not None and x in given:  # runtimes know what it lists
-        _, dims = tensor_type(given[x][0])
+        dims = _dims(x, given)
         if dims is not None and all(isinstance(d, int) for d in dims):
             return {node.output: _constant(_part(node, dims))}
     return found

@@ -177,3 +177,11 @@ def test_it_asks_no_more_than_a_model_has_nodes() -> None:
         for i in range(300):
             is_refused(value(model, f"m{i}"), np.array([1]))
     assert asked < 10 * model.node_count()
+
+
+@pytest.mark.parametrize(("slope", "refused"), [("float[3]", False), ("float[2, 1]", False), ("float[4, 1, 1]", True)])
+def test_a_slope_that_fits_keeps_nothing_from_being_known(slope: str, refused: bool) -> None:
+    """Nobody knows the rank of what is read before the target is constant."""
+    model = model_of(f"""g (float[6] x, {slope} slope, float[K] k) => (y) {{
+        t = Cast <to = 7> (k)  r = Reshape (x, t)  y = PRelu (r, slope) }}""")
+    assert is_refused(value(model, "t"), np.array([2, 3])) is refused
