@@ -164,5 +164,5 @@ STEPS = [
     *["linear", "linear", "rows", "rows", "computed", "computed", "halves", "axes"],
     *["decoder", "decoder", "contrib", "power", "signs", "terms", "truths", "reductions"],
     *["integers", "integers", "choices", "window", "channels_last", "channels_last", "loop"],
-    *["stack", "batches", "rotary", "grid", "narrow_sizes", "labels", "while_loop", "scan"],
+    *["stack", "batches", "rotary", "grid", "narrow_sizes", "labels", "while_loop", "scan", "never"],
 ]

@@ -1,4 +1,4 @@
-"""Loops and Scans as frameworks write them, among the nodes of random graphs."""
+"""Loops and Scans as frameworks write them, and bodies that never run, among the nodes of random graphs."""
 
 from __future__ import annotations
 
@@ -73,3 +73,29 @@ class Recurrences(Lookups):
         self.shapes[f"v{at}"], self.types[f"v{at}"] = moved[1:], self.float
         if self.draw(st.booleans()):
             self.add("Transpose", [names[1]], shape, perm=perm)
+
+    def never(self) -> None:
+        """A branch that is not taken, of a product that does not fit: who loads a model does not know the size yet."""
+        x = self.pick(lambda s: len(s) >= 1)
+        if x is None:
+            return
+        i, shape, element = len(self.nodes), self.shapes[x], self.element(self.float)
+        ones = self.ints(*[1] * len(shape))
+        sizes = self.unnamed("Mul", [self.unnamed("Shape", [x]), ones])
+        same = self.add("Reshape", [x, sizes], shape)
+        weight = self.floats(np.ones((997, 2)))
+        info = helper.make_tensor_value_info
+        product = helper.make_node("MatMul", [same, weight], [f"never{i}"])
+        other = helper.make_node("Relu", [same], [f"always{i}"])
+        inner = {
+            "then_branch": helper.make_graph([product], "never", [], [info(f"never{i}", element, None)]),
+            "else_branch": helper.make_graph([other], "always", [], [info(f"always{i}", element, None)]),
+        }
+        taken = [
+            helper.make_node("Not", ["condition"], [f"not{i}"]),
+            helper.make_node("If", [f"not{i}"], [f"taken{i}"], **inner),
+        ]
+        left = [helper.make_node("Neg", [x], [f"left{i}"])]
+        then = helper.make_graph(taken, "taken", [], [info(f"taken{i}", element, None)])
+        otherwise = helper.make_graph(left, "left", [], [info(f"left{i}", element, None)])
+        self.add("If", ["condition"], shape, then_branch=then, else_branch=otherwise)

@@ -3,6 +3,8 @@
 A runtime infers all of a model when it loads it, also what never runs: a branch that is not taken, the body of a Loop
 without trips. What such a body computes may be impossible, as long as nobody knows: a TopK of more than there is, a
 product of matrices that do not fit. What is in no body runs always: what is impossible there is the model's own fault.
+But for what is computed otherwise than it is inferred: the more is known of what such a node reads, the more is
+inferred that is not so, and what comes of it is refused, or given too little memory.
 """
 
 from __future__ import annotations
@@ -13,56 +15,81 @@ from dataclasses import field
 from typing import Final
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
+from onnxopt.analysis.local import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Value
+from onnxopt.graph.value import Shape, Value
 from onnxopt.inferring import infer_call
-from onnxopt.protos import Array, array_to_tensor, element_type, tensor_bytes, tensor_to_array, tensor_type_proto
+from onnxopt.protos import (
+    Array,
+    array_to_tensor,
+    element_type,
+    tensor_bytes,
+    tensor_to_array,
+    tensor_type,
+    tensor_type_proto,
+)
 from onnxopt.record import record
 
-REFUSED: Final = "runtimes would refuse what reads it, in a body that may never run"
+REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
 _EARLIER: Final = "values that may be constant"
+_FAR: Final = 250  # nodes outside of bodies, which are many, of which it is asked what they tell these
+_PICKS: Final = 3
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
 
 @record
 class _Earlier:
-    """What the same pass was told it may do, which may meet, and how much it may still ask."""
+    """What the same round of passes was told it may do, which may meet, and how much it may still ask, in all and of
+    what is in no body. `watched`: values from which a body that would refuse what is so learns more, or what is
+    inferred otherwise than it is."""
 
     left: int
+    far: int = _FAR
     known: dict[Value, Known] = field(default_factory=dict)
+    watched: set[Value] = field(default_factory=set)
 
 
-def is_refused(value: Value, constant: Array | Value, readers: Iterable[Node] | None = None) -> bool:
-    """Would a runtime that is told that `value` is this `constant` refuse the model, and does it not now?
+def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | None = None) -> bool:
+    """Would a runtime that is given this constant, or other value, for `value` refuse the model, and does it not now?
 
-    Its `readers` are asked (all, if none are named), and what comes after them for as long as more is known of it: in
-    bodies by inference, and everywhere what is made of constants only, which runtimes compute when they load a model.
+    Its `readers` are asked (all, if none are named), and what comes after them for as long as more is known of it, by
+    inference where it leads to a body, and everywhere what is made of constants only, which runtimes compute when they
+    load a model.
     """
     graph = value.graph
-    if graph.owner is None and not graph.owners:
-        return False
     earlier = _earlier(graph.model)
+    if graph.owner is None and not graph.owners and not earlier.watched:
+        return False
     asked = dict.fromkeys(value.users if readers is None else readers)
-    if not _reaches_body(value, asked, earlier):
+    if not _is_read_there(value, asked, earlier):
         return False
     before: dict[Value, Known] = {value: _as_it_is(value)}
-    after: dict[Value, Known] = {value: _constant(constant)}
+    after: dict[Value, Known] = {value: _as_given(given)}
     if before == after:
         return False  # it is too large to be looked at, and nobody learns a size
+    return _refuses(asked, before, after, earlier)
+
+
+def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Value, Known], earlier: _Earlier) -> bool:
+    """Does one of these nodes, or what comes after them, refuse what is known then, and not what is known now?"""
     now, then = ChainMap(before, earlier.known), ChainMap(after, earlier.known)
     while asked and earlier.left > 0:
         node = next(iter(asked))
         del asked[node]
         if not _is_in_body(node) and _operands(node, then) is None:
-            continue
+            if not _is_watched(node, earlier):
+                continue
+            earlier.far -= 1
         earlier.left -= 1
         old, new = _made(node, now), _made(node, then)
-        if new is None and old is not None:
+        if new is None and (old is not None or _made(node, _unshaped(node)) is not None):
+            return True  # also where `old` follows from what we know, and runtimes may not
+        if new != old and _is_misled(node, then):
             return True
         for v, known in (new or {}).items():
             was = (old or {}).get(v, _NOTHING)
@@ -82,20 +109,68 @@ def _earlier(model: Model) -> _Earlier:
     known = model.analyses.get(_EARLIER)
     if known is None:
         known = model.analyses[_EARLIER] = _Earlier(1000 + 4 * model.node_count())
+        _watch(model, known)
     assert isinstance(known, _Earlier)
     return known
+
+
+def _watch(model: Model, earlier: _Earlier) -> None:
+    """Find what leads to bodies that would refuse what is so, and to what runtimes infer otherwise than it is. Values
+    stay where nodes are made anew."""
+    bodies = [n for scope in model.scopes() if scope.owner is not None for n in scope]
+    read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
+    misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if _is_misled(n)]
+    made = {v for n in misled for v in n.outputs if v is not None}
+    known = {v: _as_given(v) for v in read}
+    if not _refuses(
+        dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs)),
+        {v: _of_any_shape(v) for v in read},
+        known,
+        _Earlier(earlier.left),
+    ):
+        read = {v for v in read if types.is_open(v)}
+    made |= read
+    stack = misled + [v.producer for v in read if v.producer is not None]
+    while stack:
+        more = {v for v in stack.pop().inputs if v is not None} - made
+        made |= more
+        stack += [v.producer for v in more if v.producer is not None]
+    earlier.watched = made
+
+
+def _is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
+    """Is what it makes larger than what a runtime infers, or may it be? Of a PRelu that is what it reads first, and the
+    slope may be larger, if onnxruntime is asked: the standard has no such PRelu."""
+    if node.op != "PRelu":
+        return False
+    x, slope = (None if v is None else _dims(v, given) for v in (node.input(0), node.input(1)))
+    if x is None or slope is None:
+        return bool(slope)
+    both = zip(reversed(x), reversed(slope))
+    return len(slope) > len(x) or any(isinstance(a, int) and isinstance(b, int) and 1 != b != a for a, b in both)
+
+
+def _dims(value: Value, given: Mapping[Value, Known]) -> Shape | None:
+    return tensor_type(given[value][0])[1] if value in given else types.shape(value)
 
 
 def _is_in_body(node: Node) -> bool:
     return node.graph is not None and node.graph.owner is not None
 
 
-def _reaches_body(value: Value, readers: Iterable[Node], earlier: _Earlier) -> bool:
-    """Is it, or what is made of it and other constants only, read in a body?"""
+def _is_watched(node: Node, earlier: _Earlier) -> bool:
+    """Is it in a body, which may never run, or does it lead there, or to what misleads a runtime?"""
+    if _is_in_body(node):
+        return True
+    return earlier.far > 0 and not earlier.watched.isdisjoint(v for v in node.outputs if v is not None)
+
+
+def _is_read_there(value: Value, readers: Iterable[Node], earlier: _Earlier) -> bool:
+    """Is it, or what is made of it and other constants only, read by what is watched?"""
     known, stack = {value}, list(readers)
     while stack and earlier.left > 0:
         node = stack.pop()
-        if _is_in_body(node):
+        if _is_watched(node, earlier):
             return True
         earlier.left -= 1
         if all(v is None or v.constant or v in known for v in node.inputs):
@@ -130,10 +205,53 @@ def _constant(given: Array | Value) -> Known:
     return tensor_type_proto(kind, dims), array_to_tensor(array, "")
 
 
+def _as_given(given: Array | Value) -> Known:
+    """All that is known of it; of a Shape, and what is picked of it, runtimes know what it lists."""
+    if not isinstance(given, Value) or given.constant:
+        return _constant(given)
+    listed = _listed(given, _PICKS)
+    return (tensor_type_proto(types.dtype(given), types.shape(given)), None) if listed is None else _constant(listed)
+
+
+def _listed(value: Value, steps: int) -> Array | None:
+    """The sizes that it holds, by way of so many nodes that move sizes."""
+    node = value.producer
+    if value.constant:
+        return _content(value, {})
+    if node is None or not steps or node.has_references or types.dtype(value) != TensorProto.INT64:
+        return None
+    if node.op == "Shape":
+        dims = types.static_shape(node.inputs[0]) if node.inputs[0] is not None else None
+        return None if dims is None else _part(node, dims)
+    if node.op not in ("Concat", "Gather", "Slice", "Squeeze", "Unsqueeze"):
+        return None
+    arrays = [None if v is None else _listed(v, steps - 1) for v in node.inputs]
+    if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
+        return None
+    try:
+        found = kernels.evaluate(node, arrays, _opset(node))
+    except kernels.Invalid:
+        return None
+    return found[0] if found else None
+
+
+def _unshaped(node: Node) -> dict[Value, Known]:
+    return {v: _of_any_shape(v) for v in node.inputs if v is not None and not v.constant}
+
+
+def _of_any_shape(value: Value) -> Known:
+    return tensor_type_proto(types.dtype(value), None), None
+
+
+def _part(node: Node, dims: Shape) -> Array:
+    """What a Shape lists."""
+    return np.array(dims, np.int64)[node.attr("start", 0) : node.attr("end")]
+
+
 def _as_it_is(value: Value) -> Known:
     """What inference says of it, and nothing that is known otherwise."""
     made = _inferred(value.producer, {}) if value.producer is not None else None
-    return (made or {}).get(value) or (tensor_type_proto(types.dtype(value), None), None)
+    return (made or {}).get(value) or _of_any_shape(value)
 
 
 def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
@@ -148,7 +266,13 @@ def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None
             return None
         if results is not None:
             return {v: _constant(r) for v, r in zip(node.outputs, results) if v is not None}
-    return _inferred(node, given)
+    found = _inferred(node, given)
+    x = node.input(0)
+    if found and node.op == "Shape" and x is not None and x in given:  # runtimes know what it lists
+        dims = _dims(x, given)
+        if dims is not None and all(isinstance(d, int) for d in dims):
+            return {node.output: _constant(_part(node, dims))}
+    return found
 
 
 def _inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:

@@ -108,6 +108,12 @@ def is_invented(dim: Dim) -> bool:
     return isinstance(dim, str) and "@" in dim
 
 
+def is_open(value: Value) -> bool:
+    """Is its rank, or a dim, known neither as a number nor by a name of the file's?"""
+    dims = shape(value)
+    return dims is None or any(d is None or is_invented(d) for d in dims)
+
+
 def _find_out(value: Value) -> None:
     """Of a value in the graph inference says most; of one that a pass has just made, its node."""
     node = value.producer

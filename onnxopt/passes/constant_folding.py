@@ -78,7 +78,7 @@ class _Cone:
         self.nodes: dict[Node, None] = {}  # in topological order
         self.arrays: dict[Value, Array] = {}  # what is computed so far
         self.freed: dict[Node, int] = {}  # bytes that go when nothing but this node's outputs remains
-        self.failed: set[Node] = ctx.memo.setdefault("constant-folding: failed", set())
+        self.failed: dict[Node, list[Node | None]] = ctx.memo.setdefault("constant-folding: failed", {})
         self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())
         self.told: set[tuple[Node, str]] = ctx.memo.setdefault("constant-folding: told", set())
         self.spent: _Spent = ctx.memo.setdefault("constant-folding: spent", _Spent())
@@ -98,7 +98,9 @@ class _Cone:
         for v in node.inputs:
             if v is not None and not v.constant and v.producer not in self.nodes:
                 return False
-        return node not in self.failed and is_computable(node, self.graph.opset(node.domain))
+        if self.failed.get(node) == _makers(node):  # else what it read then may have been at fault
+            return False
+        return is_computable(node, self.graph.opset(node.domain))
 
     def _is_left_out(self, node: Node) -> bool:
         reason = self.ctx.leaves_out(node)
@@ -255,7 +257,7 @@ class _Cone:
         if retry:
             self.waiting = True
         else:
-            self.failed.add(node)
+            self.failed[node] = _makers(node)
         self.nodes.pop(node, None)
         self._decline(node, reason, detail)
 
@@ -269,12 +271,8 @@ class _Cone:
         if not rest:
             return
         inside = set(rest)
-        wanted = [
-            v
-            for n in rest
-            for v in n.outputs
-            if v is not None and v.is_used and (v.is_output or any(u not in inside for u in v.users))
-        ]
+        used = [v for n in rest for v in n.outputs if v is not None and v.is_used]
+        wanted = [v for v in used if v.is_output or any(u not in inside for u in v.users)]
         needed: set[Value | None] = set(wanted)
         # Only what is wanted and small enough to keep is worth a session.
         known: dict[Value, Array] = {}
@@ -388,6 +386,10 @@ class _Cone:
             constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
             graph.insert(constant, node)
             graph.take_over(value, constant)
+
+
+def _makers(node: Node) -> list[Node | None]:
+    return [v.producer if v is not None else None for v in node.inputs]
 
 
 def _is_fill(array: Array) -> bool:

@@ -202,10 +202,9 @@ def gather_of_all(m: Match, x: Value, indices: Array) -> Value:
     n = indices.size
     counted = np.where(indices < 0, indices + n, indices)
     m.require(indices.ndim == 1 and (counted == np.arange(n)).all(), "not all, or not in order")
-    dims = m.shape(x)
-    m.require(
-        dims is not None and dims[int(m.gather.attr("axis"))] == n, "the axis has more elements, or an unknown number"
-    )
+    dims, axis = m.shape(x) or (), int(m.gather.attr("axis"))
+    there = -len(dims) <= axis < len(dims)  # else it is in a body that never runs
+    m.require(there and dims[axis] == n, "the axis has more elements, or an unknown number")
     return x
 
 

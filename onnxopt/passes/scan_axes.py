@@ -56,11 +56,10 @@ def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext)
         transpose = made.only_user if made is not None else None
         if made is None or transpose is None or transpose.op != "Transpose" or transpose.graph is not graph:
             continue
-        body = scan.bodies.get("body")
         perm = _perm(transpose)
-        if perm is None or body is None or len(body.outputs) < len(scan.outputs):
+        if perm is None:
             continue
-        axes = _axes(scan, "scan_output_axes", len(body.outputs) - states)  # the node may name fewer of them
+        axes = _axes(scan, "scan_output_axes", len(scan.outputs) - states)
         axis = perm.index(axes[i - states] % len(perm))
         if _others_stay(perm, axis) and ctx.spend("output", at=transpose):
             axes[i - states] = axis

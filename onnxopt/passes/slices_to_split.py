@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -46,9 +47,14 @@ class SlicesToSplit(GraphPass):
             if ctx.spend("split", at=first):
                 _split(graph, axis, {bounds: cuts[bounds] for bounds in sorted(cuts)}, first)
         for node in list(graph.by_op.get("Split", ())):
-            part = _only_part(node)
-            if part is not None and ctx.spend("single", at=node):
-                _slice(graph, node, *part)
+            found = _only_part(node)
+            if found is None:
+                continue
+            part = found[0]
+            if is_refused(part, part):  # whose bounds are known otherwise than from the Split
+                ctx.decline("single", REFUSED, repr(node))
+            elif ctx.spend("single", at=node):
+                _slice(graph, node, *found)
 
 
 def _size(source: Value, axis: int) -> int | None:

@@ -28,7 +28,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     """
     anchor, graph = m.anchor, m.graph
     pairs = check_replacement(m, result)
-    refused = any(new.constant and not old.constant and is_refused(old, new) for old, new in pairs)
+    refused = any(not old.constant and is_refused(old, new) for old, new in pairs)
     if refused or divides_by_zero(graph, m.new_nodes):
         raise Declined(REFUSED)
     created = set(m.new_nodes)

@@ -59,6 +59,79 @@ def test_what_is_loaded_is_loaded_afterwards(made: str, y: str, optimizations: s
     assert np.array_equal(*found)
 
 
+SUM = "p = ReduceSum <keepdims = 0> (v)"
+READERS = [f"v, i = TopK (y, five) {SUM}", f"v = MatMul (y, wide) {SUM}", f"v = Squeeze (y, zero) {SUM}"]
+MADE = {
+    "of constants": "t = Concat <axis = 0> (two, three)  y = Reshape (x, t)",
+    "as it is": "s = Shape (x)  t = Mul (s, ones)  y = Reshape (x, t)",
+    "as it is, twice": "s = Shape (x)  t = Mul (s, ones)  u = Reshape (x, t)  y = Reshape (u, t)",
+    "of known dims": "s = Shape (x)  d = Gather (s, zero)  t = Concat <axis = 0> (d, three)  y = Reshape (x, t)",
+    "picked": "s = Shape (x)  g = Gather (s, zero)  e = Mul (g, one)  y = Slice (x, zero, e, zero)",
+    "one of two parts": "k = Concat <axis = 0> (two, one)  y, rest = Split <axis = 1> (x, k)",
+    "repeated": "s = Shape (x)  t = Div (s, s)  y = Tile (x, t)",
+}
+CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5},
+    int64[2] ones = {1, 1}, float[4, 1] wide = {1, 2, 3, 4}, float[4, 1, 1] slope = {1, 2, 3, 4}>"""
+
+
+def assert_loaded_and_same(text: str, **feeds: object) -> None:
+    original = parser.parse_model(text)
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    found = []
+    for proto in (original, onnxopt.optimize(original, level=3).model):
+        session = rt.InferenceSession(proto.SerializeToString(), options)
+        found.append(session.run(None, {"x": np.arange(-2, 4, dtype=np.float32).reshape(2, 3), **feeds})[0])
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_body_learns_nothing_of_what_is_around_it(made: str, reader: str) -> None:
+    """The shape of what is made outside, and read in a branch that is not taken: nobody knows it before."""
+    assert_loaded_and_same(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x, bool c) => (float z) {CONSTANTS} {{
+        {made}
+        z = If (c) <then_branch = t () => (float p) {{ {reader} }},
+                    else_branch = e () => (float q) {{ q = ReduceSum <keepdims = 0> (x) }}> }}""",
+        c=np.array(False),
+    )
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["t = Concat <axis = 0> (two, three)", "s = Shape (x)  t = Mul (s, ones)", "s = Shape (x)  t = Cast <to = 7> (s)"],
+)
+@pytest.mark.parametrize(
+    ("opset", "reader"),
+    [
+        (9, "b = Transpose <perm = [2, 0, 1]> (a)"),
+        (9, "c = Transpose (a)  b = Transpose <perm = [2, 0, 1]> (c)"),
+        (9, "b = Flatten <axis = 3> (a)"),
+        (9, "b = Gather <axis = 2> (a, zero)"),
+        (11, "b = Softmax <axis = 2> (a)"),
+        (11, "b, i = TopK <axis = 0> (a, three)"),
+        (16, "b = Neg (a)"),
+    ],
+)
+def test_of_what_a_larger_slope_widens_no_more_is_known(opset: int, target: str, reader: str) -> None:
+    """Runtimes take the shape of what PRelu reads for that of its result, as soon as they know it."""
+    assert_loaded_and_same(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]> g (float[2, 3] x) => (float z) {CONSTANTS}
+        {{ {target}  y = Reshape (x, t)  a = PRelu (y, slope)  {reader}  z = ReduceSum <keepdims = 0> (b) }}"""
+    )
+
+
+def test_where_it_is_known_too_much_memory_is_shared() -> None:
+    """Before opset 11 nobody minds the axis that is not there, and what is reduced is put in place of what it reads."""
+    assert_loaded_and_same(
+        f"""<ir_version: 8, opset_import: ["" : 9]> g (float[2, 3] x) => (float z) {CONSTANTS} {{
+        r = ReduceMax <axes = [0]> (x)  s = Shape (x)  t = Mul (s, ones)  y = Expand (r, t)  a = PRelu (y, slope)
+        b = ReduceMax <axes = [2]> (a)  z = ReduceSum <keepdims = 0> (b) }}"""
+    )
+
+
 def model_of(text: str) -> Model:
     return read_model(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
 
@@ -104,3 +177,11 @@ def test_it_asks_no_more_than_a_model_has_nodes() -> None:
         for i in range(300):
             is_refused(value(model, f"m{i}"), np.array([1]))
     assert asked < 10 * model.node_count()
+
+
+@pytest.mark.parametrize(("slope", "refused"), [("float[3]", False), ("float[2, 1]", False), ("float[4, 1, 1]", True)])
+def test_a_slope_that_fits_keeps_nothing_from_being_known(slope: str, refused: bool) -> None:
+    """Nobody knows the rank of what is read before the target is constant."""
+    model = model_of(f"""g (float[6] x, {slope} slope, float[K] k) => (y) {{
+        t = Cast <to = 7> (k)  r = Reshape (x, t)  y = PRelu (r, slope) }}""")
+    assert is_refused(value(model, "t"), np.array([2, 3])) is refused
