@@ -10,7 +10,7 @@ inferred that is not so, and what comes of it is refused, or given too little me
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Final
 
@@ -37,8 +37,9 @@ from onnxopt.record import record
 
 REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
 _EARLIER: Final = "values that may be constant"
-_FAR: Final = 250  # nodes outside of bodies, which are many, of which it is asked what they tell these
+_FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these
 _PICKS: Final = 3
+_FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
 
@@ -66,7 +67,8 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     if graph.owner is None and not graph.owners and not earlier.watched:
         return False
     asked = dict.fromkeys(value.users if readers is None else readers)
-    if not _is_read_there(value, asked, earlier):
+    constant = not isinstance(given, Value) or given.constant
+    if not _is_read_there(value, asked, earlier, constant=constant):
         return False
     before: dict[Value, Known] = {value: _as_it_is(value)}
     after: dict[Value, Known] = {value: _as_given(given)}
@@ -120,22 +122,33 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     bodies = [n for scope in model.scopes() if scope.owner is not None for n in scope]
     read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
     misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if _is_misled(n)]
-    made = {v for n in misled for v in n.outputs if v is not None}
-    known = {v: _as_given(v) for v in read}
-    if not _refuses(
+    earlier.watched = {v for n in misled for v in n.outputs if v is not None}
+    _watch_before(misled, earlier.watched, lambda v: True)
+    refused = _refuses(
         dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs)),
         {v: _of_any_shape(v) for v in read},
-        known,
+        {v: _as_given(v) for v in read},
         _Earlier(earlier.left),
-    ):
-        read = {v for v in read if types.is_open(v)}
-    made |= read
-    stack = misled + [v.producer for v in read if v.producer is not None]
+    )
+    leads = _tells_more if not refused else (lambda v: True)
+    read = read if refused else {v for v in read if types.is_open(v)}
+    earlier.watched |= read
+    _watch_before([v.producer for v in read if v.producer is not None], earlier.watched, leads)
+
+
+def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
+    """Watch what these nodes are made of, as far as it leads on."""
+    stack = list(nodes)
     while stack:
-        more = {v for v in stack.pop().inputs if v is not None} - made
-        made |= more
+        more = {v for v in stack.pop().inputs if v is not None and v not in watched and leads(v)}
+        watched |= more
         stack += [v.producer for v in more if v.producer is not None]
-    earlier.watched = made
+
+
+def _tells_more(value: Value) -> bool:
+    """May a runtime learn more by it than we know? Not of what comes of floats whose sizes are known, as it is open to
+    us, too."""
+    return types.dtype(value) not in _FLOATS or types.is_open(value)
 
 
 def _is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
@@ -165,15 +178,15 @@ def _is_watched(node: Node, earlier: _Earlier) -> bool:
     return earlier.far > 0 and not earlier.watched.isdisjoint(v for v in node.outputs if v is not None)
 
 
-def _is_read_there(value: Value, readers: Iterable[Node], earlier: _Earlier) -> bool:
-    """Is it, or what is made of it and other constants only, read by what is watched?"""
+def _is_read_there(value: Value, readers: Iterable[Node], earlier: _Earlier, *, constant: bool) -> bool:
+    """Is it, or if it is to be `constant` what is made of it and others only, read by what is watched?"""
     known, stack = {value}, list(readers)
     while stack and earlier.left > 0:
         node = stack.pop()
         if _is_watched(node, earlier):
             return True
         earlier.left -= 1
-        if all(v is None or v.constant or v in known for v in node.inputs):
+        if constant and all(v is None or v.constant or v in known for v in node.inputs):
             new = {v for v in node.outputs if v is not None} - known
             known |= new
             stack += [user for v in new for user in v.users]
