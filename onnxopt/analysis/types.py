@@ -139,12 +139,12 @@ def infer(model: Model) -> None:
     model.inferred_clock = model.clock
     changed = set(model.marked_since(since))
     better = _infer(model, unsettled(graph, since))
-    if since >= 0 and better and not graph.owners:
+    if better and since >= 0:
         _infer(model, _behind(graph, better, changed))
 
 
 def _infer(model: Model, part: list[Node]) -> list[Value]:
-    """Infer these nodes. The values of which more is known than before."""
+    """Infer these nodes. If they are not all, the values of which more is known than before."""
     if not part:
         return []
     like = typed_alike(model.graph, part)
@@ -236,11 +236,11 @@ class _Facts:
         self.open = False  # is the rank of some value unknown?
 
     def add(self, model: Model, nodes: list[Node], proto: GraphProto) -> list[Value]:
-        """The values of which more is known now."""
-        untyped = [v for n in nodes for v in n.outputs if v is not None and not v.dtype]
-        self._read(model.graph, nodes, proto)
+        """If the nodes are not all, the values of which more is known now."""
         again = model.is_vague  # something was left open the last time
         partial = len(nodes) < model.graph.size
+        untyped = [v for n in nodes for v in n.outputs if v is not None and not v.dtype] if partial else []
+        self._read(model.graph, nodes, proto)
         vague = _Vague()
         model.is_vague = self.open or any(vague.has(dims) for _, dims in self.found)
         model.is_vague |= again and partial  # of the rest it is as it was
@@ -251,7 +251,7 @@ class _Facts:
             if known is None:
                 known = best[dims] = tuple(map(self._best, dims))
             if known != value.shape:
-                if value.shape is None or any(map(_says_more, known, value.shape)):
+                if partial and (value.shape is None or any(map(_says_more, known, value.shape))):
                     better.append(value)
                 learn(value, known, again and not value.unasked)
         if self.same and partial:

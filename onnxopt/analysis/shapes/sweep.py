@@ -12,6 +12,7 @@ import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import field
+from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,9 +33,10 @@ from onnxopt.protos import Array
 from onnxopt.record import record
 
 T = TypeVar("T")
-Facts: TypeAlias = "tuple[Shape | None, ...]"  # of what a node reads and makes
+Facts: TypeAlias = "list[Shape | None]"  # of what a node reads and makes
 
 _unnamed = itertools.count()
+_SHAPE: Final[Callable[[Value | None], Shape | None]] = attrgetter("shape")
 _FEW: Final = 2  # symbols, whose product is known to fit;
 _MANY: Final = 64  # of more nobody asks, and to remember them takes the square
 # A size is too complex, or these operands are an error at run time: attributes that miss, axes that are not there.
@@ -139,16 +141,21 @@ class ShapeData:
     def _visit_again(self, node: Node) -> None:
         graph = node.graph
         assert graph is not None
-        when, facts = self._visits.get(node, (-1, ()))
-        if when >= graph.model.marked.get(node, 0) and self._other.isdisjoint(node.inputs) and facts == _facts(node):
-            return
-        values = [v for v in node.outputs if v is not None]
-        before = [(self.dims.pop(v, None), self.contents.pop(v, None)) for v in values]
+        seen = self._visits.get(node)
         self._asked = False
-        self._visit(node)
-        for v, (dims, content) in zip(values, before):
-            if dims != self.dims.get(v) or not _is_same(content, self.contents.get(v)):
-                self._other.add(v)
+        if seen is None:  # what reads it reads something else than before, and was marked
+            self._visit(node)
+        else:
+            when, facts = seen
+            clean = when >= graph.model.marked.get(node, 0) and self._other.isdisjoint(node.inputs)
+            if clean and facts == _facts(node):
+                return
+            values = [v for v in node.outputs if v is not None]
+            before = [(self.dims.pop(v, None), self.contents.pop(v, None)) for v in values]
+            self._visit(node)
+            for v, (dims, content) in zip(values, before):
+                if dims != self.dims.get(v) or not _is_same(content, self.contents.get(v)):
+                    self._other.add(v)
         self._visits[node] = -1 if self._asked else graph.model.clock, _facts(node)
 
     def _visit(self, node: Node) -> None:
@@ -230,7 +237,10 @@ class ShapeData:
 
 
 def _facts(node: Node) -> Facts:
-    return tuple([v.shape for v in (*node.inputs, *node.outputs) if v is not None])
+    values = [*node.inputs, *node.outputs]
+    if None in values:
+        values = [v for v in values if v is not None]
+    return list(map(_SHAPE, values))
 
 
 def _is_same(a: Array | None, b: Array | None) -> bool:
