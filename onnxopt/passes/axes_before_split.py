@@ -25,7 +25,7 @@ class _Alike(NamedTuple):
 
 @register
 class AxesBeforeSplit(GraphPass):
-    """Unsqueeze(part 0), Unsqueeze(part 1), … of Split(x) = parts of Split(Unsqueeze(x)); so Squeeze.
+    """Unsqueeze(p) for each part p of Split(x) = the parts of Split(Unsqueeze(x)); so Squeeze.
 
     Applies when: each part that is read is read by one such node alone, all with the same constant axes. Scales and
     shifts that are made of an embedding at once are taken apart, and broadcast along the tokens.
