@@ -18,8 +18,9 @@ from onnxopt.verification.inputs.edges import CUTTING
 from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, sums
 from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Use, uses
 from onnxopt.verification.inputs.windows import WINDOWS, windowed
-from onnxopt.verification.model.decisions import conditions, decides, hides, operator_names
+from onnxopt.verification.model.decisions import conditions, decides, hides
 from onnxopt.verification.model.dependence import changing, is_fixed
+from onnxopt.verification.model.order import operator_names
 from onnxopt.verification.model.random_nodes import is_random_model
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
-from onnxopt.verification.model.functions import Name, operator_of
-from onnxopt.verification.model.order import inside
+from onnxopt.verification.model.order import WITH_BODIES, operator_names, reads_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +21,6 @@ _DECIDING: Final = frozenset((
     "SVMClassifier",
 ))  # fmt: skip
 _SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
-_WITH_BODIES: Final = frozenset((
-    "If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
-))  # fmt: skip
 _FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
 # Operators that decide upon floats and give out something else.
 _GIVE_OTHERS: Final = frozenset((
@@ -67,7 +63,7 @@ def decides(proto: ModelProto) -> bool:
             if changes and is_float:
                 return True
             is_float = node.op_type not in _GIVE_OTHERS
-        elif changes and is_float and node.op_type in _WITH_BODIES and _DECIDING & operator_names([node]):
+        elif changes and is_float and node.op_type in WITH_BODIES and _DECIDING & operator_names([node]):
             return True
         for output in node.output:
             if is_float and node.op_type not in _SIZES_ONLY:
@@ -82,7 +78,7 @@ def _may_decide(node: NodeProto, called: Mapping[str, frozenset[str]]) -> bool:
         return any(a.name == "to" and a.i not in _FLOATS for a in node.attribute)
     if node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
         return True
-    return node.op_type in _WITH_BODIES and bool(_DECIDING & operator_names([node]))
+    return node.op_type in WITH_BODIES and bool(_DECIDING & operator_names([node]))
 
 
 def _leading_to(nodes: Sequence[NodeProto], graph: GraphProto) -> Iterator[NodeProto]:
@@ -101,30 +97,7 @@ def _leading_to(nodes: Sequence[NodeProto], graph: GraphProto) -> Iterator[NodeP
 
 
 def _reads(node: NodeProto) -> Sequence[str]:
-    if node.op_type not in _WITH_BODIES:
-        return list(node.input)
-    return [*node.input, *(n for a in node.attribute for n in _captured(a.g))]
-
-
-def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
-    """Of these nodes, and in their bodies."""
-    found: set[str] = set()
-    for node in nodes:
-        found.add(node.op_type)
-        for a in node.attribute if node.op_type in _WITH_BODIES or node.domain else ():
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                found |= operator_names(body.node)
-    return frozenset(found)
-
-
-def _captured(body: GraphProto) -> set[str]:
-    """Every name that a body reads, its own included: an estimate from above."""
-    found: set[str] = {o.name for o in body.output}
-    for node in body.node:
-        found.update(node.input)
-        for a in node.attribute:
-            found |= _captured(a.g)
-    return found
+    return list(reads_of(node)) if node.op_type in WITH_BODIES else list(node.input)
 
 
 def open_conditions(path: Path) -> set[str]:
@@ -177,13 +150,3 @@ def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> boo
     """Is there a part that some data run and others do not, but for branches on what is `given_out`?"""
     seen = {n.output[0] for n in graph.node if n.op_type == "If" and n.input[0] in given_out}
     return bool(found.open - seen)
-
-
-def is_part(node: NodeProto) -> bool:
-    """Has it a body that may not run?"""
-    return node.op_type in ("If", "Loop")
-
-
-def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
-    """Does it hold a part that may not run, or call one of these functions?"""
-    return any(is_part(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))

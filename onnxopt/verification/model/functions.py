@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, KeysView
+from collections.abc import Callable, Collection, Iterable, KeysView
 from typing import TYPE_CHECKING
 
 from onnxopt.verification.model.order import inside
@@ -92,3 +92,13 @@ def _named(name: str, overload: str) -> str:
 def domain_of(name: str) -> str:
     """The standard's has two names, and what is imported by one may be called by the other."""
     return "" if name == "ai.onnx" else name
+
+
+def is_part(node: NodeProto) -> bool:
+    """Has it a body that may not run?"""
+    return node.op_type in ("If", "Loop")
+
+
+def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
+    """Does it hold a part that may not run, or call one of these functions?"""
+    return any(is_part(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))

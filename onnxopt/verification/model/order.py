@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
+
+WITH_BODIES: Final = frozenset((
+    "If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
+))  # fmt: skip
 
 
 def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
@@ -50,3 +54,14 @@ def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         for a in node.attribute:
             for body in (a.g,) if a.HasField("g") else a.graphs:
                 yield from inside(body.node)
+
+
+def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
+    """Of these nodes, and in their bodies."""
+    found: set[str] = set()
+    for node in nodes:
+        found.add(node.op_type)
+        for a in node.attribute if node.op_type in WITH_BODIES or node.domain else ():
+            for body in (a.g,) if a.HasField("g") else a.graphs:
+                found |= operator_names(body.node)
+    return frozenset(found)

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from onnxopt.verification.model.decisions import operator_names
 from onnxopt.verification.model.dependence import draws, may_draw
 from onnxopt.verification.model.functions import Functions, Name, operator_of
-from onnxopt.verification.model.order import inside
+from onnxopt.verification.model.order import inside, operator_names
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.decisions import is_part
 from onnxopt.verification.model.dependence import draws
-from onnxopt.verification.model.functions import Functions, Name, domain_of
+from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.wire import Stored, map_file, skim
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.decisions import may_hide
+from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import captured, in_order, reads_of
 from onnxopt.verification.model.random_nodes import is_random
 from onnxopt.verification.model.skeleton import Skeleton

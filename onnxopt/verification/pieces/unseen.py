@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.model.decisions import may_hide
+from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import inside
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.inside import held, walk_bodies
