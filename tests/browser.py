@@ -54,9 +54,9 @@ class Visit:
 def visit(
     browser: Browser, file: Path, width: int = 1440, height: int = 1000, scheme: str = "light"
 ) -> Iterator[Visit]:
-    """Open a local file and wait until it is drawn."""
+    """Open a local file and wait until it is drawn. It scrolls at once: a slow machine drops animations midway."""
     page = browser.new_page(viewport={"width": width, "height": height})
-    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light", reduced_motion="reduce")
     seen = Visit(page)
     page.on("request", lambda r: seen.requests.append(r.url))
     page.on("pageerror", lambda e: seen.errors.append(str(e)))

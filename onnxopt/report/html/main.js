@@ -82,7 +82,7 @@ const figures = [...section.querySelectorAll(".pane")];
 const panes = figures.map((figure, side) => new Pane(figure, models[side], layouts[side], { toggle, select }));
 const details = new Details(section.querySelector(".info"), models, (node) => select(node, null));
 const go = (node) => {
-  section.querySelector(".panes").scrollIntoView({ block: "nearest" });
+  section.querySelector(".panes").scrollIntoView({ block: "nearest", behavior: "instant" }); // as the graphs move, too
   select(node, null);
   panes[node.side].elements.get(node)?.focus({ preventScroll: true });
 };
