@@ -33,14 +33,22 @@ class Contents:
         self.max_bytes = max_bytes
         self._asked: dict[Value, Value] = {}
         self._first: dict[Hashable, Value | None] = {}  # by what is known of a value
+        self._holders: dict[int, Value] = {}  # by the array, of which several may hold the same one
 
     def first_like(self, value: Value) -> Value:
         """The first value asked for that holds the same: `value` itself where there was none."""
         found = self._asked.get(value)
         if found is None:
-            told = (Value.constant_type, _sample, _digest)
-            found = self._asked[value] = first_like(value, self._first, told) if self._comparable(value) else value
+            found = self._asked[value] = self._find(value) if self._comparable(value) else value
         return found
+
+    def _find(self, value: Value) -> Value:
+        array = value.held
+        if array is not None:
+            holder = self._holders.setdefault(id(array), value)
+            if holder is not value and holder.held is array:
+                return self._asked[holder]
+        return first_like(value, self._first, (Value.constant_type, _sample, _digest))
 
     def _comparable(self, value: Value) -> bool:
         node, tensor = value.producer, value.tensor

@@ -117,6 +117,11 @@ class Value:
     def array(self, array: Array | None) -> None:
         self._array, self._digest, self._type = array, None, None
 
+    @property
+    def held(self) -> Array | None:
+        """The constant's data, if it was decoded, or made, already."""
+        return self._array
+
     def forget(self) -> None:
         """Let go of what was decoded of a tensor: nobody reads it any more, and who does can read it again."""
         self._array = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.copies import READ_BY_MANY, gives_way, is_read_by_many
+from onnxopt.analysis.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
 from onnxopt.analysis.linear import is_finite
 from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.emission import check_call, make_call
@@ -43,7 +43,7 @@ class Match:
         self.new_nodes: list[Node] = []
         self.new_constants: list[tuple[Value, str]] = []
         self.borrowed: list[Node] = []  # nodes whose proto a new one takes over, unchanged
-        self._constants: tuple[list[Value], bool] | None = None
+        self._constants: tuple[list[Value], list[Value], bool] | None = None
         # Of a pattern with several roots: what is replaced, and where the replacement goes.
         self.results: list[Value] | None = None
         self.before: Node | None = anchor
@@ -130,7 +130,7 @@ class Match:
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
         self.require_few_copies(data.nbytes)
-        bound, has_fill = self._bound()
+        bound, _, has_fill = self._bound()
         if has_fill:
             stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
             if data.nbytes > stored + _FEW:
@@ -144,15 +144,18 @@ class Match:
     def require_few_copies(self, copy: int) -> None:
         """Decline where a constant of so many bytes is a large copy of what many others read, before it is computed;
         not where it takes the place of another that is as large."""
-        bound = self._bound()[0]
-        if any(is_read_by_many(v, copy) for v in bound) and not any(gives_way(v, copy, self.anchor) for v in bound):
-            raise Declined(READ_BY_MANY)
+        bound, many, _ = self._bound()
+        if many and any(is_read_by_many(v, copy) for v in many):
+            if not any(gives_way(v, copy, self.anchor) for v in bound):
+                raise Declined(READ_BY_MANY)
 
-    def _bound(self) -> tuple[list[Value], bool]:
-        """The constants that are bound, and whether one of them is a fill; the same for all that a rule makes."""
+    def _bound(self) -> tuple[list[Value], list[Value], bool]:
+        """The constants that are bound, those of them that many read, and whether one is a fill; the same for all that
+        a rule makes."""
         if self._constants is None:
             found = [v for v in self.bindings.values.values() if v is not None and v.constant]
-            self._constants = found, any(v.is_fill for v in found)
+            many = [v for v in found if len(v.users) > READERS]
+            self._constants = found, many, any(v.is_fill for v in found if v.producer is not None)
         return self._constants
 
     def _fill(self, data: Array) -> Value:

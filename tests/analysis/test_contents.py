@@ -57,18 +57,24 @@ def test_data_outside_the_file_is_not_read() -> None:
     assert Contents().first_like(constant.output) is constant.output
 
 
-@pytest.mark.parametrize(("size", "times"), [(128, 0), (8192, 100)])
-def test_what_is_large_is_hashed_once_and_only_where_another_is_of_its_kind(
-    monkeypatch: pytest.MonkeyPatch, size: int, times: int
-) -> None:
-    hashed: list[int] = []
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what is hashed."""
+    found: list[int] = []
     sha256 = hashlib.sha256
 
     def counting(data: Any) -> Any:
-        hashed.append(len(data))
+        found.append(len(data))
         return sha256(data)
 
     monkeypatch.setattr(hashlib, "sha256", counting)
+    return found
+
+
+@pytest.mark.parametrize(("size", "times"), [(128, 0), (8192, 100)])
+def test_what_is_large_is_hashed_once_and_only_where_another_is_of_its_kind(
+    hashed: list[int], size: int, times: int
+) -> None:
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [size])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [size])
     arrays = [np.full(size, i // 2, np.float32) for i in range(100)]
@@ -96,3 +102,21 @@ def test_constants_are_looked_into_only_where_nodes_read_the_same() -> None:
     get_pass("common-subexpressions")()(model)
     assert model.node_count() == 4, "x + w0 is w1 + x"
     assert [v._array is not None for v in values.values()] == [True, False, False, False], "w1 is read no more"
+
+
+def test_what_layers_turn_alike_is_computed_once_and_not_hashed(hashed: list[int]) -> None:
+    perms = [[2, 1, 0], [2, 1, 0], [0, 2, 1], [2, 1, 0], [0, 2, 1]]
+    w = np.arange(32**3, dtype=np.float32).reshape(32, 32, 32)
+    nodes = [helper.make_node("Transpose", ["w"], [f"t{i}"], perm=perm) for i, perm in enumerate(perms)]
+    nodes += [helper.make_node("Add", ["x" if i == 0 else f"v{i}", f"t{i}"], [f"v{i + 1}"]) for i in range(5)]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, w.shape) for name in ("x", "v5")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(w, "w")])
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    get_pass("constant-folding")()(model)
+    turned = [model.graph.initializers[f"t{i}"] for i in range(5)]
+    assert all(np.array_equal(v.array, w.transpose(perm)) for v, perm in zip(turned, perms))
+    assert [turned.index(next(v for v in turned if v.array is t.array)) for t in turned] == [0, 0, 2, 0, 2]
+    assert equal(model) == {"t0": "t3", "t1": "t3", "t2": "t4"}
+    assert hashed == []
+    turned[3].array = w  # is no longer what the others hold
+    assert equal(model) == {"t3": "w", "t0": "t1", "t2": "t4"}
