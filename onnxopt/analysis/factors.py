@@ -5,7 +5,8 @@ Nothing is changed here: what is found are edits of weights, which together do w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from math import prod
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ from onnxopt.analysis.underflow import underflows
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array
+from onnxopt.record import record
 
 # f(c x) = c f(x) for every c, and for every positive c.
 _LINEAR: Final = frozenset(
@@ -33,19 +35,37 @@ READERS: Final = 3  # of one value on the way
 _MEETINGS: Final = 8  # such values
 
 
-class Edit(NamedTuple):
-    """Input `place` of `node` becomes `array`; `lost` says what its type cannot hold of it."""
+@record(frozen=True, eq=False)
+class Edit:
+    """Input `place` of `node` becomes what `wide` makes, in the type that it has. Most edits are found and dropped,
+    because another that belongs to them is not: nothing is computed before somebody asks."""
 
     node: Node
     place: int
-    array: Array
-    lost: str = ""
+    wide: Callable[[], Array]
 
     @property
     def old(self) -> Value:
         value = self.node.inputs[self.place]
         assert value is not None
         return value
+
+    @property
+    def array(self) -> Array:
+        return self._made[0]
+
+    @property
+    def lost(self) -> str:
+        """What the type cannot hold of it."""
+        return self._made[1]
+
+    @cached_property
+    def _made(self) -> tuple[Array, str]:
+        wide = self.wide()
+        array = wide.astype(self.old.array.dtype)
+        if not linear.is_finite(array):
+            return array, "the folded constant overflows its type"
+        return array, "the folded constant underflows its type" if underflows(wide, array) else ""
 
 
 class Meeting(NamedTuple):
@@ -179,19 +199,17 @@ def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
         return None
     if is_read_by_many(value, value.array.nbytes):
         return None
-    z = value.array.astype(np.float64)
+    z = value.array
     try:
-        scaled = z * factor
+        size = prod(np.broadcast_shapes(z.shape, factor.shape))
     except ValueError:
         return None
-    return [edited(node, index, scaled, value)] if scaled.size <= max(z.size, factor.size) else None
+    return [Edit(node, index, lambda: scaled(z, factor))] if size <= max(z.size, factor.size) else None
 
 
-def edited(node: Node, index: int, wide: Array, like: Value) -> Edit:
-    array = wide.astype(like.array.dtype)
-    if not linear.is_finite(array):
-        return Edit(node, index, array, "the folded constant overflows its type")
-    return Edit(node, index, array, "the folded constant underflows its type" if underflows(wide, array) else "")
+def scaled(w: Array, factor: Array) -> Array:
+    """In float64."""
+    return np.asarray(w.astype(np.float64) * factor)
 
 
 def own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
@@ -216,10 +234,10 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
             return None
         if w is not None:
             fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
-            return [edited(node, 1, w.array.astype(np.float64) * factor, w)] if fits else None
+            return [Edit(node, 1, lambda: scaled(w.array, factor))] if fits else None
         left = own_weights(node, 0, reach.shared)
         if left is not None and not factor.ndim:
-            return [edited(node, 0, left.array.astype(np.float64) * factor, left)]
+            return [Edit(node, 0, lambda: scaled(left.array, factor))]
         if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
             return None
         return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
@@ -232,7 +250,7 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     channels = linear.output_channels(node, w.array)
     if factor.ndim and factor.size != channels:
         return None
-    edits = [edited(node, 1, linear.scale_outputs(node, w.array, np.broadcast_to(factor, (channels,))), w)]
+    edits = [Edit(node, 1, lambda: linear.scale_outputs(node, w.array, np.broadcast_to(factor, (channels,))))]
     if node.input(2) is None:
         return edits
     bias = into(node, 2, factor)

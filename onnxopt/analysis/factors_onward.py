@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import linear, types
@@ -18,11 +17,11 @@ from onnxopt.analysis.factors import (
     READERS,
     Edit,
     commutes,
-    edited,
     into,
     is_quantized,
     own_weights,
     pads_zeros,
+    scaled,
 )
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -81,7 +80,7 @@ def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
         w = own_weights(reader, beside) if place < 2 and place != beside else None
         if w is None or is_quantized(reader):
             return None
-        return [edited(reader, beside, w.array.astype(np.float64) * number.reshape(()), w)]
+        return [Edit(reader, beside, lambda: scaled(w.array, number.reshape(())))]
     return into(reader, 1 - place, number.reshape(())) if reader.op == "Mul" and _is_near_one(reader, number) else None
 
 
@@ -169,7 +168,7 @@ def _into_reader(node: Node, axis: int, factor: Array, rank: int) -> list[Edit] 
     array = w.array
     if node.op == "MatMul":
         fits = array.ndim == 2 and axis == rank - 1
-        return [edited(node, 1, array.astype(np.float64) * factor[:, None], w)] if fits else None
+        return [Edit(node, 1, lambda: scaled(array, factor[:, None]))] if fits else None
     if axis != 1 or node.attr("group") != 1 or array.ndim != rank:
         return None
-    return [edited(node, 1, linear.scale_inputs(node, array, factor), w)]
+    return [Edit(node, 1, lambda: linear.scale_inputs(node, array, factor))]

@@ -5,6 +5,7 @@ The scale of attention is the usual one: exporters write it behind heads that we
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -88,26 +89,32 @@ def _into_shared(graph: Graph, ctx: PassContext) -> bool:
             continue
         edits = upwards(x, node, factor.reshape(()), Reach(shared=True)) or []
         weights = [i for i, e in enumerate(edits) if are_products(e.node, e.old)]
-        if len(weights) != 1 or any(e.lost for e in edits):
-            continue
-        mine = edits.pop(weights[0])
-        others = found.setdefault(mine.old, [])
-        array = others[0].edits[0].array if others else mine.array
-        if np.array_equal(array, mine.array):
-            others.append(_Scaled(node, x, [mine._replace(array=array), *edits]))
+        if len(weights) == 1:
+            mine = edits.pop(weights[0])
+            found.setdefault(mine.old, []).append(_Scaled(node, x, [mine, *edits]))
     changed: set[Node] = set()
     for w, together in found.items():
         each = [{s.node, s.x.producer, *(e.node for e in s.edits)} for s in together]
         nodes = {n for ns in each for n in ns if n is not None}
         # What one of them edits or removes, no other does: all were computed from the graph as it is.
         alone = sum(map(len, each)) == len(nodes) and changed.isdisjoint(nodes)
-        if len(together) == len(w.users) and alone and ctx.spend("propagated", at=together[0].node):
+        if len(together) != len(w.users) or not alone or not _agree(together):
+            continue
+        if ctx.spend("propagated", at=together[0].node):
             scaled = graph.constant(together[0].edits[0].array, w.name, together[0].edits[0].node)
             for s in together:
                 s.edits[0].node.set_input(s.edits[0].place, scaled)
                 _carry_out(graph, s._replace(edits=s.edits[1:]))
             changed |= nodes
     return bool(changed)
+
+
+def _agree(together: Sequence[_Scaled]) -> bool:
+    """Do all make the same of the weights that they share, and is nothing lost?"""
+    made = together[0].edits[0].array
+    if any(e.lost for s in together for e in s.edits):
+        return False
+    return all(np.array_equal(made, s.edits[0].array) for s in together)
 
 
 def _factor(node: Node) -> tuple[Value, Array] | None:

@@ -1,4 +1,4 @@
-"""The worklist: rules grouped by anchor operator, fed by the graph's own mutation events."""
+"""The worklist: what rules may match at, fed by the graph's own mutation events."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import match
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
+from onnxopt.rewriting.rule_set import rule_set
 
 
 @record
@@ -69,18 +70,12 @@ class Driver:
         rewrite; one that is declined at the last moment is seen only before. `leaves_out(anchor, rule)`: why a match
         is left out, empty if it is not.
         """
-        self.by_anchor: dict[str, list[Rule]] = {}
-        self.depth = 1
-        self.records: dict[str, RuleRecord] = {}
+        self.rules = rule_set(tuple(rules))
         self.fuel = fuel or Fuel()
         self.options = options
         self.observer = observer
         self.leaves_out = leaves_out
-        for rule in rules:
-            self.depth = max(self.depth, rule.depth)
-            self.records[rule.name] = RuleRecord()
-            for anchor in sorted(rule.anchors):
-                self.by_anchor.setdefault(anchor, []).append(rule)
+        self.records = {rule.name: RuleRecord() for rule in self.rules.all}
         self.declined: dict[Node, list[str]] = {}  # rules whose pattern has its form, and a guard does not hold
         self._again: dict[Node, list[Rule]] = {}  # those that are asked where nothing changed
         self._queue: deque[Node] = deque()
@@ -134,12 +129,13 @@ class Driver:
     def _fill(self, model: Model, left: Left | None) -> None:
         """Begin with all anchors; later with those at which a pattern may match since, and with the rules that were
         declined, whose guards may ask for anything."""
-        scopes = [scope for scope in model.open_scopes() if any(map(scope.by_op.get, self.by_anchor))]
+        by_anchor = self.rules.by_anchor
+        scopes = [scope for scope in model.open_scopes() if any(map(scope.by_op.get, by_anchor))]
         due: set[Node] | None = None
         if scopes and left is not None and left.declined is not None:
             reached = self._reached(model.marked_since(left.clock))
             self._again = {
-                n: [r for r in self.by_anchor[n.op] if r.name in names]
+                n: [r for r in by_anchor[n.op] if r.name in names]
                 for n, names in left.declined.items()
                 if n.graph is not None and n not in reached
             }
@@ -147,7 +143,7 @@ class Driver:
             if not due:
                 return
         for scope in scopes:
-            for anchor in self.by_anchor:
+            for anchor in by_anchor:
                 nodes = scope.by_op.get(anchor, ())
                 self._queue.extend(nodes if due is None else [n for n in nodes if n in due])
 
@@ -155,7 +151,7 @@ class Driver:
         touched = [n for n in self._touched if n.graph is not None]
         self._touched.clear()
         for node in self._reached(touched):
-            if node._op in self.by_anchor:
+            if node._op in self.rules.by_anchor:
                 self._again.pop(node, None)
                 if node not in self._queued:
                     self._queued.add(node)
@@ -165,7 +161,7 @@ class Driver:
         """These nodes, and what reads them as far as the deepest pattern reaches."""
         seen = dict.fromkeys(level)
         level = list(seen)
-        for _ in range(self.depth - 1):
+        for _ in range(self.rules.depth - 1):
             following = []
             for node in level:
                 for v in node.outputs:
@@ -179,10 +175,12 @@ class Driver:
 
     def _visit(self, node: Node, rules: list[Rule] | None) -> bool:
         """Try `rules`, or all that there are for the node's operator: did one fire?"""
-        declined, op = [], node._op
-        for rule in self.by_anchor[op] if rules is None else rules:
+        declined = []
+        for rule, patterns in self.rules.candidates(node):
+            if rules is not None and rule not in rules:
+                continue
             reason = None
-            for pattern in rule.by_anchor[op]:
+            for pattern in patterns:
                 bindings = match(pattern, node)
                 if bindings is None:
                     continue
