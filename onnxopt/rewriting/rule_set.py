@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 
 from onnxopt.graph.node import Node
@@ -17,34 +17,17 @@ class _Anchor:
     """The rules of one operator. Most patterns fail at what the anchor reads, and most anchors read what others do:
     which patterns are left is found once for all of these."""
 
-    __slots__ = ("found", "op", "read", "rules")
+    __slots__ = ("found", "read", "rules")
 
     def __init__(self, op: str, rules: Sequence[Rule]) -> None:
-        self.op = op
-        self.rules = rules
-        self.found: dict[tuple[str | bool | None, ...], Candidates] = {}
-        self.read: list[frozenset[str]] = []  # the operators that forms name, by input
-        for rule in rules:
-            for pattern in rule.by_anchor[op]:
+        self.rules = [(rule, rule.by_anchor[op]) for rule in rules]
+        self.found: dict[tuple[Hashable, ...], Candidates] = {}  # by the kinds of the inputs that are `read`
+        read: dict[int, set[str]] = {}
+        for _, patterns in self.rules:
+            for pattern in patterns:
                 for i, ops in pattern.form:
-                    self.read += [frozenset()] * (i + 1 - len(self.read))
-                    self.read[i] |= frozenset(ops)
-
-    def candidates(self, node: Node) -> Candidates:
-        key: list[str | bool | None] = []
-        for v, ops in zip(node.inputs, self.read):
-            if v is None:
-                key.append(None)
-            else:
-                producer = v.producer
-                key.append(producer._op if producer is not None and producer._op in ops else "")
-                key.append(v.constant)
-        kinds = tuple(key)
-        found = self.found.get(kinds)
-        if found is None:
-            fitting = ((r, [p for p in r.by_anchor[self.op] if has_form(p, node)]) for r in self.rules)
-            found = self.found[kinds] = [(rule, patterns) for rule, patterns in fitting if patterns]
-        return found
+                    read.setdefault(i, set()).update(ops)
+        self.read = sorted(read.items())  # with the operators that patterns name there
 
 
 class RuleSet:
@@ -62,10 +45,27 @@ class RuleSet:
 
     def candidates(self, node: Node) -> Candidates:
         """The rules, in order, of which a pattern has the form of what ends in `node`, with these patterns."""
-        anchor = self._anchors.get(node._op)
+        op, inputs = node._op, node.inputs
+        anchor = self._anchors.get(op)
         if anchor is None:
-            anchor = self._anchors[node._op] = _Anchor(node._op, self.by_anchor[node._op])
-        return anchor.candidates(node)
+            anchor = self._anchors[op] = _Anchor(op, self.by_anchor[op])
+        count = len(inputs)
+        kinds: list[Hashable] = []
+        for i, ops in anchor.read:
+            if i < count:
+                v = inputs[i]
+                if v is None:
+                    kinds.append(None)
+                elif v.producer is not None and v.producer._op in ops:
+                    kinds.append((v.producer._op,) if v.constant else v.producer._op)
+                else:
+                    kinds.append(v.constant)
+        key = tuple(kinds)
+        found = anchor.found.get(key)
+        if found is None:
+            fitting = ((rule, [p for p in patterns if has_form(p, node)]) for rule, patterns in anchor.rules)
+            found = anchor.found[key] = [(rule, patterns) for rule, patterns in fitting if patterns]
+        return found
 
 
 @cache
