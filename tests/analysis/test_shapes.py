@@ -129,6 +129,36 @@ g (float[N, 4, H, W] x, float[S, N, 4] t, float[N, H, W, 2] grid) => (y)
 }
 """
 
+# The If squeezes, or does not: nothing is known of what it gives but what its readers say.
+OF_ANY_RANK = """
+# weights: normal w v r g
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 4, W, 1] x, float[S, N, 4, 1] t) => (y)
+<
+  float[6, 4, 3] w, float[4, 3, 3] v, float[2, 20, 4] r, float[2, 20, 5] g, int64[1] axis = {3}, int64[1] one = {1},
+  int64[1] three = {3}
+>
+{
+  m = Shape <start = 3> (x)
+  c = Equal (m, one)
+  u, q = If (c) <
+    then_branch = a () => (o, p) { o = Squeeze (x, axis)  p = Squeeze (t, axis) },
+    else_branch = b () => (i, j) { i = Identity (x)  j = Identity (t) }
+  >
+  conv = Conv (u, w)
+  back = ConvTranspose (u, v)
+  seen = Shape (conv)
+  wide = Slice (seen, one, three)
+  some = Gather (wide, one)
+  more = Add (some, one)
+  lstm, lh, lc = LSTM <hidden_size = 5, direction = "bidirectional"> (q, r, g)
+  ls = Shape (lh)
+  both = Mul (ls, one)
+  last = Squeeze (lh)
+  y = Relu (conv)
+}
+"""
+
 
 def value_of(size: Size, of: dict[str, int]) -> int | None:
     """The number, None if a symbol is not one of the inputs' own."""
@@ -192,9 +222,22 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     assert len(proven) >= at_least, f"only {len(proven)} values with symbols"
 
 
-@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 30), (WINDOWS, 38)])
+@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 30), (WINDOWS, 38), (OF_ANY_RANK, 0)])
 def test_every_operator_that_is_followed(text: str, at_least: int) -> None:
     check(build_text(text.strip()), at_least)
+
+
+def test_weights_say_the_axes_of_what_a_conv_or_an_lstm_makes() -> None:
+    model = read_model(build_text(OF_ANY_RANK.strip()))
+    types.infer(model)
+    data = ShapeData()
+    list(data.sweep(model.graph))
+    found = {v.name: [d if isinstance(d, int) else None for d in data.dims[v]] for v in data.dims}
+    assert found["conv"] == [None, 6, None]
+    assert found["back"] == [None, 3, None]
+    assert found["lstm"] == [None, 2, None, 5]
+    assert found["lh"] == [2, None, 5]
+    assert "u" not in found
 
 
 @pytest.mark.parametrize("name", ["transformer_block", "residual_block", "depthwise_separable"])

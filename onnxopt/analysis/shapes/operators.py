@@ -66,6 +66,8 @@ def _places(room: Size, stride: int, fits: bool) -> Size | None:
 
 def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, w = s.shape(n.input(0)), s.shape(n.input(3 if n.op == "QLinearConv" else 1))
+    if x is None and w is not None and len(w) > 2:
+        return [(None, w[0], *(None for _ in w[2:]))]  # it reads what has as many axes as its weights
     if x is None or w is None or len(x) < 3 or len(x) != len(w):
         return None
     kernel = [k for k in w[2:] if isinstance(k, int)]
@@ -87,6 +89,8 @@ def least_read(n: Node) -> Iterator[tuple[str, int]]:
 
 def _conv_transpose(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, w = s.shape(n.input(0)), s.shape(n.input(1))
+    if x is None and w is not None and len(w) > 2:
+        return [(None, w[1] * (n.attr("group") or 1), *(None for _ in w[2:]))]
     if (
         x is None
         or w is None
@@ -231,11 +235,12 @@ def _letters(before: str, dots: int, behind: str) -> list[str]:
 
 def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, hidden = s.shape(n.input(0)), n.attr("hidden_size")
-    if x is None or len(x) != 3 or not hidden or n.attr("layout"):
+    if (x is not None and len(x) != 3) or not hidden or n.attr("layout"):
         return None
+    steps, batch, _ = x or (None, None, None)  # of whatever is read
     directions = 2 if n.attr("direction") in ("bidirectional", b"bidirectional") else 1
-    last: Found = (directions, x[1], int(hidden))
-    return [(x[0], *last), last, last]
+    last: Found = (directions, batch, int(hidden))
+    return [(steps, *last), last, last]
 
 
 def _flatten(s: ShapeData, n: Node) -> list[Found | None] | None:
