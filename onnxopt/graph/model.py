@@ -190,6 +190,15 @@ def inner_scopes(graph: Graph) -> Iterator[Graph]:
     return reversed(found)
 
 
+def values_read(node: Node) -> Iterator[Value]:
+    """What a node reads, in its bodies too."""
+    yield from (v for v in node.inputs if v is not None)
+    for body in node.bodies.values():
+        for scope in inner_scopes(body):
+            yield from (v for inner in scope for v in inner.inputs if v is not None)
+            yield from scope.outputs
+
+
 def functions_made_of(model: Model, allowed: Callable[[Graph, str], bool]) -> frozenset[str]:
     """The functions (qualified names) in which, and in what they call, all operators are `allowed` in their scope."""
     functions = {label.removeprefix("function "): function for label, function in model.functions.items()}

@@ -30,6 +30,7 @@ for _name in (
     "index-chains",
     "inline-branches",
     "inline-loops",
+    "known-conditions",
     "lift-constants",
     "linear-composition",
     "matmul-scale-folding",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -10,7 +9,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.model import inner_scopes
+from onnxopt.graph.model import values_read
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import remove_dead
@@ -263,7 +262,7 @@ class _Loop:
         live.update(read)
         for node in self.body:
             if not self.body.is_pure(node):
-                stack += _reads(node)
+                stack += values_read(node)
         seen: set[Value] = set()
         while stack:
             value = stack.pop()
@@ -274,17 +273,8 @@ class _Loop:
                 live.add(place[value])
                 stack.append(self.body.outputs[self.first_out + place[value]])
             elif value.producer is not None and value.graph is self.body:
-                stack += _reads(value.producer)
+                stack += values_read(value.producer)
         return live
-
-
-def _reads(node: Node) -> Iterator[Value]:
-    """What a node reads, in its bodies too."""
-    yield from (v for v in node.inputs if v is not None)
-    for body in node.bodies.values():
-        for scope in inner_scopes(body):
-            yield from (v for inner in scope for v in inner.inputs if v is not None)
-            yield from scope.outputs
 
 
 def _named(value: Value) -> Value:

@@ -1,0 +1,121 @@
+"""What a condition is wherever the model runs is what it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.analysis.demands import Running, demanded_rank
+from onnxopt.analysis.refusal import REFUSED, is_refused
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+
+_BRANCHES: Final = ("then_branch", "else_branch")
+_NOTS: Final = 4  # one of another, that are looked through
+
+
+@register
+class KnownConditions(GraphPass):
+    """If(c) (… If(c) A B …) … = If(c) (… A …) …; If(c) A B = A where what reads it cannot take B.
+
+    Applies when: an If stands in a branch of another on the same condition, or on the opposite; or the results of its
+    branches have different numbers of axes, and a Conv, an LSTM, a Transpose or a pool that runs whenever the If does
+    fails for one of them. PyTorch's exporter writes a `squeeze` like this, of which it does not know what it does.
+    Keeps: the If, for inline-branches. Where the original fails, the result may fail later, or not.
+    Not done: an If of which both branches would fail.
+    """
+
+    info = PassInfo("known-conditions", opt_level=1, ops=("If",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        live = Running(graph)
+        for node in list(graph.by_op.get("If", ())):
+            condition = node.inputs[0]
+            if condition is None or condition.constant or set(node.bodies) != set(_BRANCHES):
+                continue
+            known = _known_around(node)
+            if known is not None:
+                if ctx.spend("inside", at=node):
+                    _settle(node, known)
+                continue
+            known = _left_by_readers(node, live)
+            if known is None:
+                continue
+            if _misleads(node, known):
+                ctx.decline("refused", REFUSED, repr(node))
+                continue
+            for other, truth in _asking_the_same(node, known):
+                if ctx.spend("refused", at=other):
+                    _settle(other, truth)
+
+
+def _stripped(condition: Value) -> tuple[Value, bool]:
+    """What the condition says, and whether it says so, or the opposite."""
+    straight = True
+    for _ in range(_NOTS):
+        maker = condition.producer
+        if maker is None or maker.op != "Not" or maker.inputs[0] is None:
+            break
+        condition, straight = maker.inputs[0], not straight
+    return condition, straight
+
+
+def _known_around(node: Node) -> bool | None:
+    """What the condition is in the branch in which the If stands, where one around it asks the same."""
+    assert node.inputs[0] is not None and node.graph is not None
+    asked, straight = _stripped(node.inputs[0])
+    scope: Graph | None = node.graph
+    while scope is not None and scope.owner is not None:
+        around = scope.owner
+        if around.op == "If" and around.inputs[0] is not None:
+            said, alike = _stripped(around.inputs[0])
+            if said is asked:
+                return (scope.label == _BRANCHES[0]) == (straight == alike)
+        scope = around.graph
+    return None
+
+
+def _left_by_readers(node: Node, live: Running) -> bool | None:
+    """What the condition has to be, where what reads the result takes what one branch gives, and not the other's."""
+    for value, *results in zip(node.outputs, *(node.bodies[name].outputs for name in _BRANCHES)):
+        ranks = [types.rank(v) for v in results if v is not None]
+        if value is None or not value.users or ranks[0] == ranks[1]:
+            continue
+        asked = demanded_rank(value, live)
+        fail = [asked is not None and rank is not None and rank != asked for rank in ranks]
+        if fail[0] != fail[1]:
+            return fail[1]
+    return None
+
+
+def _misleads(node: Node, known: bool) -> bool:
+    """Would a branch that never runs be refused for what it learns of a result?"""
+    results = node.bodies[_BRANCHES[not known]].outputs
+    return any(v is not None and v.is_used and is_refused(v, r) for v, r in zip(node.outputs, results))
+
+
+def _settle(node: Node, known: bool) -> None:
+    assert node.graph is not None
+    node.set_input(0, node.graph.constant(np.array(known), "condition", node))
+
+
+def _asking_the_same(node: Node, known: bool) -> list[tuple[Node, bool]]:
+    """The If, and what else asks its condition, or the opposite, where that is known: in its scope, and inside. With
+    the answers."""
+    assert node.inputs[0] is not None
+    asked, straight = _stripped(node.inputs[0])
+    if asked.graph is not node.graph:
+        return [(node, known)]
+    found = []
+    stack = [(asked, known == straight)]
+    for _ in range(_NOTS + 1):
+        behind = []
+        for value, is_so in stack:
+            readers = [n for n in value.users if n.graph is not None and not n.graph.skipped]
+            found += [(n, is_so) for n in readers if n.op == "If"]
+            behind += [(n.output, not is_so) for n in readers if n.op == "Not" and n.outputs[0] is not None]
+        stack = behind
+    return found
