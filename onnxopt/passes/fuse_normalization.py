@@ -20,15 +20,17 @@ from onnxopt.rewriting.forms import operands
 _LONG: Final = 1 << 18  # elements of a scale
 
 
-def over_last(m: Match, node: Node, rank: int) -> None:
-    """Decline unless a Reduce node reduces the last axis, and keeps it; a pool reduces all from the third on."""
+def axis_of(m: Match, node: Node, rank: int) -> int:
+    """The one axis that a Reduce node reduces, and keeps; a pool reduces all from the third on."""
     if node.op == "GlobalAveragePool":
         m.require(rank == 3, "a mean over several axes")
-        return
+        return 2
     given = node.input(1)
     m.require(given is None or given.constant, "the axes are computed")
     axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
-    m.require(axes in ([-1], [rank - 1]) and node.attr("keepdims", 1), "not the mean over the last axis, kept")
+    one = axes is not None and len(axes) == 1 and -rank <= axes[0] < rank
+    m.require(one and node.attr("keepdims", 1), "not the mean over one axis, kept")
+    return int(axes[0]) % rank
 
 
 def mean_of(x: Pattern, name: str) -> Call:
@@ -61,17 +63,18 @@ def to_power(x: Pattern, variance: Pattern) -> tuple[Call, ...]:
     return op.Div(x, op.Pow(shifted, 0.5)), op.Mul(x, inverse), op.Mul(x, op.Mul(inverse, const("scale")))
 
 
-def width(m: Match, x: Value, eps: Array) -> int:
-    """The size of the last axis; declines what the operators do not compute."""
+def width(m: Match, x: Value, eps: Array, axis: int = -1) -> int:
+    """The size of the axis; declines what the operators do not compute."""
     dims = m.shape(x)
-    m.require(dims is not None and len(dims) > 0 and isinstance(dims[-1], int), "the size of the last axis is unknown")
+    known = dims is not None and len(dims) > 0 and isinstance(dims[axis], int)
+    m.require(known, "the size of the axis is unknown")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     one = eps.size == 1 and eps.ndim <= len(dims or ()) and eps.item() > 0
     m.require(one, "epsilon is not one positive number")
-    size = (dims or ())[-1]
+    size = (dims or ())[axis]
     assert isinstance(size, int)
-    m.require(size, "the last axis has no elements: the operators fail then, the formula gives none")
-    m.require(size <= _LONG, "the last axis is long, and a scale for each of its elements would be stored")
+    m.require(size, "the axis has no elements: the operators fail then, the formula gives none")
+    m.require(size <= _LONG, "the axis is long, and a scale for each of its elements would be stored")
     return size
 
 
@@ -96,54 +99,89 @@ def difference_of_moments(m: Match, x: Value, eps: Array, scale: Array | None = 
 
 def normalized(m: Match, x: Value, eps: Array, scale: Array | None) -> Value:
     m.require(m.opset >= 17, "LayerNormalization is there from opset 17 on")
-    size = width(m, x, eps)
-    over_last(m, m.mean, m.rank(x) or 0)
-    over_last(m, m.moment, m.rank(x) or 0)
-    return m.op.LayerNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
+    rank = m.rank(x) or 0
+    axis = axis_of(m, m.mean, rank)
+    m.require(axis_of(m, m.moment, rank) == axis, "the means go over different axes")
+    size = width(m, x, eps, axis)
+    factor, last = factors(m, x, size, scale, axis), axis == rank - 1
+    order = [*(i for i in range(rank) if i != axis), axis]
+    rows = x if last else m.op.Transpose(x, perm=order)
+    result: Value = m.op.LayerNormalization(rows, factor, axis=-1, epsilon=eps.item())
+    return result if last else m.op.Transpose(result, perm=[order.index(i) for i in range(rank)])
 
 
-def factors(m: Match, x: Value, size: int, scale: Array | None) -> Value:
-    """A scale for each element of the last axis: ones where there is none."""
+def factors(m: Match, x: Value, size: int, scale: Array | None, axis: int = -1) -> Value:
+    """A scale for each element of the axis: ones where there is none."""
     if scale is None:
         return m.const(np.ones(size, np.float32), hint=f"{x.name}_scale")
-    row = all(d == 1 for d in scale.shape[:-1]) and scale.ndim <= (m.rank(x) or 0)
-    m.require(row and scale.size in (1, size), "the factor is not one per element of the last axis")
+    m.require(is_along(m, scale, x, size, axis), "the factor is not one per element of the axis")
     return m.value("scale") if scale.shape == (size,) else m.const(np.broadcast_to(scale.reshape(-1), (size,)).copy())
+
+
+def is_along(m: Match, c: Array, x: Value, size: int, axis: int = -1) -> bool:
+    """Has the constant one element for each of the axis of `x`, or one for all?"""
+    rank = m.rank(x) or 0
+    behind = rank - 1 - axis % rank
+    lies = c.ndim > behind and c.shape[c.ndim - 1 - behind] == c.size
+    return c.ndim <= rank and (c.size == 1 or (c.size == size and lies))
 
 
 @rewrite(either(*over_root(var("x"), moment(lambda: var("x"))), *to_power(var("x"), moment(lambda: var("x")))))
 def rms_normalization(m: Match, x: Value, eps: Array, scale: Array | None = None) -> Value:
     """x / sqrt(mean(x²) + eps) = RMSNormalization(x, 1), or that of x and a scale."""
     m.require(m.opset >= 23, "RMSNormalization is there from opset 23 on")
+    rank = m.rank(x) or 0
+    m.require(axis_of(m, m.moment, rank) == rank - 1, "not the mean over the last axis")
     size = width(m, x, eps)
-    over_last(m, m.moment, m.rank(x) or 0)
     return m.op.RMSNormalization(x, factors(m, x, size, scale), axis=-1, epsilon=eps.item())
 
 
-@rewrite(
-    op.Mul(
-        either(
-            op.LayerNormalization(var("x"), const("scale"), name="norm"),
-            op.RMSNormalization(var("x"), const("scale"), name="norm"),
-        ),
-        const("factor"),
-    )
-)
+def written(kind: str) -> Call:
+    return one_of(kind)(var("x"), const("scale"), name="norm")
+
+
+@rewrite(op.Mul(either(written("LayerNormalization"), written("RMSNormalization")), const("factor")))
 def scale_of_normalization(m: Match, x: Value, scale: Array, factor: Array) -> Value:
     """LayerNormalization(x, s) f = LayerNormalization(x, s f); so is RMSNormalization."""
+    return scaled(m, x, scale, factor, -1)
+
+
+@rewrite(op.Mul(op.Transpose(written("LayerNormalization"), name="turned"), const("factor")))
+def scale_behind_transpose(m: Match, x: Value, scale: Array, factor: Array) -> Value:
+    """LayerNormalization(x, s)ᵀ f = LayerNormalization(x, s f)ᵀ."""
+    return m.op.Transpose(scaled(m, x, scale, factor, last_of(m)), like=m.turned)
+
+
+@rewrite(op.Add(written("LayerNormalization"), const("shift")))
+def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Value:
+    """LayerNormalization(x, s) + b = LayerNormalization(x, s, b)."""
+    return shifted(m, x, scale, shift, -1)
+
+
+@rewrite(op.Add(op.Transpose(written("LayerNormalization"), name="turned"), const("shift")))
+def bias_behind_transpose(m: Match, x: Value, scale: Array, shift: Array) -> Value:
+    """LayerNormalization(x, s)ᵀ + b = LayerNormalization(x, s, b)ᵀ."""
+    return m.op.Transpose(shifted(m, x, scale, shift, last_of(m)), like=m.turned)
+
+
+def last_of(m: Match) -> int:
+    """Where a Transpose puts the last axis."""
+    order = m.turned.attr("perm")
+    m.require(order is not None, "the order is turned round, of unknown length")
+    return list(order).index(len(order) - 1)
+
+
+def scaled(m: Match, x: Value, scale: Array, factor: Array, axis: int) -> Value:
     m.require(m.norm.attr("axis") == -1 and scale.ndim == 1, "another axis")
-    row = all(d == 1 for d in factor.shape[:-1]) and factor.ndim <= (m.rank(x) or 0)
-    m.require(row and factor.size in (1, scale.size), "the factor is not one per element of the last axis")
+    m.require(is_along(m, factor, x, scale.size, axis), "the factor is not one per element of the axis")
     wide = scale.astype(np.float64) * factor.reshape(-1)
     return m.op[m.norm.op](x, m.const(wide, like=scale), like=m.norm)
 
 
-@rewrite(op.Add(op.LayerNormalization(var("x"), const("scale"), name="norm"), const("shift")))
-def bias_of_normalization(m: Match, x: Value, scale: Array, shift: Array) -> Value:
-    """LayerNormalization(x, s) + b = LayerNormalization(x, s, b)."""
+def shifted(m: Match, x: Value, scale: Array, shift: Array, axis: int) -> Value:
     m.require(m.norm.attr("axis") == -1 and scale.ndim == 1, "another axis")
-    row = all(d == 1 for d in shift.shape[:-1]) and shift.ndim <= (m.rank(x) or 0)
-    m.require(row and shift.size == scale.size, "the term is not one per element of the last axis")
+    along = is_along(m, shift, x, scale.size, axis) and shift.size == scale.size
+    m.require(along, "the term is not one per element of the axis")
     bias = m.value("shift") if shift.ndim == 1 else m.const(shift.reshape(-1))
     return m.op.LayerNormalization(x, m.value("scale"), bias, like=m.norm)
 
@@ -241,7 +279,8 @@ class FuseNormalization(RewritePass):
     """LayerNormalization (opset 17) and RMSNormalization (opset 23) in place of means, squares and roots;
     GroupNormalization (opset 21) in place of an InstanceNormalization of groups.
 
-    Applies when: the means go over the last axis, whose size is known; nothing in between is used elsewhere.
+    Applies when: the means go over the last axis, whose size is known; nothing in between is used elsewhere. A
+    LayerNormalization over another axis (of channels that come first) stands between two Transposes.
     GroupNormalization only with the option `groups`: onnxruntime has no kernel of its own, and takes 1.7 times as long.
     Not done: types other than float32, for which the operators compute in another precision.
     """
@@ -259,7 +298,9 @@ class FuseNormalization(RewritePass):
         difference_of_moments,
         rms_normalization,
         scale_of_normalization,
+        scale_behind_transpose,
         bias_of_normalization,
+        bias_behind_transpose,
         batch_of_rows,
         group_normalization,
     )
