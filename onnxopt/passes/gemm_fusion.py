@@ -13,7 +13,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Model, Node, Value
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
-from onnxopt.rewriting import Match, const, one_of, op, quantized, rewrite, var
+from onnxopt.rewriting import Call, Match, const, one_of, op, quantized, rewrite, var
 
 _RUNTIMES_OWN: Final = ("gemm_input_shape", "gemm_output_shape")
 _CAST: Final = re.compile(r"InsertedPrecisionFreeCast_gemm_(in|out)put_reshape_arg(_token_\d+)?")
@@ -31,6 +31,25 @@ def fold_matmul_add(m: Match, x: Value, w: Value, b: Value) -> Value:
     padded = (1,) * (2 - len(dims or ())) + tuple(dims or ())
     m.require(padded[0] in (1, rows) and padded[1] in (1, columns) and None not in padded, "it may widen the product")
     return m.op.Gemm(x, w, b)
+
+
+def with_bias(x: str, w: str, b: str, name: str) -> Call:
+    return op.Gemm(var(x), var(w), const(b).opt(), name=name)
+
+
+@rewrite(op.Add(with_bias("x", "w", "b", "gemm"), with_bias("y", "v", "c", "other")))
+def sum_of_products(m: Match, x: Value, w: Value, b: Array | None, y: Value, v: Value, c: Array | None) -> Value:
+    """Gemm(x, W, b) + Gemm(y, V, c) = Gemm(x, W, Gemm(y, V, b + c))."""
+    m.require(types.same_shape(m.gemm.output, m.other.output), "not provably the same shape")
+    m.require(m.dtype(x) in FLOATS, "not a floating point product")
+    m.require(not any(quantized(m, value) for value in (x, w, y, v)), "a product is quantized")
+    total = None
+    for term, node in ((b, m.gemm), (c, m.other)):
+        if term is not None:
+            m.require(term.size in (1, *term.shape[-1:]), "the bias differs from row to row")
+            total = term.astype(np.float64) * node.attr("beta") + (0 if total is None else total)
+    bias = None if total is None else m.const(total, like=m.value("w"))
+    return m.op.Gemm(x, w, m.op.Gemm(y, v, bias, like=m.other, beta=1.0), like=m.gemm, beta=1.0)
 
 
 @rewrite(op.Gemm(op.Transpose(var("x"), perm=[1, 0]), var("w"), var("b").opt(), name="gemm"))
@@ -98,10 +117,10 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
 
 @register
 class GemmFusion(RewritePass):
-    """x W + b = Gemm(x, W, b); a Transpose of a matrix before a Gemm becomes its attribute. A product of rows that are
-    made for it alone is one of all leading dims.
+    """x W + b = Gemm(x, W, b), Gemm(x, W, b) + Gemm(y, V, c) = Gemm(x, W, Gemm(y, V, b + c)); a Transpose of a matrix
+    before a Gemm becomes its attribute. A product of rows that are made for it alone is one of all leading dims.
 
-    Applies when: both are matrices, and b broadcasts into the product.
+    Applies when: both are matrices, and b broadcasts into the product; two that are added are of the same shape.
     Not done: integers, quantized products, products used elsewhere. `flatten-rows` makes matrices of higher ranks.
     What stays MatMul and Add onnxruntime fuses when it loads, and gives its own shapes, and the Casts around half of a
     precision, names that it does not look up: in a model that it saved, what is called so gets other names, or it could
@@ -109,7 +128,7 @@ class GemmFusion(RewritePass):
     """
 
     info = PassInfo("gemm-fusion", opt_level=2)
-    rules = (fold_matmul_add, transpose_of_first, transpose_of_second, product_of_rows)
+    rules = (fold_matmul_add, sum_of_products, transpose_of_first, transpose_of_second, product_of_rows)
 
     def run(self, model: Model, ctx: PassContext) -> None:
         super().run(model, ctx)
