@@ -15,25 +15,19 @@ _FAR: Final = 32  # readers, one behind another or side by side, that are asked
 _RECURRENT: Final = ("GRU", "LSTM", "RNN")
 _STATES: Final = (5, 6)  # inputs of these: what they begin with
 _POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
+_UNARY: Final = (
+    *("Abs", "Cast", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Neg"),
+    *("Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Tanh"),
+)
+# What makes of its first input one with as many axes.
 _ALIKE: Final = frozenset(
     {
-        *(
-            "Abs",
-            "Cast",
-            "Clip",
-            "Elu",
-            "Erf",
-            "Exp",
-            "HardSigmoid",
-            "HardSwish",
-            "Identity",
-            "LeakyRelu",
-            "Log",
-            "Neg",
-        ),
-        *("Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Tanh"),
+        *_UNARY,
+        *("BatchNormalization", "Clip", "CumSum", "Dropout", "InstanceNormalization", "LayerNormalization"),
+        *("LogSoftmax", "Pad", "Slice", "Softmax", "Trilu"),
     }
 )
+_BINARY: Final = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
 
 
 class Running:
@@ -59,20 +53,21 @@ class Running:
 
 def demanded_rank(value: Value, among: Running) -> int | None:
     """How many axes what reads `value` asks of it, in nodes that run; None where none asks."""
-    stack = [(value, 0)]  # and how many axes more it has than `value`
+    stack = [(value, 0, -1)]  # with how many axes more it has than `value`, and of how many axes `value` has more
     for _ in range(_FAR):
         if not stack:
             break
-        asked, more = stack.pop()
+        asked, more, above = stack.pop()
         for node in asked.users:
             if node not in among or node.has_references or len(stack) > _FAR:
                 continue
             rank = _read_by(node, asked)
-            if rank is not None:
+            if rank is not None and rank - more > above:
                 return rank - more
-            change = _axes_more(node) if node.places(asked) == [0] else None
-            if change is not None and node.outputs[0] is not None:
-                stack.append((node.output, more + change))
+            found = _passed_on(node, asked)
+            if found is not None and node.outputs[0] is not None:
+                change, least = found
+                stack.append((node.output, more + change, max(above, least - more)))
     return None
 
 
@@ -91,15 +86,30 @@ def _read_by(node: Node, value: Value) -> int | None:
     return len(said) + (op != "Transpose") * 2 if said else None
 
 
-def _axes_more(node: Node) -> int | None:
-    """How many axes more than its first input its result has; None where that depends."""
-    if node.op in _ALIKE:
-        return 0
-    if node.op not in ("Unsqueeze", "Squeeze"):
+def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
+    """How many axes more than `value` its result has, if `value` has more than so many; None where that depends."""
+    op, places = node.op, node.places(value)
+    if op in _BINARY:
+        others = [types.rank(v) for v in node.inputs if v is not None and v is not value]
+        known = [r for r in others if r is not None]
+        return (0, max(known, default=-1)) if len(known) == len(others) else None
+    if places != [0]:
         return None
+    if op in _ALIKE:
+        return 0, -1
+    if op == "MatMul":
+        other = node.inputs[1]
+        return (0, 0) if other is not None and types.rank(other) == 2 else None
+    change = {"Unsqueeze": 1, "Squeeze": -1}.get(op)
+    count = _axes(node) if change is not None else None
+    return None if change is None or count is None else (change * count, -1)
+
+
+def _axes(node: Node) -> int | None:
+    """How many axes it adds, or takes away."""
     axes, given = node.attr("axes"), node.input(1)
     if given is not None and given.constant:
         axes = given.array.reshape(-1).tolist()
     if not axes or len({a < 0 for a in axes}) > 1 or len(set(axes)) < len(axes):
         return None  # two may be one and the same
-    return len(axes) if node.op == "Unsqueeze" else -len(axes)
+    return len(axes)

@@ -24,6 +24,10 @@ CALLS = {
     "GRU <hidden_size = 4> (t, g, g, , , x)": 3,
     "RNN <hidden_size = 4> (x, h4, h4)": 3,
     "RNN <hidden_size = 4> (t, h4, h4, , , x)": 3,
+    "Add (f, x)  z = Mul (y, y)  u = Max (z, z)  v = Transpose <perm = [0, 2, 1]> (u)": 3,
+    "Softmax (x)  z = MatMul (y, m)  u = Clip (z)  v = Transpose <perm = [0, 2, 1]> (u)": 3,
+    "MatMul (x, m)  v = Transpose <perm = [0]> (y)": 1,
+    "Pad (x, pads)  z = LayerNormalization (y, f)  v = Transpose <perm = [1, 0]> (z)": 2,
     "Relu (x)  z = Unsqueeze (y, two)  v = Transpose <perm = [0, 1, 2]> (z)": 1,
     "Relu (x)  z = Squeeze (y, two)  v = Transpose <perm = [1, 0, 2]> (z)": 5,
 }
@@ -33,17 +37,22 @@ NOTHING = (
     "MatMul (t, x)",
     "Relu (x)  u = Transpose <perm = [0, 1]> (y)",
     "Squeeze (x)  u = Transpose <perm = [0, 1]> (y)",
+    "Add (x, h)  v = Transpose <perm = [0, 2, 1]> (y)",
+    "Unsqueeze (x, one)  z = Add (y, h)  v = Transpose <perm = [0, 2, 1]> (z)",
+    "Add (x, a)  v = Transpose <perm = [0, 2, 1]> (y)",
+    "MatMul (m, x)  v = Transpose <perm = [0, 2, 1]> (y)",
+    "MatMul (x, h)  v = Transpose <perm = [0, 2, 1]> (y)",
     "Unsqueeze (x, same)  u = Transpose <perm = [0, 1]> (y)",
 )
 
 
 def text(call: str, result: str) -> str:
-    return f"""# weights: normal w r g h4
+    return f"""# weights: normal w r g h4 m f
 <ir_version: 8, opset_import: ["" : 17]>
-g (float[S, N, 4] t, float x, float[one, N, 4] h) => (float {result})
+g (float[S, N, 4] t, float x, float[one, N, 4] h, float a) => (float {result})
 <
   float[4, 4, 1] w, float[1, 16, 4] r, float[1, 12, 4] g, float[1, 4, 4] h4, int64[2] two = {{0, 1}},
-  int64[2] same = {{0, -1}}
+  int64[2] same = {{0, -1}}, int64[1] one = {{0}}, float[4, 4] m, float[4] f, int64[4] pads = {{0, 0, 0, 0}}
 >
 {{ y = {call} }}"""
 
@@ -53,6 +62,7 @@ def test_another_number_of_axes_is_an_error(call: str) -> None:
     asked = CALLS[call]
     proto = build_text(text(call, "v" if "v =" in call else "y"))
     proto.graph.input[1].type.tensor_type.ClearField("shape")
+    del proto.graph.input[3:]
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     model = read_model(proto)
     assert demanded_rank(model.graph.inputs[1], Running(model.graph)) == asked
@@ -76,5 +86,8 @@ def test_another_number_of_axes_is_an_error(call: str) -> None:
 
 @pytest.mark.parametrize("call", NOTHING)
 def test_nothing_is_asked(call: str) -> None:
-    model = read_model(build_text(text(call, "y")))
+    proto = build_text(text(call, "v" if "v =" in call else "y"))
+    for i in (1, 3):
+        proto.graph.input[i].type.tensor_type.ClearField("shape")
+    model = read_model(proto)
     assert demanded_rank(model.graph.inputs[1], Running(model.graph)) is None
