@@ -3,7 +3,10 @@ anything else is an error."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Final
+
+from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph.graph import Graph
@@ -11,7 +14,7 @@ from onnxopt.graph.model import values_read
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 
-_FAR: Final = 32  # readers, one behind another or side by side, that are asked
+_FAR: Final = 32  # readers, one behind another or side by side, that are asked; axes
 _RECURRENT: Final = ("GRU", "LSTM", "RNN")
 _STATES: Final = (5, 6)  # inputs of these: what they begin with
 _POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
@@ -59,11 +62,11 @@ def demanded_rank(value: Value, among: Running) -> int | None:
             break
         asked, more, above = stack.pop()
         for node in asked.users:
-            if node not in among or node.has_references or len(stack) > _FAR:
+            if node.has_references or len(stack) > _FAR:
                 continue
             rank = _read_by(node, asked)
-            if rank is not None and rank - more > above:
-                return rank - more
+            if rank is not None and rank - more > above and node in among:
+                return rank - more  # and what is in between runs for it
             found = _passed_on(node, asked)
             if found is not None and node.outputs[0] is not None:
                 change, least = found
@@ -108,8 +111,14 @@ def _passed_on(node: Node, value: Value) -> tuple[int, int] | None:
 def _axes(node: Node) -> int | None:
     """How many axes it adds, or takes away."""
     axes, given = node.attr("axes"), node.input(1)
-    if given is not None and given.constant:
+    if given is not None and given.constant and _is_list(given):
         axes = given.array.reshape(-1).tolist()
     if not axes or len({a < 0 for a in axes}) > 1 or len(set(axes)) < len(axes):
         return None  # two may be one and the same
     return len(axes)
+
+
+def _is_list(axes: Value) -> bool:
+    """Is it one of a few integers, as axes are?"""
+    data_type, dims = axes.constant_type()
+    return data_type == TensorProto.INT64 and prod(dims) <= _FAR
