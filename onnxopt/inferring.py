@@ -33,10 +33,10 @@ Inferable = NewType("Inferable", bytes)
 BLIND: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
 
 
-def infer_shapes(model: Inferable, values: bool = False) -> ModelProto:
+def infer_shapes(model: Inferable, values: bool = False, strict: bool = False) -> ModelProto:
     """As onnx.shape_inference.infer_shapes, which imports readers of text and JSON to read the result. `values`: those
-    of integers are followed too."""
-    inferred = ModelProto.FromString(shape_inference.C.infer_shapes(model, False, False, values))
+    of integers are followed too. `strict`: raises shape_inference.InferenceError for what is an error in any run."""
+    inferred = ModelProto.FromString(shape_inference.C.infer_shapes(model, False, strict, values))
     if model.find(_LOOKS) >= 0:
         from onnxopt.below_zero import restore
 

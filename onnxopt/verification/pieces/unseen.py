@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import inside
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
+from onnxopt.verification.pieces.impossible import cannot_be_taken
 from onnxopt.verification.pieces.inside import held, walk_bodies
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.parts import called, first_of, is_decided, runs
@@ -183,7 +184,8 @@ class _Node:
             if not all(w.outcome.faults for w in self._inner.values()) or len(self._inner) == 1:
                 yield Unseen("", f"{self._scope} / {name}", walk, walk.outcome.faults)
         elif walk is None or walk.outcome.unsettled or dead_ends(walk) or not self._turns_alike(name):
-            yield Unseen(self._why(name))
+            if self.counterpart is not None or not cannot_be_taken(self._walk.a, self._i, name):
+                yield Unseen(self._why(name))
 
     def _turns_alike(self, name: str) -> bool:
         """Of a loop: are there as many turns, and do later ones make the same?"""
