@@ -19,13 +19,14 @@ _NOTS: Final = 4  # one of another, that are looked through
 
 @register
 class KnownConditions(GraphPass):
-    """If(c) (… If(c) A B …) … = If(c) (… A …) …; If(c) A B = A where what reads it cannot take B.
+    """If(c) A B = A where what reads it cannot take B.
 
-    Applies when: an If stands in a branch of another on the same condition, or on the opposite; or the results of its
-    branches have different numbers of axes, and a Conv, an LSTM, a Transpose or a pool that runs whenever the If does
-    fails for one of them. PyTorch's exporter writes a `squeeze` like this, of which it does not know what it does.
+    Applies when: the results of the branches have different numbers of axes, and a Conv, an LSTM, a Transpose or a pool
+    that runs whenever the If does fails for one of them. PyTorch's exporter writes a `squeeze` like this, of which it
+    does not know what it does. So is what else asks the same condition, or the opposite.
     Keeps: the If, for inline-branches. Where the original fails, the result may fail later, or not.
-    Not done: an If of which both branches would fail.
+    Not done: an If of which both branches would fail; one in a branch of another on the same condition, which the judge
+    could not follow.
     """
 
     info = PassInfo("known-conditions", opt_level=1, ops=("If",))
@@ -35,11 +36,6 @@ class KnownConditions(GraphPass):
         for node in list(graph.by_op.get("If", ())):
             condition = node.inputs[0]
             if condition is None or condition.constant or set(node.bodies) != set(_BRANCHES):
-                continue
-            known = _known_around(node)
-            if known is not None:
-                if ctx.spend("inside", at=node):
-                    _settle(node, known)
                 continue
             known = _left_by_readers(node, live)
             if known is None:
@@ -61,21 +57,6 @@ def _stripped(condition: Value) -> tuple[Value, bool]:
             break
         condition, straight = maker.inputs[0], not straight
     return condition, straight
-
-
-def _known_around(node: Node) -> bool | None:
-    """What the condition is in the branch in which the If stands, where one around it asks the same."""
-    assert node.inputs[0] is not None and node.graph is not None
-    asked, straight = _stripped(node.inputs[0])
-    scope: Graph | None = node.graph
-    while scope is not None and scope.owner is not None:
-        around = scope.owner
-        if around.op == "If" and around.inputs[0] is not None:
-            said, alike = _stripped(around.inputs[0])
-            if said is asked:
-                return (scope.label == _BRANCHES[0]) == (straight == alike)
-        scope = around.graph
-    return None
 
 
 def _left_by_readers(node: Node, live: Running) -> bool | None:
