@@ -38,7 +38,11 @@ from onnxopt.record import record
 REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
 _EARLIER: Final = "values that may be constant"
 _FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these
-_PICKS: Final = 3
+_PICKS: Final = 4
+# What runtimes follow sizes through that a Shape lists.
+_FOLLOWED: Final = frozenset({
+    "Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze",
+})  # fmt: skip
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
@@ -46,12 +50,13 @@ _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 @record
 class _Earlier:
     """What the same round of passes was told it may do, which may meet, and how much it may still ask, in all and of
-    what is in no body. `watched`: values from which a body that would refuse what is so learns more, or what is
-    inferred otherwise than it is."""
+    what is in no body. `inside`: what runtimes knew before of values in bodies. `watched`: values from which
+    a body that would refuse what is so learns more, or what is inferred otherwise than it is."""
 
     left: int
     far: int = _FAR
     known: dict[Value, Known] = field(default_factory=dict)
+    inside: dict[Value, Known] = field(default_factory=dict)
     watched: set[Value] = field(default_factory=set)
 
 
@@ -70,7 +75,9 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     constant = not isinstance(given, Value) or given.constant
     if not _is_read_there(value, asked, earlier, constant=constant):
         return False
-    before: dict[Value, Known] = {value: _as_it_is(value)}
+    if isinstance(given, Value) and given in earlier.watched:
+        earlier.watched.add(value)  # which takes its place
+    before: dict[Value, Known] = {value: _as_it_is(value, earlier)}
     after: dict[Value, Known] = {value: _as_given(given)}
     if before == after:
         return False  # it is too large to be looked at, and nobody learns a size
@@ -79,7 +86,7 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
 
 def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Value, Known], earlier: _Earlier) -> bool:
     """Does one of these nodes, or what comes after them, refuse what is known then, and not what is known now?"""
-    now, then = ChainMap(before, earlier.known), ChainMap(after, earlier.known)
+    now, then = (ChainMap(known, earlier.known, earlier.inside) for known in (before, after))
     while asked and earlier.left > 0:
         node = next(iter(asked))
         del asked[node]
@@ -134,6 +141,20 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     read = read if refused else {v for v in read if types.is_open(v)}
     earlier.watched |= read
     _watch_before([v.producer for v in read if v.producer is not None], earlier.watched, leads)
+    _look_inside(sorted(bodies, key=_depth), read, earlier.inside)  # none before what is around it
+
+
+def _look_inside(bodies: Iterable[Node], read: Iterable[Value], inside: dict[Value, Known]) -> None:
+    """What runtimes know in bodies, and of what these read: not all that we do, and also what follows from constants
+    around them, which onnx's inference of a whole model does not see there."""
+    for node in dict.fromkeys([*(v.producer for v in read if v.producer is not None), *bodies]):
+        inside.update(_inferred(node, inside) or {})
+
+
+def _depth(node: Node) -> int:
+    """So many bodies it is in."""
+    owner = node.graph.owner if node.graph is not None else None
+    return 0 if owner is None else 1 + _depth(owner)
 
 
 def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
@@ -227,22 +248,22 @@ def _as_given(given: Array | Value) -> Known:
 
 
 def _listed(value: Value, steps: int) -> Array | None:
-    """The sizes that it holds, by way of so many nodes that move sizes."""
+    """The sizes that it holds, by way of so many nodes."""
     node = value.producer
     if value.constant:
         return _content(value, {})
-    if node is None or not steps or node.has_references or types.dtype(value) != TensorProto.INT64:
+    if node is None or not steps or node.has_references:
         return None
     if node.op == "Shape":
-        dims = types.static_shape(node.inputs[0]) if node.inputs[0] is not None else None
+        dims = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
         return None if dims is None else _part(node, dims)
-    if node.op not in ("Concat", "Gather", "Slice", "Squeeze", "Unsqueeze"):
+    if node.op not in _FOLLOWED:
         return None
     arrays = [None if v is None else _listed(v, steps - 1) for v in node.inputs]
     if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
         return None
     try:
-        found = kernels.evaluate(node, arrays, _opset(node))
+        found = kernels.evaluate(node, arrays, value.graph.opset())  # the node may be new, and in no graph yet
     except kernels.Invalid:
         return None
     return found[0] if found else None
@@ -256,14 +277,15 @@ def _of_any_shape(value: Value) -> Known:
     return tensor_type_proto(types.dtype(value), None), None
 
 
-def _part(node: Node, dims: Shape) -> Array:
-    """What a Shape lists."""
-    return np.array(dims, np.int64)[node.attr("start", 0) : node.attr("end")]
+def _part(node: Node, dims: Shape) -> Array | None:
+    """What a Shape lists, if all of that is known."""
+    part = dims[node.attr("start", 0) : node.attr("end")]
+    return np.array(part, np.int64) if all(isinstance(d, int) for d in part) else None
 
 
-def _as_it_is(value: Value) -> Known:
+def _as_it_is(value: Value, earlier: _Earlier) -> Known:
     """What inference says of it, and nothing that is known otherwise."""
-    made = _inferred(value.producer, {}) if value.producer is not None else None
+    made = _inferred(value.producer, ChainMap(earlier.known, earlier.inside)) if value.producer is not None else None
     return (made or {}).get(value) or _of_any_shape(value)
 
 
@@ -283,8 +305,9 @@ def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None
     x = node.input(0)
     if found and node.op == "Shape" and x is not None and x in given:  # runtimes know what it lists
         dims = _dims(x, given)
-        if dims is not None and all(isinstance(d, int) for d in dims):
-            return {node.output: _constant(_part(node, dims))}
+        part = None if dims is None else _part(node, dims)
+        if part is not None:
+            return {node.output: _constant(part)}
     return found
 
 
