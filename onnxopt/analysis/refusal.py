@@ -39,7 +39,8 @@ REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or i
 _EARLIER: Final = "values that may be constant"
 _FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these
 _PICKS: Final = 4
-# What runtimes follow sizes through that a Shape lists.
+_SEEN_THROUGH: Final = ("Cast", "Concat", "Gather", "Squeeze", "Unsqueeze")
+# What runtimes may follow sizes through that a Shape lists.
 _FOLLOWED: Final = frozenset({
     "Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze",
 })  # fmt: skip
@@ -109,6 +110,11 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
     return False
 
 
+def look_ahead(model: Model) -> None:
+    """To be called before more is learnt than runtimes infer: what leads to bodies is what they do not know yet."""
+    _earlier(model)
+
+
 def divides_by_zero(graph: Graph, nodes: Iterable[Node]) -> bool:
     """Does one of these nodes, which are to be in a body, divide integers by a constant that is zero somewhere?"""
     return graph.owner is not None and any(_is_by_zero(n, {}) for n in nodes if n.op in ("Div", "Mod"))
@@ -149,6 +155,26 @@ def _look_inside(bodies: Iterable[Node], read: Iterable[Value], inside: dict[Val
     around them, which onnx's inference of a whole model does not see there."""
     for node in dict.fromkeys([*(v.producer for v in read if v.producer is not None), *bodies]):
         inside.update(_inferred(node, inside) or {})
+        listed = _followed(node, inside) if _is_in_body(node) else None
+        if listed is not None:
+            inside[node.output] = _constant(listed)
+
+
+def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
+    """The sizes that runtimes know of what a body makes: a Shape lists them, and they see through what moves them."""
+    x = node.input(0)
+    if node.op == "Shape":
+        dims = _dims(x, inside) if x is not None else None
+        return None if dims is None else _part(node, dims)
+    of_sizes = node.inputs if node.op == "Concat" else node.inputs[:1]
+    if node.op not in _SEEN_THROUGH or any(v not in inside or inside[v][1] is None for v in of_sizes if v is not None):
+        return None
+    arrays = _operands(node, inside)
+    try:
+        found = kernels.evaluate(node, arrays, _opset(node)) if arrays is not None else None
+    except kernels.Invalid:
+        return None
+    return found[0] if found else None
 
 
 def _depth(node: Node) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, is_refused
+from onnxopt.analysis.refusal import REFUSED, is_refused, look_ahead
 from onnxopt.analysis.shapes.operators import ELSEWHERE
 from onnxopt.analysis.shapes.sizes import Dims, ints
 from onnxopt.analysis.shapes.sweep import ShapeData
@@ -55,6 +55,7 @@ class ShapeArithmetic(ModelPass):
             if not model.is_vague:
                 return  # what is computed from numbers alone, constant folding does
         if not model.graph.skipped:
+            look_ahead(model)
             _run_graph(model.graph, _known(model, ctx), {}, ctx)
 
 

@@ -1,0 +1,101 @@
+"""What runtimes know of sizes in bodies is not what we know: a branch that never runs stays one that is loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as rt
+import pytest
+from onnx import parser
+
+import onnxopt
+
+CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] seven = {7},
+    int64[1] less = {-3}, int64 first = {0}, int64 step = {1}, float unit = {1}, int64[3] all = {1, 1, 1},
+    float[3] few = {1, 2, 3}, float[2, 1] rows = {1, 2}>"""
+BY_FLOATS = "s = Shape (x)  f = Cast <to = 1> (s)  o = Mul (f, unit)  t = Cast <to = 7> (o)"
+
+# Inputs, what is made before the branch that never runs, and that.
+NEVER = {
+    "a list of sizes of which one is known": (
+        "float[1, S] v, float[N, S, 3] x",
+        "",
+        "s = Shape (x)  k = Gather (s, two)  w, i = TopK <axis = 0> (v, k)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "sizes that go through floats": (
+        "float[3, 4] v, float[3, 4] x",
+        f"{BY_FLOATS}  y = Reshape (x, t)",
+        "w = MatMul (y, y)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "constants around the branch": (
+        "float[2] v, float[N, 6] x",
+        "s = Shape (x)  d = Gather (s, zero)  e = Shape <start = 1, end = 2> (x)  t = Concat <axis = 0> (d, e)"
+        "y = Reshape (x, t)",
+        "r = Shape (y)  k = Slice (r, one, two, zero)  a = Add (k, less)  w = ConstantOfShape (a)  b = Add (y, w)"
+        "c = Add (b, few)  p = ReduceSum <keepdims = 0> (c)",
+    ),
+    "what only we know already": (
+        "float[4] v, float[3, 4] x",
+        "",
+        "s = Shape (x)  g = Gather (s, one)  k = Mul (g, three)  w, i = TopK <axis = 0> (v, k)"
+        "r = Shape (w)  n = Gather (r, first)  c = Range (first, n, step)  f = Cast <to = 1> (c)  a = Add (w, f)"
+        "b = Add (a, few)  p = ReduceSum <keepdims = 0> (b)",
+    ),
+    "sizes that are picked of a list that stays": (
+        "float[4] v, float[3, 4] x",
+        "",
+        "s = Shape (x)  g = Gather (s, step)  u = Unsqueeze (g, zero)  k = Mul (u, three)"
+        "w, i = TopK <axis = 0> (v, k)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "what takes the place of what is watched": (
+        "float[4] v, float[4] x",
+        "s = Shape (x)  m = Mul (s, one)  a = Reshape (x, m)  b = Tanh (a)  h = Shape (b)  y = Reshape (a, h)",
+        "c = Add (y, rows)  r = Shape (a)  g = Gather (r, first)  k = Unsqueeze (g, zero)  w = Tile (c, k)"
+        "p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "axes that are listed in the branch": (
+        "float[3] v, float[2, 3, 4] x",
+        "",
+        "s = Shape (x)  a = Gather (s, zero)  y = Unsqueeze (x, a)  r = Shape (y)  e = Gather (r, three)"
+        "k = Mul (e, two)  t = Concat <axis = 0> (two, one, three, k)  w = Expand (y, t)"
+        "p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "what something is made of is learnt before it": (
+        "float[2] v, float[1, S, 6] x",
+        "s = Shape (x)  m = Mul (s, all)  a = Reshape (x, m)  y = Transpose <perm = [0, 1, 2]> (a)",
+        "w = Squeeze (y, two)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "lengths below zero": (
+        "float[2] v, float[1, 4] x",
+        "",
+        "s = Shape (x)  d = Gather (s, one)  a = Sub (one, d)  t = Concat <axis = 0> (a, seven)"
+        "u, w = Split <axis = 0> (x, t)  k = Slice (w, zero, one, zero)  p = ReduceSum <keepdims = 0> (k)",
+    ),
+}
+
+
+def optimized(model: onnx.ModelProto, level: int) -> onnx.ModelProto:
+    return onnxopt.optimize(model, level=level).model
+
+
+@pytest.mark.parametrize("level", [1, 3])
+@pytest.mark.parametrize(("inputs", "made", "never"), NEVER.values(), ids=NEVER)
+def test_what_is_loaded_is_loaded_afterwards(inputs: str, made: str, never: str, level: int) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g ({inputs}, bool on) => (float z) {CONSTANTS} {{ {made}
+        z = If (on) <then_branch = t () => (float p) {{ {never} }},
+                    else_branch = e () => (float q) {{ q = ReduceSum <keepdims = 0> (v) }}> }}"""
+    )
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    result = optimized(model, level)
+    found = []
+    for proto in (model, result):
+        session = rt.InferenceSession(proto.SerializeToString(), options)
+        sizes = {"N": 2, "S": 5}
+        shapes = {i.name: [sizes.get(d, d) for d in i.shape] for i in session.get_inputs()}
+        feeds = {n: np.zeros((), bool) if n == "on" else np.ones(d, np.float32) for n, d in shapes.items()}
+        found.append(session.run(None, feeds)[0])
+    assert np.array_equal(*found)
+    assert optimized(result, level).SerializeToString() == result.SerializeToString(), "a second run changes something"
