@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import VerificationError
 from onnxopt.pipeline import PipelineReport
-from onnxopt.pipeline.site import Site
+from onnxopt.pipeline.site import WRONG, Site
 from onnxopt.plaintext import counted
 from onnxopt.record import plain, record
 from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE, Verification
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @record
 class RolledBack:
-    """What a rule (or a pass without rules, `rule` empty) did to `value`, made the result wrong, and was left out; the
-    whole rule or pass where `value` is empty."""
+    """What a rule (or a pass without rules, `rule` empty) did to `value`, and was left out; the whole rule or pass
+    where `value` is empty. `fault`: what it did to the result."""
 
     pass_text: str
     rule: str
@@ -27,6 +27,7 @@ class RolledBack:
     match: list[str]
     message: str
     value: str = ""
+    fault: str = WRONG
 
     @property
     def name(self) -> str:
@@ -36,7 +37,7 @@ class RolledBack:
     @property
     def site(self) -> Site | None:
         """None: all of it."""
-        return Site(self.name, self.value, self.scope) if self.value else None
+        return Site(self.name, self.value, self.scope, f"left out: {self.fault}") if self.value else None
 
 
 @record

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     cls=ProjectCommand,
     epilog="Exit codes: 0 done; 1 a check failed: the result differs from the original or --strict refuses it (nothing "
     "is written), --check would change a model, a budget of --fail-if is exceeded; 2 wrong usage or unreadable input; "
-    "3 written without a rewrite that made the result wrong; 4 a bug in a pass. Of several models, the worst: 4, 2, 1, "
-    "3, 0.",
+    "3 written without a rewrite that made the result wrong, or unloadable; 4 a bug in a pass. Of several models, the "
+    "worst: 4, 2, 1, 3, 0.",
 )
 @click.argument(
     "models", metavar="IN OUT | MODELS...", nargs=-1, required=True, type=click.Path(path_type=str, readable=False)

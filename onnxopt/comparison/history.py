@@ -17,6 +17,7 @@ from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
 from onnxopt.pipeline.instruments import Entry, Journal, Sizes, Timeline
+from onnxopt.pipeline.site import WRONG
 from onnxopt.verification import Verification, Verifier, VerifyOptions
 
 _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
@@ -110,6 +111,7 @@ def _history(data: Mapping[str, Any]) -> History:
         "fixed_dims": {str(k): int(v) for k, v in data.get("fixed_dims", {}).items()},
         "rolled_back": [
             {key: str(r.get(key, "")) for key in ("pass_text", "rule", "message", "value", "scope")}
+            | {"fault": str(r.get("fault", WRONG))}
             for r in data.get("rolled_back", [])
         ],
         "verification": _verification(data["verification"]),

@@ -9,7 +9,8 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.record import record
 
-WRONG: Final = "left out: it made the result wrong"
+WRONG: Final = "it made the result wrong"
+UNLOADED: Final = "it kept the result from being loaded"
 BY_HAND: Final = "left out: disabled here"
 
 
@@ -25,7 +26,7 @@ class Site:
     name: str
     value: str
     scope: str = ""
-    reason: str = field(default=WRONG, compare=False)
+    reason: str = field(default=f"left out: {WRONG}", compare=False)
 
     @classmethod
     def of(cls, name: str, at: Value | Node | None) -> Site | None:

@@ -101,7 +101,7 @@ def left_out(r: dict[str, Any]) -> str:
         what += f" at value `{r['value']}`"
     elif r["rule"]:
         what += f" of pass {r['pass_text']}"
-    return f"{what} was left out, it made the result wrong: {r['message']}"
+    return f"{what} was left out, {r['fault']}: {r['message']}"
 
 
 def change(n: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.api import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.errors import OnnxOptError
+from onnxopt.pipeline.site import UNLOADED, WRONG
 from onnxopt.record import record
 from onnxopt.verification import Verification, VerifyOptions
 
@@ -140,7 +141,8 @@ class Search:
             self.left_out = before
             return []
         value = found.site.value if found.site is not None else ""
-        record = RolledBack(found.pass_text, found.rule, found.scope, found.match, found.message, value)
+        fault = UNLOADED if verdict.is_unloaded else WRONG
+        record = RolledBack(found.pass_text, found.rule, found.scope, found.match, found.message, value, fault)
         return [Remedy(record, options, found.rewrite)]
 
     def _tell(self, line: str) -> None:

@@ -16,7 +16,7 @@ from onnxopt.verification.numbers.narrow import narrow_feeds
 from onnxopt.verification.numbers.rounding import difference, is_float
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.original import Original
-from onnxopt.verification.records import DIFFERENT, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
+from onnxopt.verification.records import DIFFERENT, UNLOADED, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, reason
 from onnxopt.worker.serving import Refused, Tell, serve
 
@@ -48,7 +48,7 @@ class Judge(Original):
             self.b: Any = self._open_result(path)
         except Exception as e:
             blame_system(e)
-            return f"{b} cannot be loaded: {reason(e)}"
+            return f"{b}{UNLOADED}: {reason(e)}"
         if self.unknown and (why := self.engine.unlike(self.b)):
             raise Refused(why)
         own = len(self.engine.own) if self.unknown else None

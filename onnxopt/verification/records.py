@@ -19,6 +19,7 @@ INCONCLUSIVE: Final = "inconclusive"  # it agrees, and the cases prove little
 UNVERIFIED: Final = "not verified"  # nothing could be compared
 LOADS_PLAIN: Final = "loads without optimizations only"  # it agrees, and onnxruntime's default does not load it
 DIFFERENT: Final = "different"
+UNLOADED: Final = " cannot be loaded"  # of a file, and why
 PROVEN: Final = (EQUAL, VERIFIED, IN_PIECES)  # what `--strict` takes
 AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
 REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # whatever was asked for
@@ -240,6 +241,13 @@ class Verification:
     def is_refused(self) -> bool:
         """May it not, as something is known to be wrong with it?"""
         return self.status in REFUSED
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Is it the result of which nothing else is known to be wrong but that it is not loaded?"""
+        return self.status == LOADS_PLAIN or (
+            self.status == DIFFERENT and not self.cases and self.message.partition(":")[0].endswith(UNLOADED)
+        )
 
     @property
     def fault(self) -> str:

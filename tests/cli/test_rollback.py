@@ -53,6 +53,22 @@ def test_the_rest_is_written_verified(run: Run, wrong: Path) -> None:
     assert "Left out, it made the result wrong: wrong_for_negative_factors at e (" in (wrong / "p.html").read_text()
 
 
+def test_what_is_not_loaded_is_not_called_wrong(run: Run, tmp_path: Path) -> None:
+    source = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (y)'
+    body = "{ i = Identity (x) s = Softsign (i) y = Exp (s) }"
+    onnx.save(parser.parse_model(source + body), tmp_path / "m.onnx")
+    r = run("optimize", "m.onnx", "out.onnx", *BROKEN, "--with", "unloadable-rule", "--report", "r.json", "-v")
+    kept = "it kept the result from being loaded"
+    assert r.returncode == 3, r.stderr
+    assert f"rule unloadable_softsign at value `s` was left out, {kept}: the result cannot be loaded: " in r.stderr
+    assert f"declined 1 time: left out: {kept}, for example Softsign -> s" in r.stdout
+    assert "made the result wrong" not in r.stderr + r.stdout
+    assert operators(tmp_path / "out.onnx") == ["Softsign", "Exp"]
+    r = run("report", "m.onnx", "out.onnx", "--from", "r.json", "-o", "p.html")
+    assert (r.returncode, r.stderr) == (0, "")
+    assert f"Left out, {kept}: unloadable_softsign at s (" in (tmp_path / "p.html").read_text()
+
+
 def test_several_are_left_out_one_by_one(run: Run, wrong: Path) -> None:
     r = run("optimize", "m.onnx", "out.onnx", *BROKEN, "--with", "wrong-rule,wrong-pass")
     assert r.returncode == 3, r.stderr

@@ -26,6 +26,12 @@ def wrong_after_sin(m: Match, x: Value, k: Array) -> Value:
     return m.op.Div(x, m.const(np.abs(k), like=k))
 
 
+@rewrite(op.Softsign(var("x")))
+def unloadable_softsign(m: Match, x: Value) -> Value:
+    """softsign(x) = x without its last axis, which nobody loads where that has more than one element."""
+    return m.op.Squeeze(x, m.const(np.array([-1])))
+
+
 @rewrite(op.Sigmoid(op.Neg(var("x")), name="sigmoid"))
 def crashes_at_sigmoid(m: Match, x: Value) -> Value:
     """Sigmoid(-x) = 1 / 0."""
@@ -39,6 +45,15 @@ class WrongRule(RewritePass):
 
     info = PassInfo("wrong-rule", opt_level=2)
     rules = (wrong_for_negative_factors,)
+
+
+@register
+@dataclass(frozen=True)
+class UnloadableRule(RewritePass):
+    """What it makes no runtime loads."""
+
+    info = PassInfo("unloadable-rule", opt_level=2)
+    rules = (unloadable_softsign,)
 
 
 @register

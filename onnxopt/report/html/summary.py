@@ -94,7 +94,7 @@ def _notes(data: dict[str, Any]) -> Markup | None:
     rows: list[tuple[object, str]] = [(text, "warn") for text in data["notes"]]
     for r, spot in zip(report["rolled_back"], data["left_out"]):
         show = join(" ", link("show it", spot)) if spot is not None else None
-        rows.append((join(f"Left out, it made the result wrong: {_name(r)} ({r['message']})", show), "bad"))
+        rows.append((join(f"Left out, {r['fault']}: {_name(r)} ({r['message']})", show), "bad"))
     rows += [(text, "warn") for text in report["pipeline"]["warnings"]]
     if report["fixed_dims"]:
         fixed = ", ".join(f"{name} = {n}" for name, n in report["fixed_dims"].items())
