@@ -39,6 +39,7 @@ REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or i
 _EARLIER: Final = "values that may be constant"
 _FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these
 _PICKS: Final = 4
+_CARRIED: Final = 2  # inputs of a Loop's body that are not: the number of the trip, and whether to go on
 _SEEN_THROUGH: Final = ("Cast", "Concat", "Gather", "Squeeze", "Unsqueeze")
 # What runtimes may follow sizes through that a Shape lists.
 _FOLLOWED: Final = frozenset({
@@ -132,7 +133,8 @@ def _earlier(model: Model) -> _Earlier:
 def _watch(model: Model, earlier: _Earlier) -> None:
     """Find what leads to bodies that would refuse what is so, and to what runtimes infer otherwise than it is. Values
     stay where nodes are made anew."""
-    bodies = [n for scope in model.scopes() if scope.owner is not None for n in scope]
+    scopes = [scope for scope in model.scopes() if scope.owner is not None]
+    bodies = [n for scope in scopes for n in scope]
     read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
     misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if _is_misled(n)]
     earlier.watched = {v for n in misled for v in n.outputs if v is not None}
@@ -147,13 +149,25 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     read = read if refused else {v for v in read if types.is_open(v)}
     earlier.watched |= read
     _watch_before([v.producer for v in read if v.producer is not None], earlier.watched, leads)
-    _look_inside(sorted(bodies, key=_depth), read, earlier.inside)  # none before what is around it
+    makers = [v.producer for v in read if v.producer is not None]
+    if refused:  # what we know of them would be: it matters from where on runtimes do not
+        makers = [n for n in model.graph if not earlier.watched.isdisjoint(n.outputs)]
+    for scope in scopes:
+        if scope.owner is not None and scope.owner.op == "Loop":
+            earlier.inside.update(_declared(scope))
+    _look_inside(dict.fromkeys([*makers, *sorted(bodies, key=_depth)]), earlier.inside)  # none before what is around it
 
 
-def _look_inside(bodies: Iterable[Node], read: Iterable[Value], inside: dict[Value, Known]) -> None:
-    """What runtimes know in bodies, and of what these read: not all that we do, and also what follows from constants
+def _declared(loop: Graph) -> dict[Value, Known]:
+    """What a body says itself of the values that it carries: they may change their shapes, so runtimes ask no further."""
+    said = {i.name: i.type for i in loop.proto.input}
+    return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
+
+
+def _look_inside(nodes: Iterable[Node], inside: dict[Value, Known]) -> None:
+    """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
     around them, which onnx's inference of a whole model does not see there."""
-    for node in dict.fromkeys([*(v.producer for v in read if v.producer is not None), *bodies]):
+    for node in nodes:
         inside.update(_inferred(node, inside) or {})
         listed = _followed(node, inside) if _is_in_body(node) else None
         if listed is not None:
