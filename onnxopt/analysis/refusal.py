@@ -159,7 +159,7 @@ def _watch(model: Model, earlier: _Earlier) -> None:
 
 
 def _declared(loop: Graph) -> dict[Value, Known]:
-    """What a body says itself of the values that it carries: they may change their shapes, so runtimes ask no further."""
+    """What a body says itself of the values that it carries: runtimes ask no further, as shapes may change."""
     said = {i.name: i.type for i in loop.proto.input}
     return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
 
@@ -208,8 +208,8 @@ def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value
 
 def _tells_more(value: Value) -> bool:
     """May a runtime learn more by it than we know? Not of what comes of floats whose sizes are known, as it is open to
-    us, too."""
-    return types.dtype(value) not in _FLOATS or types.is_open(value)
+    us, too; but of a list of them, which may hold sizes."""
+    return types.dtype(value) not in _FLOATS or types.is_open(value) or types.rank(value) == 1
 
 
 def _is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:

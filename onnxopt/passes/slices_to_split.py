@@ -111,8 +111,9 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
     axis = int(node.attr("axis") or 0) % rank if rank else 0
     sizes = [None if v is None else _size(v, axis) for v in node.outputs[: part.index + 1]]
     known = [s for s in sizes if s is not None]
-    if not rank or len(known) < len(sizes) or min(known) < 0:  # no runtime takes such lengths, where it runs
-        return None
+    whole = _size(source, axis)
+    if not rank or len(known) < len(sizes) or min(known) < 0 or (whole is not None and sum(known) > whole):
+        return None  # no runtime takes such lengths, where it runs
     return part, axis, (sum(known[:-1]), sum(known))
 
 
