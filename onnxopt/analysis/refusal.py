@@ -14,37 +14,35 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Final
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.local import DATA_UP_TO, NOTHING, Known, as_call
+from onnxopt.analysis.loading import (
+    as_given,
+    content,
+    declared,
+    depth,
+    dims_of,
+    inferred,
+    is_in_body,
+    known_constant,
+    look_inside,
+    of_any_shape,
+    operands,
+    opset_of,
+    part_of_shape,
+)
+from onnxopt.analysis.local import DATA_UP_TO, NOTHING, Known
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Shape, Value
-from onnxopt.inferring import infer_call
-from onnxopt.protos import (
-    Array,
-    array_to_tensor,
-    element_type,
-    tensor_bytes,
-    tensor_to_array,
-    tensor_type,
-    tensor_type_proto,
-)
+from onnxopt.graph.value import Value
+from onnxopt.protos import Array, tensor_type_proto
 from onnxopt.record import record
 
 REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
 _EARLIER: Final = "values that may be constant"
 _FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these
-_PICKS: Final = 4
-_CARRIED: Final = 2  # inputs of a Loop's body that are not: the number of the trip, and whether to go on
-_SEEN_THROUGH: Final = ("Cast", "Concat", "Gather", "Squeeze", "Unsqueeze")
-# What runtimes may follow sizes through that a Shape lists.
-_FOLLOWED: Final = frozenset({
-    "Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze",
-})  # fmt: skip
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
@@ -80,7 +78,7 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     if isinstance(given, Value) and given in earlier.watched:
         earlier.watched.add(value)  # which takes its place
     before: dict[Value, Known] = {value: _as_it_is(value, earlier)}
-    after: dict[Value, Known] = {value: _as_given(given)}
+    after: dict[Value, Known] = {value: as_given(given)}
     if before == after:
         return False  # it is too large to be looked at, and nobody learns a size
     return _refuses(asked, before, after, earlier)
@@ -92,7 +90,7 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
     while asked and earlier.left > 0:
         node = next(iter(asked))
         del asked[node]
-        if not _is_in_body(node) and _operands(node, then) is None:
+        if not is_in_body(node) and operands(node, then) is None:
             if not _is_watched(node, earlier):
                 continue
             earlier.far -= 1
@@ -141,8 +139,8 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     _watch_before(misled, earlier.watched, lambda v: True)
     refused = _refuses(
         dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs)),
-        {v: _of_any_shape(v) for v in read},
-        {v: _as_given(v) for v in read},
+        {v: of_any_shape(v) for v in read},
+        {v: as_given(v) for v in read},
         _Earlier(earlier.left),
     )
     leads = _tells_more if not refused else (lambda v: True)
@@ -154,47 +152,8 @@ def _watch(model: Model, earlier: _Earlier) -> None:
         makers = [n for n in model.graph if not earlier.watched.isdisjoint(n.outputs)]
     for scope in scopes:
         if scope.owner is not None and scope.owner.op == "Loop":
-            earlier.inside.update(_declared(scope))
-    _look_inside(dict.fromkeys([*makers, *sorted(bodies, key=_depth)]), earlier.inside)  # none before what is around it
-
-
-def _declared(loop: Graph) -> dict[Value, Known]:
-    """What a body says itself of the values that it carries: runtimes ask no further, as shapes may change."""
-    said = {i.name: i.type for i in loop.proto.input}
-    return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
-
-
-def _look_inside(nodes: Iterable[Node], inside: dict[Value, Known]) -> None:
-    """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
-    around them, which onnx's inference of a whole model does not see there."""
-    for node in nodes:
-        inside.update(_inferred(node, inside) or {})
-        listed = _followed(node, inside) if _is_in_body(node) else None
-        if listed is not None:
-            inside[node.output] = _constant(listed)
-
-
-def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
-    """The sizes that runtimes know of what a body makes: a Shape lists them, and they see through what moves them."""
-    x = node.input(0)
-    if node.op == "Shape":
-        dims = _dims(x, inside) if x is not None else None
-        return None if dims is None else _part(node, dims)
-    of_sizes = node.inputs if node.op == "Concat" else node.inputs[:1]
-    if node.op not in _SEEN_THROUGH or any(v not in inside or inside[v][1] is None for v in of_sizes if v is not None):
-        return None
-    arrays = _operands(node, inside)
-    try:
-        found = kernels.evaluate(node, arrays, _opset(node)) if arrays is not None else None
-    except kernels.Invalid:
-        return None
-    return found[0] if found else None
-
-
-def _depth(node: Node) -> int:
-    """So many bodies it is in."""
-    owner = node.graph.owner if node.graph is not None else None
-    return 0 if owner is None else 1 + _depth(owner)
+            earlier.inside.update(declared(scope))
+    look_inside(dict.fromkeys([*makers, *sorted(bodies, key=depth)]), earlier.inside)  # none before what is around it
 
 
 def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
@@ -217,24 +176,16 @@ def _is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
     slope may be larger, if onnxruntime is asked: the standard has no such PRelu."""
     if node.op != "PRelu":
         return False
-    x, slope = (None if v is None else _dims(v, given) for v in (node.input(0), node.input(1)))
+    x, slope = (None if v is None else dims_of(v, given) for v in (node.input(0), node.input(1)))
     if x is None or slope is None:
         return bool(slope)
     both = zip(reversed(x), reversed(slope))
     return len(slope) > len(x) or any(isinstance(a, int) and isinstance(b, int) and 1 != b != a for a, b in both)
 
 
-def _dims(value: Value, given: Mapping[Value, Known]) -> Shape | None:
-    return tensor_type(given[value][0])[1] if value in given else types.shape(value)
-
-
-def _is_in_body(node: Node) -> bool:
-    return node.graph is not None and node.graph.owner is not None
-
-
 def _is_watched(node: Node, earlier: _Earlier) -> bool:
     """Is it in a body, which may never run, or does it lead there, or to what misleads a runtime?"""
-    if _is_in_body(node):
+    if is_in_body(node):
         return True
     return earlier.far > 0 and not earlier.watched.isdisjoint(v for v in node.outputs if v is not None)
 
@@ -254,112 +205,36 @@ def _is_read_there(value: Value, readers: Iterable[Node], earlier: _Earlier, *, 
     return False
 
 
-def _operands(node: Node, given: Mapping[Value, Known]) -> list[Array | None] | None:
-    """What the node reads, if all of it is known."""
-    found = [None if v is None else _content(v, given) for v in node.inputs]
-    return None if any(v is not None and a is None for v, a in zip(node.inputs, found)) else found
-
-
-def _content(value: Value | None, given: Mapping[Value, Known]) -> Array | None:
-    """What it holds, if that is known, and small."""
-    if value is None:
-        return None
-    if value in given:
-        data = given[value][1]
-        return None if data is None else tensor_to_array(data)
-    small = value.constant and tensor_bytes(*value.constant_type()) <= DATA_UP_TO
-    return value.array if small else None
-
-
-def _constant(given: Array | Value) -> Known:
-    kind, dims = given.constant_type() if isinstance(given, Value) else (element_type(given), given.shape)
-    if tensor_bytes(kind, dims) > DATA_UP_TO:
-        return tensor_type_proto(kind, dims), None
-    array = np.array(given.array if isinstance(given, Value) else given, order="C")
-    return tensor_type_proto(kind, dims), array_to_tensor(array, "")
-
-
-def _as_given(given: Array | Value) -> Known:
-    """All that is known of it; of a Shape, and what is picked of it, runtimes know what it lists."""
-    if not isinstance(given, Value) or given.constant:
-        return _constant(given)
-    listed = _listed(given, _PICKS)
-    return (tensor_type_proto(types.dtype(given), types.shape(given)), None) if listed is None else _constant(listed)
-
-
-def _listed(value: Value, steps: int) -> Array | None:
-    """The sizes that it holds, by way of so many nodes."""
-    node = value.producer
-    if value.constant:
-        return _content(value, {})
-    if node is None or not steps or node.has_references:
-        return None
-    if node.op == "Shape":
-        dims = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
-        return None if dims is None else _part(node, dims)
-    if node.op not in _FOLLOWED:
-        return None
-    arrays = [None if v is None else _listed(v, steps - 1) for v in node.inputs]
-    if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
-        return None
-    try:
-        found = kernels.evaluate(node, arrays, value.graph.opset())  # the node may be new, and in no graph yet
-    except kernels.Invalid:
-        return None
-    return found[0] if found else None
-
-
 def _unshaped(node: Node) -> dict[Value, Known]:
-    return {v: _of_any_shape(v) for v in node.inputs if v is not None and not v.constant}
-
-
-def _of_any_shape(value: Value) -> Known:
-    return tensor_type_proto(types.dtype(value), None), None
-
-
-def _part(node: Node, dims: Shape) -> Array | None:
-    """What a Shape lists, if all of that is known."""
-    part = dims[node.attr("start", 0) : node.attr("end")]
-    return np.array(part, np.int64) if all(isinstance(d, int) for d in part) else None
+    return {v: of_any_shape(v) for v in node.inputs if v is not None and not v.constant}
 
 
 def _as_it_is(value: Value, earlier: _Earlier) -> Known:
     """What inference says of it, and nothing that is known otherwise."""
-    made = _inferred(value.producer, ChainMap(earlier.known, earlier.inside)) if value.producer is not None else None
-    return (made or {}).get(value) or _of_any_shape(value)
+    made = inferred(value.producer, ChainMap(earlier.known, earlier.inside)) if value.producer is not None else None
+    return (made or {}).get(value) or of_any_shape(value)
 
 
 def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
     """What is known of its results; None if it is refused."""
     if _has_no_kernel(node, given):
         return None
-    arrays = _operands(node, given)
+    arrays = operands(node, given)
     if arrays is not None and not node.has_references and kernels.result_bytes(node, arrays) <= DATA_UP_TO:
         try:
-            results = kernels.evaluate(node, arrays, _opset(node))
+            results = kernels.evaluate(node, arrays, opset_of(node))
         except kernels.Invalid:
             return None
         if results is not None:
-            return {v: _constant(r) for v, r in zip(node.outputs, results) if v is not None}
-    found = _inferred(node, given)
+            return {v: known_constant(r) for v, r in zip(node.outputs, results) if v is not None}
+    found = inferred(node, given)
     x = node.input(0)
     if found and node.op == "Shape" and x is not None and x in given:  # runtimes know what it lists
-        dims = _dims(x, given)
-        part = None if dims is None else _part(node, dims)
+        dims = dims_of(x, given)
+        part = None if dims is None else part_of_shape(node, dims)
         if part is not None:
-            return {node.output: _constant(part)}
+            return {node.output: known_constant(part)}
     return found
-
-
-def _inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
-    call = as_call(node, given)
-    if call is None:
-        return {}
-    try:
-        found = infer_call(*call)
-    except Exception:  # as onnx says it
-        return None
-    return {v: (found[f"o{i}"], None) for i, v in enumerate(node.outputs) if v is not None and f"o{i}" in found}
 
 
 def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
@@ -367,16 +242,11 @@ def _has_no_kernel(node: Node, given: Mapping[Value, Known]) -> bool:
     if node.op in ("Div", "Mod"):
         return _is_by_zero(node, given)
     if node.op in ("Resize", "Upsample"):
-        scales = _content(node.input(1 if _opset(node) < 11 else 2), given)
+        scales = content(node.input(1 if opset_of(node) < 11 else 2), given)
         return scales is not None and bool((scales <= 0).any())
     return False
 
 
 def _is_by_zero(node: Node, given: Mapping[Value, Known]) -> bool:
-    divisor = _content(node.input(1), given)
+    divisor = content(node.input(1), given)
     return divisor is not None and divisor.dtype.kind in "iu" and not divisor.all()
-
-
-def _opset(node: Node) -> int:
-    assert node.graph is not None
-    return node.graph.opset()

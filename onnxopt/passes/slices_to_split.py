@@ -60,7 +60,7 @@ class SlicesToSplit(GraphPass):
 def _size(source: Value, axis: int) -> int | None:
     dims = types.shape(source)
     size = dims[axis] if dims is not None else None
-    return size if isinstance(size, int) else None
+    return size if isinstance(size, int) and size >= 0 else None  # below zero where what never runs is impossible
 
 
 def _cut(node: Node) -> tuple[Value, int, Range] | None:
@@ -112,7 +112,7 @@ def _only_part(node: Node) -> tuple[Value, int, Range] | None:
     sizes = [None if v is None else _size(v, axis) for v in node.outputs[: part.index + 1]]
     known = [s for s in sizes if s is not None]
     whole = _size(source, axis)
-    if not rank or len(known) < len(sizes) or min(known) < 0 or (whole is not None and sum(known) > whole):
+    if not rank or len(known) < len(sizes) or (whole is not None and sum(known) > whole):
         return None  # no runtime takes such lengths, where it runs
     return part, axis, (sum(known[:-1]), sum(known))
 

@@ -1,0 +1,176 @@
+"""What runtimes know of values when they load a model, which is not what we know: what they infer, and the sizes that a
+Shape lists, as far as they follow them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from onnxopt.analysis import kernels, types
+from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Shape, Value
+from onnxopt.inferring import infer_call
+from onnxopt.protos import (
+    Array,
+    array_to_tensor,
+    element_type,
+    tensor_bytes,
+    tensor_to_array,
+    tensor_type,
+    tensor_type_proto,
+)
+
+_PICKS: Final = 4
+_CARRIED: Final = 2  # inputs of a Loop's body that are not: the number of the trip, and whether to go on
+_SEEN_THROUGH: Final = ("Cast", "Concat", "Gather", "Squeeze", "Unsqueeze")
+# What runtimes may follow sizes through that a Shape lists.
+_FOLLOWED: Final = frozenset({
+    "Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze",
+})  # fmt: skip
+
+
+def declared(loop: Graph) -> dict[Value, Known]:
+    """What a body says itself of the values that it carries: runtimes ask no further, as shapes may change."""
+    said = {i.name: i.type for i in loop.proto.input}
+    return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
+
+
+def look_inside(nodes: Iterable[Node], inside: dict[Value, Known]) -> None:
+    """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
+    around them, which onnx's inference of a whole model does not see there."""
+    for node in nodes:
+        made = inferred(node, inside)
+        if not made:
+            continue
+        inside.update(made)
+        listed = _followed(node, inside) if is_in_body(node) else None
+        if listed is not None:
+            inside[node.output] = known_constant(listed)
+
+
+def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
+    """The sizes that runtimes know of what a body makes: a Shape lists them, and they see through what moves them."""
+    x = node.input(0)
+    if node.op == "Shape":
+        dims = dims_of(x, inside) if x is not None else None
+        return None if dims is None else part_of_shape(node, dims)
+    of_sizes = node.inputs if node.op == "Concat" else node.inputs[:1]
+    if node.op not in _SEEN_THROUGH or any(v not in inside or inside[v][1] is None for v in of_sizes if v is not None):
+        return None
+    arrays = operands(node, inside)
+    if arrays is None or kernels.result_bytes(node, arrays) > DATA_UP_TO:
+        return None
+    return _evaluated(node, arrays, opset_of(node))
+
+
+def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | None:
+    """What it makes of these, if that is small."""
+    try:
+        found = kernels.evaluate(node, arrays, opset)
+    except kernels.Invalid:
+        return None
+    return found[0] if found and found[0].nbytes <= DATA_UP_TO else None
+
+
+def depth(node: Node) -> int:
+    """So many bodies it is in."""
+    owner = node.graph.owner if node.graph is not None else None
+    return 0 if owner is None else 1 + depth(owner)
+
+
+def dims_of(value: Value, given: Mapping[Value, Known]) -> Shape | None:
+    return tensor_type(given[value][0])[1] if value in given else types.shape(value)
+
+
+def is_in_body(node: Node) -> bool:
+    return node.graph is not None and node.graph.owner is not None
+
+
+def operands(node: Node, given: Mapping[Value, Known]) -> list[Array | None] | None:
+    """What the node reads, if all of it is known."""
+    found = [None if v is None else content(v, given) for v in node.inputs]
+    return None if any(v is not None and a is None for v, a in zip(node.inputs, found)) else found
+
+
+def content(value: Value | None, given: Mapping[Value, Known]) -> Array | None:
+    """What it holds, if that is known, and small."""
+    if value is None:
+        return None
+    if value in given:
+        data = given[value][1]
+        return None if data is None else tensor_to_array(data)
+    small = value.constant and tensor_bytes(*value.constant_type()) <= DATA_UP_TO
+    return value.array if small else None
+
+
+def known_constant(given: Array | Value) -> Known:
+    kind, dims = given.constant_type() if isinstance(given, Value) else (element_type(given), given.shape)
+    if tensor_bytes(kind, dims) > DATA_UP_TO:
+        return tensor_type_proto(kind, dims), None
+    array = np.array(given.array if isinstance(given, Value) else given, order="C")
+    return tensor_type_proto(kind, dims), array_to_tensor(array, "")
+
+
+def as_given(given: Array | Value) -> Known:
+    """All that is known of it; of a Shape, and what is picked of it, runtimes know what it lists."""
+    if not isinstance(given, Value) or given.constant:
+        return known_constant(given)
+    listed = _listed(given, _PICKS, {})
+    if listed is None:
+        return tensor_type_proto(types.dtype(given), types.shape(given)), None
+    return known_constant(listed)
+
+
+def _listed(value: Value, steps: int, seen: dict[Value, Array | None]) -> Array | None:
+    """The sizes that it holds, by way of so many nodes. `seen`: those that were asked for before."""
+    if value not in seen:
+        seen[value] = _listed_anew(value, steps, seen)
+    return seen[value]
+
+
+def _listed_anew(value: Value, steps: int, seen: dict[Value, Array | None]) -> Array | None:
+    node = value.producer
+    if value.constant:
+        return content(value, {})
+    if node is None or not steps or node.has_references:
+        return None
+    if node.op == "Shape":
+        dims = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
+        return None if dims is None else part_of_shape(node, dims)
+    if node.op not in _FOLLOWED:
+        return None
+    arrays = [None if v is None else _listed(v, steps - 1, seen) for v in node.inputs]
+    if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
+        return None
+    return _evaluated(node, arrays, value.graph.opset())  # the node may be new, and in no graph yet
+
+
+def of_any_shape(value: Value) -> Known:
+    return tensor_type_proto(types.dtype(value), None), None
+
+
+def part_of_shape(node: Node, dims: Shape) -> Array | None:
+    """What a Shape lists, if all of that is known."""
+    part = dims[node.attr("start", 0) : node.attr("end")]
+    return np.array(part, np.int64) if all(isinstance(d, int) for d in part) else None
+
+
+def inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    call = as_call(node, given)
+    if call is None:
+        return {}
+    try:
+        found = infer_call(*call)
+    except Exception:  # as onnx says it
+        return None
+    return {v: (found[f"o{i}"], None) for i, v in enumerate(node.outputs) if v is not None and f"o{i}" in found}
+
+
+def opset_of(node: Node) -> int:
+    assert node.graph is not None
+    return node.graph.opset()
