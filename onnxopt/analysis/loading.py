@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.local import DATA_UP_TO, Known, as_call
+from onnxopt.analysis.local import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
@@ -116,14 +116,14 @@ def known_constant(given: Array | Value) -> Known:
     return tensor_type_proto(kind, dims), array_to_tensor(array, "")
 
 
-def as_given(given: Array | Value) -> Known:
-    """All that is known of it; of a Shape, and what is picked of it, runtimes know what it lists."""
+def as_given(given: Array | Value, known: Mapping[Value, Known] = NOTHING) -> Known:
+    """All that is `known` of it, or that we know; of a Shape, and what is picked of it, runtimes know what it lists."""
     if not isinstance(given, Value) or given.constant:
         return known_constant(given)
     listed = _listed(given, _PICKS, {})
-    if listed is None:
-        return tensor_type_proto(types.dtype(given), types.shape(given)), None
-    return known_constant(listed)
+    if listed is not None:
+        return known_constant(listed)
+    return known[given] if given in known else (tensor_type_proto(types.dtype(given), types.shape(given)), None)
 
 
 def _listed(value: Value, steps: int, seen: dict[Value, Array | None]) -> Array | None:

@@ -78,7 +78,8 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     if isinstance(given, Value) and given in earlier.watched:
         earlier.watched.add(value)  # which takes its place
     before: dict[Value, Known] = {value: _as_it_is(value, earlier)}
-    after: dict[Value, Known] = {value: as_given(given)}
+    others = NOTHING if given is value else ChainMap(earlier.known, earlier.inside)  # itself: by what we know of it
+    after: dict[Value, Known] = {value: as_given(given, others)}
     if before == after:
         return False  # it is too large to be looked at, and nobody learns a size
     return _refuses(asked, before, after, earlier)
