@@ -210,8 +210,27 @@ def _unshaped(node: Node) -> dict[Value, Known]:
     return {v: of_any_shape(v) for v in node.inputs if v is not None and not v.constant}
 
 
+def _look_before(node: Node, earlier: _Earlier) -> None:
+    """Ask what runtimes know of what leads to a node, as far as it is watched: of most nobody has to know."""
+    stack, asked = [node], dict[Node, None]()
+    while stack and len(asked) < _FAR:
+        last = stack[-1]
+        open_values = (v for v in last.inputs if v in earlier.watched and v not in earlier.inside)
+        makers = [m for v in open_values if v is not None and (m := v.producer) is not None and m not in asked]
+        if makers and last not in asked:
+            asked[last] = None
+            stack += makers
+            continue
+        asked[last] = None
+        stack.pop()
+        if last is not node:
+            look_inside([last], earlier.inside)
+
+
 def _as_it_is(value: Value, earlier: _Earlier) -> Known:
     """What inference says of it, and nothing that is known otherwise."""
+    if value.producer is not None:
+        _look_before(value.producer, earlier)
     made = inferred(value.producer, ChainMap(earlier.known, earlier.inside)) if value.producer is not None else None
     return (made or {}).get(value) or of_any_shape(value)
 

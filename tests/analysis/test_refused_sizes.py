@@ -83,6 +83,11 @@ NEVER = {
         "r = Shape (y)  g = Cast <to = 1> (r)  h = Mul (g, unit)  k = Cast <to = 7> (h)  d = Reshape (y, k)",
         "w = Squeeze (d, one)  p = ReduceSum <keepdims = 0> (w)",
     ),
+    "zeros of a shape that only we know": (
+        "float[2] v, float[3, 4] x",
+        f"{BY_FLOATS}  n = ConstantOfShape (t)  e = Cast <to = 1> (n)  y = Add (x, e)",
+        "w = Squeeze (y, zero)  p = ReduceSum <keepdims = 0> (w)",
+    ),
     "lengths below zero": (
         "float[2] v, float[1, 4] x",
         "",
