@@ -84,9 +84,10 @@ NEVER = {
         "w = Squeeze (d, one)  p = ReduceSum <keepdims = 0> (w)",
     ),
     "zeros of a shape that only we know": (
-        "float[2] v, float[3, 4] x",
-        f"{BY_FLOATS}  n = ConstantOfShape (t)  e = Cast <to = 1> (n)  y = Add (x, e)",
-        "w = Squeeze (y, zero)  p = ReduceSum <keepdims = 0> (w)",
+        "float[2] v, float[1, S, 6] x",
+        "s = Shape (x)  f = Cast <to = 1> (s)  o = Mul (f, unit)  t = Cast <to = 7> (o)"
+        "n = ConstantOfShape (t)  e = Cast <to = 1> (n)  y = Add (x, e)",
+        "u, w = Split <axis = 0> (y, both)  p = ReduceSum <keepdims = 0> (w)",
     ),
     "lengths below zero": (
         "float[2] v, float[1, 4] x",
