@@ -71,6 +71,12 @@ NEVER = {
         "s = Shape (x)  m = Mul (s, both)  a = Reshape (x, m)  y = Concat <axis = 0> (x, a)",
         "u = Relu (y)  w = Squeeze (u, zero)  p = ReduceSum <keepdims = 0> (w)",
     ),
+    "a part of what has less than nothing": (
+        "float[2] v, float[1, 4] x",
+        "",
+        "s = Shape (x)  d = Gather (s, one)  a = Sub (one, d)  t = Concat <axis = 0> (a, seven)"
+        "u, w = Split <axis = 0> (x, t)  h, k = Split <axis = 0> (u, both)  p = ReduceSum <keepdims = 0> (k)",
+    ),
     "lengths beyond the end": (
         "float[2] v, float[4] x",
         "y = Slice (x, zero, three, zero)",
