@@ -20,7 +20,7 @@ _INPUTS_SINCE: Final[Mapping[str, tuple[int, dict[int, str]]]] = {
     "Squeeze": (13, {1: "axes"}),
     "Unsqueeze": (13, {1: "axes"}),
 }
-_SINCE: Final = {"LayerNormalization": 17, "Range": 11, "Scan": 9, "TopK": 10}  # as they are written here
+_SINCE: Final = {"LayerNormalization": 17, "Range": 11, "Scan": 9}
 
 
 def at_opset(model: ModelProto, opset: int) -> ModelProto | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from tests.lookups import Lookups
 
@@ -75,18 +75,20 @@ class Recurrences(Lookups):
             self.add("Transpose", [names[1]], shape, perm=perm)
 
     def never(self) -> None:
-        """A branch that is not taken, of what is impossible: who loads a model does not know the size yet."""
+        """A branch that is not taken, of a product that does not fit: who loads a model does not know the size yet."""
         x = self.pick(lambda s: len(s) >= 1)
         if x is None:
             return
         i, shape, element = len(self.nodes), self.shapes[x], self.element(self.float)
-        same = self.add("Reshape", [x, self._sizes_as_they_are(x)], shape)
+        ones = self.ints(*[1] * len(shape))
+        sizes = self.unnamed("Mul", [self.unnamed("Shape", [x]), ones])
+        same = self.add("Reshape", [x, sizes], shape)
+        weight = self.floats(np.ones((997, 2)))
         info = helper.make_tensor_value_info
+        product = helper.make_node("MatMul", [same, weight], [f"never{i}"])
         other = helper.make_node("Relu", [same], [f"always{i}"])
         inner = {
-            "then_branch": helper.make_graph(
-                self._impossible(same, f"never{i}"), "never", [], [info(f"never{i}", element, None)]
-            ),
+            "then_branch": helper.make_graph([product], "never", [], [info(f"never{i}", element, None)]),
             "else_branch": helper.make_graph([other], "always", [], [info(f"always{i}", element, None)]),
         }
         taken = [
@@ -97,37 +99,3 @@ class Recurrences(Lookups):
         then = helper.make_graph(taken, "taken", [], [info(f"taken{i}", element, None)])
         otherwise = helper.make_graph(left, "left", [], [info(f"left{i}", element, None)])
         self.add("If", ["condition"], shape, then_branch=then, else_branch=otherwise)
-
-    def _sizes_as_they_are(self, x: str) -> str:
-        """The shape of `x`, computed such that runtimes do not know it when they load a model."""
-        rank, way = len(self.shapes[x]), self.draw(st.sampled_from(["whole", "floats", "parts"]))
-        sizes = self.unnamed("Shape", [x])
-        if way == "floats":
-            product = self.unnamed("Mul", [self.unnamed("Cast", [sizes], to=TensorProto.FLOAT), self._one])
-            return self.unnamed("Cast", [product], to=TensorProto.INT64)
-        if way == "whole":
-            return self.unnamed("Mul", [sizes, self.ints(*[1] * rank)])
-        parts = [self.unnamed("Gather", [sizes, self.ints(k)]) for k in range(rank)]
-        place = self.draw(st.integers(0, rank - 1))
-        parts[place] = self.unnamed("Mul", [parts[place], self.ints(1)])
-        return self.unnamed("Concat", parts, axis=0)
-
-    @property
-    def _one(self) -> str:
-        return self.constant(np.array(1, np.float32))
-
-    def _impossible(self, x: str, name: str) -> list[NodeProto]:
-        """What no runtime computes of `x`, or maybe, as a body."""
-        make, way = helper.make_node, self.draw(st.sampled_from(["product", "largest", "squeeze", "sum"]))
-        if way == "product":
-            return [make("MatMul", [x, self.floats(np.ones((997, 2)))], [name])]
-        if way == "squeeze":
-            return [make("Squeeze", [x, self.ints(0)], [name])]
-        if way == "sum":
-            return [make("Add", [x, self.floats(np.ones(997))], [name])]
-        return [
-            make("Shape", [x], [f"{name}_s"]),
-            make("Gather", [f"{name}_s", self.ints(0)], [f"{name}_d"]),
-            make("Mul", [f"{name}_d", self.ints(3)], [f"{name}_k"]),
-            make("TopK", [x, f"{name}_k"], [name, f"{name}_i"], axis=0),
-        ]
