@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.analysis import types
-from onnxopt.analysis.cost import file_bytes
 from onnxopt.analysis.cut import Cut, cut
+from onnxopt.analysis.measures.cost import file_bytes
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.submodel import submodel
 from onnxopt.graph import Model, Value, read_model

@@ -11,7 +11,7 @@ from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.cost import ModelStats
+    from onnxopt.analysis.measures.cost import ModelStats
     from onnxopt.graph import Model
 
 
@@ -29,7 +29,7 @@ def stats(
     (by input) give dynamic inputs their sizes for that. Raises ModelError where it cannot be read, UsageError for
     names that do not exist.
     """
-    from onnxopt.analysis.cost import model_stats, model_work
+    from onnxopt.analysis.measures.cost import model_stats, model_work
     from onnxopt.settling import settle_shapes
 
     with blaming(model):

@@ -130,7 +130,7 @@ def _bytes_of(source: Path, model: Model) -> int:
     """Of a model's file and the data files that it reads."""
     if not any(map(is_external, model.proto.graph.initializer)):
         return source.stat().st_size
-    from onnxopt.analysis.cost import file_bytes
+    from onnxopt.analysis.measures.cost import file_bytes
 
     return file_bytes(model)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.cost import ModelStats
+    from onnxopt.analysis.measures.cost import ModelStats
 
 _MOST: Final = 20  # models in a step summary: a page takes 1 MiB
 
@@ -35,7 +35,7 @@ def _both(report: dict[str, Any]) -> tuple[ModelStats, ModelStats] | None:
     stats = report.get("stats")
     if not stats:
         return None
-    from onnxopt.analysis.cost import ModelStats
+    from onnxopt.analysis.measures.cost import ModelStats
     from onnxopt.plaintext import cleaned
 
     before, after = (cleaned(ModelStats(**stats[which])) for which in ("before", "after"))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from onnxopt.analysis.slicing import cuts, indices
+from onnxopt.analysis.shapes.slicing import cuts, indices
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.computable import is_computable
-from onnxopt.analysis.quantization import quantize
+from onnxopt.analysis.folding.computable import is_computable
+from onnxopt.analysis.folding.quantization import quantize
 from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
@@ -187,7 +187,7 @@ class _Cone:
         """Those whose results have a size that is known before they are run, and that can be run at once."""
         if not rest:
             return {}
-        from onnxopt.analysis.runtime import is_harmless
+        from onnxopt.analysis.folding.runtime import is_harmless
 
         waiting: set[Value] = set()
         found: dict[Node, None] = {}
@@ -222,7 +222,7 @@ class _Cone:
 
     def _affordable(self, node: Node) -> bool:
         """Decide before running: the result's size must be known, or small because all it is made of is."""
-        from onnxopt.analysis.work import work
+        from onnxopt.analysis.folding.work import work
 
         if self._is_cut_off(node):
             del self.nodes[node]
@@ -293,7 +293,7 @@ class _Cone:
             for v in node.inputs:
                 if v is not None and v not in known and (v in self.arrays or v.constant):
                     known[v] = self.arrays[v] if v in self.arrays else v.glance()
-        from onnxopt.analysis.runtime import run_cone
+        from onnxopt.analysis.folding.runtime import run_cone
         from onnxopt.worker.limits import Limits
         from onnxopt.worker.room import Room
 

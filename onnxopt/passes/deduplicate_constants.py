@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxopt.analysis.contents import MAX_BYTES, Contents
+from onnxopt.analysis.weights.contents import MAX_BYTES, Contents
 from onnxopt.graph import Graph
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.counting import Count, counts, dim_of, is_size
+from onnxopt.analysis.shapes.counting import Count, counts, dim_of, is_size
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.value import Dim
 from onnxopt.pipeline import PassInfo, RewritePass, register

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from onnx import NodeProto
 
-from onnxopt.analysis import linear, types
+from onnxopt.analysis import types
+from onnxopt.analysis.weights import linear
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.analysis.slicing import LARGEST, cuts, indices
+from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register

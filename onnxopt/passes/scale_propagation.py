@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.factors import Edit, Reach, are_products, upwards
-from onnxopt.analysis.factors_onward import downwards
+from onnxopt.analysis.weights.onward import downwards
+from onnxopt.analysis.weights.upwards import Edit, Reach, are_products, upwards
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register

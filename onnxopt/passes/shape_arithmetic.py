@@ -14,9 +14,9 @@ from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, is_refused, look_ahead
 from onnxopt.analysis.shapes.operators import ELSEWHERE
 from onnxopt.analysis.shapes.sizes import Dims, ints
+from onnxopt.analysis.shapes.slicing import cuts
 from onnxopt.analysis.shapes.sweep import ShapeData
-from onnxopt.analysis.slicing import cuts
-from onnxopt.analysis.symbolic import Expr, Size
+from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.slicing import LARGEST, cuts
+from onnxopt.analysis.shapes.slicing import LARGEST, cuts
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register

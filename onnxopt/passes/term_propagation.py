@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.linear import is_finite
-from onnxopt.analysis.terms import MOVES, bias_for
+from onnxopt.analysis.weights.linear import is_finite
+from onnxopt.analysis.weights.terms import MOVES, bias_for
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register

@@ -15,7 +15,7 @@ from onnxopt.report.fitting import Fitting, Name
 from onnxopt.report.plain import size
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.cost import ModelStats
+    from onnxopt.analysis.measures.cost import ModelStats
 
 Row = tuple[str, int, int]
 Show = Callable[[int], str]

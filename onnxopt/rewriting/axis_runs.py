@@ -8,7 +8,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Final
 
-from onnxopt.analysis.symbolic import Size, TooComplex, symbol
+from onnxopt.analysis.shapes.symbolic import Size, TooComplex, symbol
 from onnxopt.graph.value import Dim, Shape
 from onnxopt.record import record
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
-from onnxopt.analysis.linear import is_finite
-from onnxopt.analysis.underflow import underflows
+from onnxopt.analysis.weights.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
+from onnxopt.analysis.weights.linear import is_finite
+from onnxopt.analysis.weights.underflow import underflows
 from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node

@@ -12,7 +12,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper, parser
 from rich.console import Console
 
 import onnxopt
-from onnxopt.analysis.cost import ModelStats, model_stats, model_work
+from onnxopt.analysis.measures.cost import ModelStats, model_stats, model_work
 from onnxopt.graph import read_model
 from onnxopt.report import stats_table
 

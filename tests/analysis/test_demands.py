@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as rt
 import pytest
 
-from onnxopt.analysis.demands import Running, demanded_rank
+from onnxopt.analysis.shapes.demands import Running, demanded_rank
 from onnxopt.graph import read_model
 from tests.samples import build_text
 

@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
-from onnxopt.analysis.symbolic import Expr, Size
+from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.plan import make_plan

@@ -9,7 +9,7 @@ import onnxruntime as rt
 import pytest
 from onnx import parser
 
-from onnxopt.analysis.slicing import cuts, indices
+from onnxopt.analysis.shapes.slicing import cuts, indices
 
 LARGEST = (1 << 63) - 1
 ENDS = {LARGEST, (1 << 31) - 1}

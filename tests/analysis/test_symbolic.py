@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxopt.analysis.symbolic import (
+from onnxopt.analysis.shapes.symbolic import (
     Expr,
     Floor,
     Size,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from onnxopt.analysis.kernels.registry import Inputs, axes_of, kernel
-from onnxopt.analysis.slicing import cuts, indices
+from onnxopt.analysis.shapes.slicing import cuts, indices
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 

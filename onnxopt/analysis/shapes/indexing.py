@@ -17,8 +17,8 @@ from onnxopt.analysis.shapes.sizes import (
     reduced,
     rows_by_columns,
 )
-from onnxopt.analysis.slicing import cuts, indices
-from onnxopt.analysis.symbolic import (
+from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.analysis.shapes.symbolic import (
     Size,
     divide,
     is_named,

@@ -12,8 +12,8 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.ranges import LARGEST, fits
 from onnxopt.analysis.shapes.sizes import axis_of, ints, product, reduced
-from onnxopt.analysis.slicing import cuts, indices
-from onnxopt.analysis.symbolic import differs, divide, lowest, quotient
+from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.analysis.shapes.symbolic import differs, divide, lowest, quotient
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis.shapes.sizes import Dims, Found
-from onnxopt.analysis.symbolic import Size, is_nonnegative
+from onnxopt.analysis.shapes.symbolic import Size, is_nonnegative
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value

@@ -13,7 +13,7 @@ from onnxopt.analysis.misread import pads_undilated
 from onnxopt.analysis.shapes import quantized
 from onnxopt.analysis.shapes.loops import carried
 from onnxopt.analysis.shapes.sizes import Found, axis_of, broadcast, product
-from onnxopt.analysis.symbolic import Size, divide, is_nonnegative, is_positive, quotient
+from onnxopt.analysis.shapes.symbolic import Size, divide, is_nonnegative, is_positive, quotient
 from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:

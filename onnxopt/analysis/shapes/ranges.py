@@ -7,7 +7,7 @@ from typing import Final
 
 from onnx import TensorProto
 
-from onnxopt.analysis.symbolic import Floor, Monomial, Size
+from onnxopt.analysis.shapes.symbolic import Floor, Monomial, Size
 
 LARGEST: Final = {TensorProto.INT32: (1 << 31) - 1, TensorProto.INT64: (1 << 63) - 1}
 # What is taken of symbols, whose sizes nobody knows: a small multiple of one fits 32 bits (an index of TensorFlow), a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.analysis.symbolic import Size, is_least
+from onnxopt.analysis.shapes.symbolic import Size, is_least
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 

@@ -23,7 +23,7 @@ from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL,
 from onnxopt.analysis.shapes.operators import RULES, least_read
 from onnxopt.analysis.shapes.quantized import typed
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
-from onnxopt.analysis.symbolic import Expr, Monomial, Size, symbol
+from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label

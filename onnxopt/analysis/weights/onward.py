@@ -10,8 +10,9 @@ from typing import Final
 
 from onnx import TensorProto
 
-from onnxopt.analysis import linear, types
-from onnxopt.analysis.factors import (
+from onnxopt.analysis import types
+from onnxopt.analysis.weights import linear
+from onnxopt.analysis.weights.upwards import (
     ELEMENTWISE,
     REACH,
     READERS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxopt.analysis import types
-from onnxopt.analysis.flops import operations
+from onnxopt.analysis.measures.flops import operations
 from onnxopt.graph.node import Node
 from onnxopt.protos import tensor_bytes
 

@@ -14,7 +14,7 @@ from typing import Final
 from onnx import ModelProto, ValueInfoProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.work import work
+from onnxopt.analysis.folding.work import work
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value

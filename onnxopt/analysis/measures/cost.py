@@ -53,8 +53,8 @@ class Work:
 
 def model_work(model: Model, top: int = 0) -> Work:
     """MACs, FLOPs and memory of one run, with the `top` nodes that compute most."""
-    from onnxopt.analysis.flops import model_costs
-    from onnxopt.analysis.memory import peak_memory
+    from onnxopt.analysis.measures.flops import model_costs
+    from onnxopt.analysis.measures.memory import peak_memory
     from onnxopt.analysis.types import is_invented, shape
 
     macs: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from onnxopt.analysis.underflow import is_small
+from onnxopt.analysis.weights.underflow import is_small
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
 

@@ -1,4 +1,4 @@
-"""Where a constant factor of a value can go: into the weights that made it (`factors_onward`: into those that read it).
+"""Where a constant factor of a value can go: into the weights that made it (`onward`: into those that read it).
 
 Nothing is changed here: what is found are edits of weights, which together do what the factor did.
 """
@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from onnxopt.analysis import linear, types
-from onnxopt.analysis.copies import is_read_by_many
-from onnxopt.analysis.moved_factors import LARGE, before_move, fits, narrowed
-from onnxopt.analysis.underflow import underflows
+from onnxopt.analysis import types
+from onnxopt.analysis.weights import linear
+from onnxopt.analysis.weights.copies import is_read_by_many
+from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
+from onnxopt.analysis.weights.underflow import underflows
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
 from onnxopt.protos import Array

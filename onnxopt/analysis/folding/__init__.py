@@ -1,0 +1,1 @@
+"""What can be computed ahead, and what that takes."""

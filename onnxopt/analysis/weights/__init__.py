@@ -1,0 +1,1 @@
+"""What weights hold, what they take in, and what is lost there."""
