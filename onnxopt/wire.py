@@ -65,7 +65,7 @@ class MappedFile:
         """Raises OSError."""
         self.path = path
         self._state = _state(path)
-        self.view = map_file(path)
+        self.view = map_file(path, few=True)
 
     @property
     def is_as_it_was(self) -> bool:
@@ -179,14 +179,14 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def map_file(path: str | Path) -> memoryview:
-    """The bytes of a file, read-only; nothing is read before it is used. The file is closed: a model may have thousands
-    of data files. Raises OSError."""
+def map_file(path: str | Path, few: bool = False) -> memoryview:
+    """The bytes of a file, read-only; nothing is read before it is used. The file is closed, as a model may have
+    thousands of data files; of a `few` one descriptor each stays open, and ctypes is not imported. Raises OSError."""
     with open(path, "rb") as f:
         size = os.fstat(f.fileno()).st_size
         if not size:  # has no pages
             return memoryview(b"")
-        if sys.platform == "win32":  # no limit there worth sparing
+        if few or sys.platform == "win32":  # no limit there worth sparing
             return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
         return _pages(f.fileno(), size)
 
