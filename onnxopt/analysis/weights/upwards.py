@@ -264,7 +264,7 @@ def _into_normalization(node: Node, factor: Array) -> list[Edit] | None:
         if factor.ndim or node.attr("training_mode", 0) or node.graph is None or node.graph.opset() < 14:
             return None
     elif factor.ndim > 1 or (factor.ndim and node.attr("axis") != -1):
-        return None  # a scale of more axes than are normalized is larger, and older runtimes refuse it
+        return None  # a scale of more axes than are normalized is as large as what it scales
     if len([v for v in node.outputs if v is not None]) > 1:
         return None
     parts = [into(node, 1, factor)]
