@@ -28,6 +28,7 @@ from onnx.defs import OpSchema
 from onnxopt.protos import body_graphs
 
 Inferable = NewType("Inferable", bytes)
+InferenceError = shape_inference.InferenceError
 
 # Of these onnx (1.23) dies where what they read first has no type; a test looks at every operator.
 BLIND: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
@@ -35,7 +36,7 @@ BLIND: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFul
 
 def infer_shapes(model: Inferable, values: bool = False, strict: bool = False) -> ModelProto:
     """As onnx.shape_inference.infer_shapes, which imports readers of text and JSON to read the result. `values`: those
-    of integers are followed too. `strict`: raises shape_inference.InferenceError for what is an error in any run."""
+    of integers are followed too. `strict`: raises InferenceError for what is an error in any run."""
     inferred = ModelProto.FromString(shape_inference.C.infer_shapes(model, False, strict, values))
     if model.find(_LOOKS) >= 0:
         from onnxopt.below_zero import restore

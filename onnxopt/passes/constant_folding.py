@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-
-import numpy as np
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.folding.computable import is_computable
+from onnxopt.analysis.folding.once import Once
 from onnxopt.analysis.folding.quantization import quantize
 from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.graph import Graph, Value
@@ -77,8 +76,7 @@ class _Cone:
         self.ctx = ctx
         self.nodes: dict[Node, None] = {}  # in topological order
         self.arrays: dict[Value, Array] = {}  # what is computed so far
-        self.done: dict[Hashable, list[Array]] = {}  # by the call: layers that share weights turn them all alike
-        self.stored: dict[int, Array] = {}  # what is in the model, by the array that was computed
+        self.once = Once()
         self.freed: dict[Node, int] = {}  # bytes that go when nothing but this node's outputs remains
         self.failed: dict[Node, list[Node | None]] = ctx.memo.setdefault("constant-folding: failed", {})
         self.dangerous: set[Value] = ctx.memo.setdefault("constant-folding: dangerous", set())
@@ -159,7 +157,7 @@ class _Cone:
                     self.arrays[node.output] = quantized
                 continue
             try:
-                results = self._evaluate(node, inputs, opset)
+                results = self.once.evaluate(node, inputs, opset)
             except kernels.Invalid as e:
                 self._give_up(node, str(e))
                 # As constants they would make a runtime refuse the whole model, taken branch or not.
@@ -171,17 +169,6 @@ class _Cone:
             else:
                 self.arrays.update((v, r) for v, r in zip(node.outputs, results) if v is not None)
         return rest
-
-    def _evaluate(self, node: Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
-        """What kernels make of it, once for all calls that are equal and read the same values."""
-        if all(v is None or len(v.users) < 2 for v in node.inputs):
-            return kernels.evaluate(node, inputs, opset)
-        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.proto.attribute)
-        call = node.op, tuple(node.inputs), len(node.outputs), tuple(attributes)
-        results = self.done.get(call) or kernels.evaluate(node, inputs, opset)
-        if results is not None:
-            self.done[call] = results
-        return results
 
     def _of_known_size(self, rest: list[Node]) -> dict[Node, None]:
         """Those whose results have a size that is known before they are run, and that can be run at once."""
@@ -387,11 +374,7 @@ class _Cone:
         return self._is_initializer(value) or opset >= 9 or (opset > 0 and self.arrays[value].dtype.kind == "f")
 
     def _materialise(self, node: Node, value: Value) -> None:
-        computed = self.arrays[value]
-        array = self.stored.get(id(computed))
-        if array is None:
-            array = self.stored[id(computed)] = np.array(computed, order="C")
-            array.flags.writeable = False
+        array = self.once.stored(self.arrays[value])
         graph = self.graph
         if self._is_initializer(value):
             node.outputs[value.index] = None

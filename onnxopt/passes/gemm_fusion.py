@@ -40,6 +40,7 @@ def with_bias(x: str, w: str, b: str, name: str) -> Call:
 @rewrite(op.Add(with_bias("x", "w", "b", "gemm"), with_bias("y", "v", "c", "other")))
 def sum_of_products(m: Match, x: Value, w: Value, b: Array | None, y: Value, v: Value, c: Array | None) -> Value:
     """Gemm(x, W, b) + Gemm(y, V, c) = Gemm(x, W, Gemm(y, V, b + c))."""
+    m.require(m.gemm is not m.other, "one product is added to itself, and would be computed twice")
     m.require(types.same_shape(m.gemm.output, m.other.output), "not provably the same shape")
     m.require(m.dtype(x) in FLOATS, "not a floating point product")
     m.require(not any(quantized(m, value) for value in (x, w, y, v)), "a product is quantized")
@@ -48,7 +49,8 @@ def sum_of_products(m: Match, x: Value, w: Value, b: Array | None, y: Value, v: 
         if term is not None:
             m.require(term.size in (1, *term.shape[-1:]), "the bias differs from row to row")
             total = term.astype(np.float64) * node.attr("beta") + (0 if total is None else total)
-    bias = None if total is None else m.const(total, like=m.value("w"))
+    given = "c" if b is None else "b"
+    bias = None if total is None else m.const(total, like=m.value("w"), hint=m.value(given).name)
     return m.op.Gemm(x, w, m.op.Gemm(y, v, bias, like=m.other, beta=1.0), like=m.gemm, beta=1.0)
 
 

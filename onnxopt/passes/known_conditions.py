@@ -35,17 +35,20 @@ class KnownConditions(GraphPass):
         live = Running(graph)
         for node in list(graph.by_op.get("If", ())):
             condition = node.inputs[0]
-            if condition is None or condition.constant or set(node.bodies) != set(_BRANCHES):
+            if condition is None or condition.constant or not _has_both(node):
                 continue
             known = _left_by_readers(node, live)
             if known is None:
                 continue
-            if _misleads(node, known):
-                ctx.decline("refused", REFUSED, repr(node))
-                continue
             for other, truth in _asking_the_same(node, known):
-                if ctx.spend("refused", at=other):
+                if _misleads(other, truth):
+                    ctx.decline("refused", REFUSED, repr(other))
+                elif ctx.spend("refused", at=other):
                     _settle(other, truth)
+
+
+def _has_both(node: Node) -> bool:
+    return set(node.bodies) == set(_BRANCHES)
 
 
 def _stripped(condition: Value) -> tuple[Value, bool]:
@@ -96,7 +99,7 @@ def _asking_the_same(node: Node, known: bool) -> list[tuple[Node, bool]]:
         behind = []
         for value, is_so in stack:
             readers = [n for n in value.users if n.graph is not None and not n.graph.skipped]
-            found += [(n, is_so) for n in readers if n.op == "If"]
+            found += [(n, is_so) for n in readers if n.op == "If" and _has_both(n)]
             behind += [(n.output, not is_so) for n in readers if n.op == "Not" and n.outputs[0] is not None]
         stack = behind
     return found

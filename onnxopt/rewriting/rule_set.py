@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cache
+from functools import lru_cache
+from typing import Final
 
 from onnxopt.graph.node import Node
 from onnxopt.rewriting.matcher import has_form
@@ -11,6 +12,8 @@ from onnxopt.rewriting.pattern import Call
 from onnxopt.rewriting.rule import Rule
 
 Candidates = Sequence[tuple[Rule, Sequence[Call]]]
+
+_KEPT: Final = 256  # a few for each pass: who searches for a wrong rule leaves out one after the other
 
 
 class _Anchor:
@@ -68,7 +71,7 @@ class RuleSet:
         return found
 
 
-@cache
+@lru_cache(_KEPT)
 def rule_set(rules: tuple[Rule, ...]) -> RuleSet:
     """Made once: a pass comes round after round, and one process optimizes many models."""
     return RuleSet(rules)

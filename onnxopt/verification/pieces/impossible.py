@@ -31,9 +31,7 @@ def cannot_be_taken(program: Program, i: int, name: str) -> bool:
 
 def _fails(program: Program, i: int, taken: GraphProto) -> bool:
     """Is there an error, of tensors of any size, with this branch in place of node i?"""
-    from onnx.shape_inference import InferenceError
-
-    from onnxopt.inferring import infer_shapes, inferable
+    from onnxopt.inferring import InferenceError, infer_shapes, inferable
 
     try:
         infer_shapes(inferable(_with_branch(program, i, taken)), strict=True)

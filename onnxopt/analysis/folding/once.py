@@ -1,0 +1,38 @@
+"""Layers that share weights turn, cast and scale them all alike: what is computed of the same is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from onnxopt.analysis import kernels
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array
+
+
+class Once:
+    """Results of kernels, one for all calls that are equal and read the same values; and their copies for the model."""
+
+    def __init__(self) -> None:
+        self._results: dict[Hashable, list[Array]] = {}
+        self._stored: dict[int, tuple[Array, Array]] = {}  # by what was computed, which lives as long as its id counts
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
+        """As `kernels.evaluate`."""
+        if all(v is None or len(v.users) < 2 for v in node.inputs):
+            return kernels.evaluate(node, inputs, opset)
+        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.proto.attribute)
+        call = node.op, tuple(node.inputs), len(node.outputs), tuple(attributes)
+        results = self._results.get(call) or kernels.evaluate(node, inputs, opset)
+        if results is not None:
+            self._results[call] = results
+        return results
+
+    def stored(self, computed: Array) -> Array:
+        """A read-only copy, C-contiguous; the same for the same array."""
+        if id(computed) not in self._stored:
+            array = np.array(computed, order="C")
+            array.flags.writeable = False
+            self._stored[id(computed)] = computed, array
+        return self._stored[id(computed)][1]
