@@ -14,7 +14,7 @@ from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.matcher import match
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
-from onnxopt.rewriting.rule_set import rule_set
+from onnxopt.rewriting.rule_set import Candidates, rule_set
 
 
 @record
@@ -96,14 +96,19 @@ class Driver:
         budget = 1000 + 20 * model.node_count()
         done = 0
         outer, model.watch = model.watch, self._touched.append
-        queue, queued, again = self._queue, self._queued, self._again
+        queue, queued, again, candidates = self._queue, self._queued, self._again, self.rules.candidates
         try:
             while queue:
                 node = queue.popleft()
                 queued.discard(node)
                 if node.graph is None or node.graph.skipped:
                     continue
-                if self._visit(node, again.pop(node, None) if again else None):
+                only = again.pop(node, None) if again else None
+                found = candidates(node)
+                if not found:  # most nodes
+                    self.declined.pop(node, None)
+                    continue
+                if self._visit(node, found, only):
                     done += 1
                     if done > budget:
                         raise self._restless(f"{model.name}: {node.graph.path if node.graph else 'main'}", done)
@@ -173,11 +178,11 @@ class Driver:
             level = following
         return seen
 
-    def _visit(self, node: Node, rules: list[Rule] | None) -> bool:
-        """Try `rules`, or all that there are for the node's operator: did one fire?"""
+    def _visit(self, node: Node, candidates: Candidates, only: list[Rule] | None) -> bool:
+        """Try these rules, or those of them that are in `only`: did one fire?"""
         declined = []
-        for rule, patterns in self.rules.candidates(node):
-            if rules is not None and rule not in rules:
+        for rule, patterns in candidates:
+            if only is not None and rule not in only:
                 continue
             reason = None
             for pattern in patterns:

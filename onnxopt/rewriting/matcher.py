@@ -40,18 +40,6 @@ class Bindings:
         return made
 
 
-def has_form(pattern: Call, anchor: Node) -> bool:
-    """Does the anchor read results of such operators, and constants, where the pattern has these? Most end here."""
-    inputs = anchor.inputs
-    count = len(inputs)
-    for i, ops in pattern.form:
-        if i < count:
-            v = inputs[i]
-            if v is None or (not v.constant if not ops else v.producer is None or v.producer._op not in ops):
-                return False
-    return True
-
-
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     """Bindings; None if the structure differs; a reason if only a condition on it does not hold."""
     b = Bindings()
