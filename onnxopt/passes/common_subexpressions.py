@@ -50,6 +50,7 @@ class _Merging:
         self.contents = Contents()
         self.bodies: dict[Node, Hashable] = {}  # what those that were compared compute
         self.was: dict[Value, Value] = {}  # outputs that took another's place: readers were told apart by that one
+        self.alone: dict[Node, Seen] = {}  # not looked at: no other node reads what these read
 
     def merge(self, graph: Graph, seen: Seen) -> None:
         pure = {op for op in graph.by_op if self._is_pure(graph, op)}
@@ -58,12 +59,18 @@ class _Merging:
                 for body in node.bodies.values():
                     if not body.skipped:
                         self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
-            if node.op not in pure or not node.is_used or may_train(node):
+            if node._op not in pure or not node.is_used or may_train(node):
                 continue
-            told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
-            first = first_like(node, seen, told)
+            if any(v is not None and len(v.users) == 1 and not v.constant for v in node.inputs):
+                self.alone[node] = seen
+                continue
+            first = self._first_like(node, seen)
             if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
                 self._replace(node, first)
+
+    def _first_like(self, node: Node, seen: Seen) -> Node:
+        told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
+        return first_like(node, seen, told)
 
     def _is_pure(self, graph: Graph, op: str) -> bool:
         """Is it deterministic, or a function of such? Nodes that may train are looked at one by one."""
@@ -77,12 +84,15 @@ class _Merging:
         for i, (a, b) in enumerate(zip(node.outputs, first.outputs)):
             if a is None or b is None:
                 continue
+            reader = next(iter(b.users)) if len(b.users) == 1 else None
             if a.is_output:  # the name stays, and the first makes it
                 b.replace_all_uses_with(a)
                 graph.take_over(a, first, i)
                 self.was[a] = b
             else:
                 a.replace_all_uses_with(b)
+            if reader in self.alone:  # no longer: what comes may be like it
+                self._first_like(reader, self.alone.pop(reader))
         graph.remove(node)
 
     def _form(self, node: Node) -> Hashable:
