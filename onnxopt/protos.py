@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -55,7 +56,7 @@ _BITS: Final[dict[int, int]] = {
 
 # Types of whole bytes for which numpy has no name of its own: their raw_data is the array, too.
 _NAMELESS: Final = frozenset(n for name, n in TensorProto.DataType.items() if name.startswith(("BFLOAT16", "FLOAT8")))
-_EXTERNAL: Final = TensorProto.EXTERNAL
+is_external: Final[Callable[[TensorProto], int]] = attrgetter("data_location")  # DEFAULT is 0, EXTERNAL is 1
 
 # Element types whose arithmetic rounds.
 FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -115,11 +116,6 @@ def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
         return count * numpy_dtype(data_type).itemsize
     except (KeyError, TypeError):
         return count * 8
-
-
-def is_external(tensor: TensorProto) -> bool:
-    found: bool = tensor.data_location == _EXTERNAL
-    return found
 
 
 def read_only(array: Array) -> Array:

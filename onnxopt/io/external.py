@@ -182,4 +182,4 @@ def inline_data(proto: ModelProto, data: ExternalData) -> None:
 
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:
-    return [t for t in all_tensors(proto) if is_external(t)]
+    return list(filter(is_external, all_tensors(proto)))

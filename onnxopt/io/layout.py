@@ -195,8 +195,8 @@ def plan(proto: ModelProto, new: Mapping[int, Array | Stored], data: ExternalDat
     """
     layout = Layout(home)
     tensors = list(all_tensors(proto))
-    within = tensors if external == INLINE else [t for t in tensors if not is_external(t)]
-    elsewhere = len(within) < len(tensors) or (external == INLINE and any(map(is_external, tensors)))
+    elsewhere = any(map(is_external, tensors))
+    within = [t for t in tensors if not is_external(t)] if elsewhere and external != INLINE else tensors
     inside = sum(tensor_bytes(t.data_type, t.dims[:]) for t in within)
     outgrown = inside > INLINE_LIMIT
     if outgrown and external == INLINE:

@@ -128,7 +128,7 @@ def _from_text(text: str, opset: int) -> Example:
 
 
 def _from_graph(graph: GraphProto) -> Example:
-    if any(is_external(t) for t in graph.initializer):
+    if any(map(is_external, graph.initializer)):
         raise UsageError("the example's weights are not in it", "load it with its weights, or make them inputs")
     constants = {t.name: _constant(tensor_to_array(t)) for t in graph.initializer}
     inputs = [i.name for i in graph.input if i.name not in constants]
