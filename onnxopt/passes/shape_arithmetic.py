@@ -71,6 +71,7 @@ def _known(model: Model, ctx: PassContext) -> ShapeData:
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
     there: dict[Dims, _Listed] = {}
     alone: list[tuple[Value, int]] = []  # and how many are listed before
+    contents, dims = data.contents, data.dims
     for node in data.sweep(graph):
         for body in node.bodies.values():
             if not body.skipped:
@@ -82,12 +83,13 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
             _expand(node, data, ctx)
         elif op == "Slice":
             _slice(node, data, ctx)
+        before = len(there)
         for value in node.outputs:
-            if value is not None and not _share(node, value, data, seen, ctx):
-                alone.append((value, len(there)))
+            if value is not None and value in contents and not _share(node, value, data, seen, ctx):
+                alone.append((value, before))
         for value in node.outputs:
-            if value is not None and value in data.dims and _is_met(value):
-                _list(value, data.dims[value], there)
+            if value is not None and value in dims and _is_met(value):
+                _list(value, dims[value], there)
     for value, before in reversed(alone):  # the whole before its parts
         _read_off(value, data, there, before, ctx)
 
