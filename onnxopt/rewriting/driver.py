@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import field
+from typing import Final
 
 from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, line_of
 from onnxopt.graph.model import Left, Model
@@ -15,6 +16,9 @@ from onnxopt.rewriting.matcher import match
 from onnxopt.rewriting.replace import commit
 from onnxopt.rewriting.rule import Declined, Rule, failure
 from onnxopt.rewriting.rule_set import Candidates, rule_set
+
+_NEAR: Final = 3  # nodes in a row, as far as it is sooner looked up than down
+_WIDE: Final = 16  # inputs
 
 
 @record
@@ -136,21 +140,39 @@ class Driver:
         declined, whose guards may ask for anything."""
         by_anchor = self.rules.by_anchor
         scopes = [scope for scope in model.open_scopes() if any(map(scope.by_op.get, by_anchor))]
-        due: set[Node] | None = None
-        if scopes and left is not None and left.declined is not None:
-            reached = self._reached(model.marked_since(left.clock))
-            self._again = {
+        anchors = [nodes for scope in scopes for op in by_anchor if (nodes := scope.by_op.get(op))]
+        if left is None or left.declined is None:
+            for nodes in anchors:
+                self._queue.extend(nodes)
+        elif anchors:
+            is_due = self._due_since(model, left.clock, sum(map(len, anchors)))
+            self._again = again = {
                 n: [r for r in by_anchor[n.op] if r.name in names]
                 for n, names in left.declined.items()
-                if n.graph is not None and n not in reached
+                if n.graph is not None and not is_due(n)
             }
-            due = reached.keys() | self._again.keys()
-            if not due:
-                return
-        for scope in scopes:
-            for anchor in by_anchor:
-                nodes = scope.by_op.get(anchor, ())
-                self._queue.extend(nodes if due is None else [n for n in nodes if n in due])
+            for nodes in anchors:
+                self._queue.extend([n for n in nodes if n in again or is_due(n)])
+
+    def _due_since(self, model: Model, clock: int, anchors: int) -> Callable[[Node], bool]:
+        """At which anchors may a pattern match that did not at that time? Found from what was marked, or from the
+        anchors, whatever is less; wide nodes, which many may read, are not looked through for each of these."""
+        depth, marked = self.rules.depth, model.marked
+        if depth > _NEAR or model.clock - clock < anchors:
+            return self._reached(model.marked_since(clock)).__contains__
+
+        def is_due(node: Node, levels: int = depth - 1) -> bool:
+            if marked.get(node, 0) > clock:
+                return True
+            if levels:
+                if len(node.inputs) > _WIDE:
+                    return True
+                for v in node.inputs:
+                    if v is not None and v.producer is not None and is_due(v.producer, levels - 1):
+                        return True
+            return False
+
+        return is_due
 
     def _requeue(self) -> None:
         touched = [n for n in self._touched if n.graph is not None]

@@ -12,7 +12,7 @@ from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
 from onnxopt.rewriting import Driver, Match, matcher, op, rewrite, var
 from onnxopt.rewriting import driver as driver_module
-from onnxopt.rewriting.pattern import Call
+from onnxopt.rewriting.pattern import Call, Pattern
 from onnxopt.rewriting.rule_set import Candidates, RuleSet
 from tests.rewriting.engine import model, run
 
@@ -47,6 +47,40 @@ def test_a_later_run_looks_only_where_something_changed(monkeypatch: pytest.Monk
     nodes[5].set_attr("mark", 1)
     Driver([relu_of_neg]).run(m, known)
     assert asked == nodes[5:7], "itself, and what the pattern reaches from there"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_where_much_changed_the_same_is_asked_again(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it is looked from the anchors to what was marked, not from what was marked to its readers."""
+    asked: list[Node] = []
+    candidates = RuleSet.candidates
+
+    def spy(rules: RuleSet, node: Node) -> Candidates:
+        asked.append(node)
+        return candidates(rules, node)
+
+    pattern: Pattern = var("x", constant=True)  # as none is
+    for _ in range(depth - 1):
+        pattern = op.Neg(pattern)
+
+    @rewrite(op.Relu(pattern))
+    def relu_of_negs(m: Match, x: Value) -> Value:
+        """max(-(-x), 0), however often."""
+        raise AssertionError
+
+    lines = [f"b{i} = Sub (b{i - 1}, x) r{i} = Relu (b{i})" for i in range(1, 12)]
+    m = model("b0 = Abs (x) " + " ".join(lines) + " y = Neg (r11)")
+    known = left(m, run(m, relu_of_negs))
+    monkeypatch.setattr(RuleSet, "candidates", spy)
+    changed = [n for n in m.graph if n.output.name in ("b0", "b4", "r7", "b9")]
+    for often in (1, 100):  # seldom, and as often as there are anchors, or more
+        asked.clear()
+        for node in changed * often:
+            m.graph.touch(node)
+        assert (m.clock - known.clock > 11) == (often > 1)
+        Driver([relu_of_negs]).run(m, known)
+        reached = [i for i in range(1, 12) if any(0 <= i - b < depth - 1 for b in (0, 4, 9)) or i == 7]
+        assert [n.output.name for n in asked] == [f"r{i}" for i in reached]
 
 
 def test_what_was_declined_is_asked_again_by_the_rules_that_declined_it(monkeypatch: pytest.MonkeyPatch) -> None:
