@@ -201,11 +201,12 @@ class _Reader:
         frozen = self.model.freeze_initializers or self.model.ir_version < 4
         table = self.scopes[-1]
         initializers = graph.initializers
-        for tensor in proto.initializer:
+        for tensor in proto.initializer[:]:
             name = tensor.name
-            value = initializers[name] = table.get(name) or self.define(graph, name)
-            if value.tensor is not None:
+            there = table.get(name)  # an input
+            if there is not None and there.tensor is not None:
                 raise self.error(graph, f"initializer `{name}` is there twice")
+            value = initializers[name] = table[name] = there or Value(name, graph)
             value.tensor = tensor
             value.constant = (frozen or not value.is_input) and name not in self.trainable
         for sparse in proto.sparse_initializer:
