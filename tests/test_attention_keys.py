@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt.passes.fuse_attention import some_keys
+from onnxopt.passes.fusion.fuse_attention import some_keys
 
 
 @pytest.mark.parametrize("columns", [1, "S", "{1+past}", "{12+past*2}", "{S+past}", "{past+S}"])

@@ -60,6 +60,6 @@ def test_the_judge_goes_one_way() -> None:
 
 
 def test_passes_do_not_import_each_other() -> None:
-    for file in (PACKAGE / "passes").glob("*.py"):
+    for file in (PACKAGE / "passes").rglob("*.py"):
         if file.stem not in ("__init__", "levels"):
             assert "passes" not in imports(file), file.name

@@ -1,60 +1,81 @@
-"""The passes, one file each, called as they are. Importing this package makes their names known; a file is imported
-when somebody asks for its pass."""
+"""The passes, one file each, called as they are, in rooms. Importing this package makes their names known; a file is
+imported when somebody asks for its pass."""
+
+from typing import Final
 
 from onnxopt.pipeline.registry import register_later
 
-for _name in (
-    "axes-before-split",
-    "axes-first",
-    "batch-products",
-    "canonicalize",
-    "clip-chains",
-    "common-subexpressions",
-    "constant-folding",
-    "conv-add-folding",
-    "conv-axes",
-    "conv-bn-folding",
-    "convert-dtype",
-    "dead-code",
-    "deduplicate-constants",
-    "default-inputs",
-    "elim-identity",
-    "flatten-rows",
-    "fold-signs",
-    "fuse-activation",
-    "fuse-attention",
-    "fuse-normalization",
-    "gather-grids",
-    "gemm-fusion",
-    "implicit-broadcast",
-    "index-chains",
-    "inline-branches",
-    "inline-loops",
-    "known-conditions",
-    "lift-constants",
-    "linear-composition",
-    "matmul-scale-folding",
-    "merge-chains",
-    "merge-parallel",
-    "pad-folding",
-    "parallel-conv-merging",
-    "reshape-chains",
-    "scale-propagation",
-    "scan-axes",
-    "shape-arithmetic",
-    "shape-sources",
-    "simplify-arithmetic",
-    "simplify-einsum",
-    "simplify-logic",
-    "simplify-loops",
-    "simplify-reductions",
-    "slices-to-split",
-    "space-to-depth",
-    "split-sequences",
-    "stacks-to-split",
-    "table-lookups",
-    "term-propagation",
-    "transpose-propagation",
-    "widen-indices",
-):
-    register_later(_name, f"{__name__}.{_name.replace('-', '_')}")
+ROOMS: Final = {
+    "basics": (
+        "canonicalize",
+        "common-subexpressions",
+        "constant-folding",
+        "dead-code",
+        "deduplicate-constants",
+        "default-inputs",
+        "elim-identity",
+        "lift-constants",
+    ),
+    "control_flow": (
+        "inline-branches",
+        "inline-loops",
+        "known-conditions",
+        "scan-axes",
+        "simplify-loops",
+        "split-sequences",
+    ),
+    "shapes": (
+        "shape-arithmetic",
+        "shape-sources",
+    ),
+    "dtypes": (
+        "convert-dtype",
+        "widen-indices",
+    ),
+    "movement": (
+        "axes-before-split",
+        "axes-first",
+        "flatten-rows",
+        "gather-grids",
+        "implicit-broadcast",
+        "index-chains",
+        "merge-chains",
+        "reshape-chains",
+        "slices-to-split",
+        "stacks-to-split",
+        "transpose-propagation",
+    ),
+    "arithmetic": (
+        "batch-products",
+        "clip-chains",
+        "fold-signs",
+        "simplify-arithmetic",
+        "simplify-einsum",
+        "simplify-logic",
+        "simplify-reductions",
+        "table-lookups",
+    ),
+    "linear": (
+        "conv-add-folding",
+        "conv-axes",
+        "conv-bn-folding",
+        "gemm-fusion",
+        "linear-composition",
+        "matmul-scale-folding",
+        "merge-parallel",
+        "pad-folding",
+        "parallel-conv-merging",
+        "scale-propagation",
+        "space-to-depth",
+        "term-propagation",
+    ),
+    "fusion": (
+        "fuse-activation",
+        "fuse-attention",
+        "fuse-normalization",
+    ),
+}
+
+for _room, _names in ROOMS.items():
+    for _name in _names:
+        register_later(_name, f"{__name__}.{_room}.{_name.replace('-', '_')}")

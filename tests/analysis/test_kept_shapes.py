@@ -11,7 +11,7 @@ import pytest
 from onnxopt import PassContext, optimize_model
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Graph, Model, Node, read_model
-from onnxopt.passes.shape_arithmetic import ShapeArithmetic
+from onnxopt.passes.shapes.shape_arithmetic import ShapeArithmetic
 from tests.analysis.test_shapes import DYNAMIC
 from tests.samples import build_text, value
 

@@ -32,7 +32,7 @@ from onnxopt.rewriting import Match, guards
 from onnxopt.rewriting.rule import Declined
 from tests.cases.test_cases import CASES, Case, assert_same_results, check_what_happened, run
 
-PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.glob("*.py"))
+PASSES: Final = sorted(Path(onnxopt.passes.__file__).parent.rglob("*.py"))
 SHARED: Final = Path(guards.__file__)
 GUARDS: Final = ("ctx.decline", "m.require", "m.skip", "self.ctx.decline")
 

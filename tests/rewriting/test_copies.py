@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxopt import optimize
-from onnxopt.passes import constant_folding
+from onnxopt.passes.basics import constant_folding
 
 MANY, FEW = 9, 8
 

@@ -1,0 +1,1 @@
+"""Sums, products, bounds, logic and reductions."""

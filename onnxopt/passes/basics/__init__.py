@@ -1,0 +1,1 @@
+"""What every optimizer does: constants, equal and dead nodes, and those that change nothing."""

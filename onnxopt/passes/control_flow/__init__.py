@@ -1,0 +1,1 @@
+"""If, Loop, Scan and sequences: without the bodies, or with less in them."""

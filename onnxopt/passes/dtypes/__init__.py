@@ -1,0 +1,1 @@
+"""Element types: narrower ones, and indices in 64 bits."""

@@ -1,0 +1,1 @@
+"""One operator in place of its formula."""

@@ -1,0 +1,1 @@
+"""Integers that are computed from shapes."""
