@@ -14,9 +14,9 @@ The data depends on the model's and the weight's name only, so editing one weigh
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -123,8 +123,9 @@ def _write(text_path: Path, out_dir: Path) -> Path:
 
 
 def main() -> None:
-    out_dir = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "build"
-    for path in build_all(out_dir):
+    args = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    args.add_argument("outdir", nargs="?", type=Path, default=HERE / "build", help="by default models/build")
+    for path in build_all(args.parse_args().outdir):
         print(path)
 
 

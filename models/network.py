@@ -8,8 +8,8 @@ not depend on the input and a comparison proves little. Here each fill becomes s
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,5 +50,9 @@ def weight(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(network(sys.argv[1]), sys.argv[2])
+    args = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    args.add_argument("name", choices=sorted(f.stem.removeprefix("light_") for f in LIGHT.glob("light_*.onnx")))
+    args.add_argument("out", type=Path)
+    given = args.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(network(given.name), given.out)

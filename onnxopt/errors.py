@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
+_GIT_LFS: Final = b"version https://git-lfs."
+_PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")  # gzip; zip, as PyTorch saves
 _FILES: Final = 10_000  # of a folder, that are looked at
 
 
@@ -139,10 +142,20 @@ def unreadable(path: object, error: Exception) -> ModelError:
         return ModelError(f"{path} is a directory", "name the .onnx file inside it")
     if isinstance(error, OSError):
         return ModelError(f"{path}: {error.strerror or error}", "check that the file can be read")
-    return ModelError(
-        f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed",
-        "export or download it again; text, JSON and ORT-format models are not read",
-    )
+    return ModelError(f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed", _kind_of(path))
+
+
+def _kind_of(path: object) -> str:
+    """The hint for a file that is no protobuf, by its first bytes."""
+    first = b""
+    if os.path.isfile(str(path)):
+        with suppress(OSError), open(str(path), "rb") as f:
+            first = f.read(len(_GIT_LFS))
+    if first == _GIT_LFS:
+        return "it is a pointer of Git LFS: `git lfs pull` fetches the file"
+    if first.startswith(_PACKED):
+        return "it is compressed, an archive, or a file of PyTorch: unpack it, or export the model"
+    return "export or download it again; text, JSON and ORT-format models are not read"
 
 
 def file_path(model: object) -> Path:

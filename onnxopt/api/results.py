@@ -93,7 +93,7 @@ class DifferentResult(VerificationError):
 
 _NOTHING = "nothing was written"
 _REFUSED = {
-    DIFFERENT: ("the result differs from the original", "find the pass with --disable NAME, and report it"),
+    DIFFERENT: ("the result differs from the original", "`onnxopt bisect` finds the rewrite; report it"),
     LOADS_PLAIN: ("the result loads without optimizations only", "find the pass with --disable NAME, and report it"),
     WITHIN_NOISE: (
         "the result is within rounding noise only, which --strict refuses",

@@ -59,7 +59,7 @@ def parse_budget(text: str) -> Budget:
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # too deep is one of the last two
-        column, said = (e.offset or 1, e.msg) if isinstance(e, SyntaxError) else (1, "cannot be parsed")
+        column, said = (e.offset or len(text) or 1, e.msg) if isinstance(e, SyntaxError) else (1, "cannot be parsed")
         raise UsageError(f"--fail-if {text!r}: column {column}: {said}", _hint()) from None
     _check(tree, text)
     return Budget(text, tree)

@@ -102,8 +102,8 @@ class _Commands(click.Group):
     subcommand_metavar="COMMAND [ARGS]...",
     invoke_without_command=True,  # which click, depending on its version, takes for an error that is one long line
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 the result differs from the original, 2 wrong usage or unreadable input, "
-    "3 written without a rewrite that was wrong, 4 a bug.",
+    epilog="Exit codes: 0 done, 1 a check failed (the result differs, nothing was found, a budget), 2 wrong usage or "
+    "unreadable input, 3 written without a rewrite that made the result wrong, or unloadable, 4 a bug in a pass.",
 )
 @click.version_option(__version__, prog_name="onnxopt")
 @click.pass_context

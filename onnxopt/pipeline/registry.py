@@ -232,6 +232,8 @@ def load_module(source: str) -> None:
     before = set(_PASSES)
     if source.endswith(".py") and not os.path.isfile(source):
         raise UsageError(f"{source}: no such file", nearest_file(source, _PLUGIN))
+    if not source.endswith(".py") and os.path.isfile(source):
+        raise UsageError(f"{source} is not a Python file: its name does not end in .py", _PLUGIN)
     import_all_of_onnx()
     try:
         if source.endswith(".py"):

@@ -111,6 +111,7 @@ def test_quiet_is_quiet(run: Run, samples: Path) -> None:
         ),
         (["good.onnx", "out.onnx", "--no-verify", "--rtol", "1"], "--no-verify contradicts", "leave one"),
         (["good.onnx", "out.onnx", "--plugin", "no.py"], "no.py: no such file", "a plugin is a Python file"),
+        (["good.onnx", "out.onnx", "--plugin", "text.onnx"], "text.onnx is not a Python file", "a plugin is"),
         (["good.onnx", "out.onnx", "--disable", "zzz"], "no pass or rule is called 'zzz'", "onnxopt passes"),
         (
             ["good.onnx", "out.onnx", "--disable", "fold_conv_bm"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
 import subprocess
@@ -50,17 +51,19 @@ def relocate(path: Path, key: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "says", "hint"),
     [
-        (None, "no such file"),
-        (b"", "is empty"),
-        (b"<html>404</html>", "not an ONNX model"),
-        (linear().SerializeToString()[:-100], "truncated"),
-        (numpy_helper.from_array(np.zeros(2)).SerializeToString(), "not an ONNX model"),
+        (None, "no such file", "check the path"),
+        (b"", "is empty", "did not finish"),
+        (b"<html>404</html>", "not an ONNX model", "download it again"),
+        (linear().SerializeToString()[:-100], "truncated", "export"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "not an ONNX model", "git lfs pull"),
+        (gzip.compress(linear().SerializeToString()), "not an ONNX model", "unpack it"),
+        (numpy_helper.from_array(np.zeros(2)).SerializeToString(), "not an ONNX model", "was this a tensor"),
     ],
-    ids=["missing", "empty", "html", "truncated", "tensor"],
+    ids=["missing", "empty", "html", "truncated", "lfs", "gzip", "tensor"],
 )
-def test_unreadable(content: bytes | None, says: str, tmp_path: Path) -> None:
+def test_unreadable(content: bytes | None, says: str, hint: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     if content is not None:
         path.write_bytes(content)
@@ -68,7 +71,7 @@ def test_unreadable(content: bytes | None, says: str, tmp_path: Path) -> None:
         load(path)
     assert says in e.value.message
     assert "bad.onnx" in e.value.message
-    assert e.value.hint
+    assert hint in e.value.hint
     assert "\n" not in e.value.message
 
 
