@@ -63,6 +63,12 @@ def operands(node: Node) -> list[Value | None]:
     return found
 
 
+def listed_axes(node: Node) -> list[int] | None:
+    """The axes that a Reduce, a Squeeze or an Unsqueeze lists; None where it computes them, or lists none."""
+    given = [*operands(node), None][1]
+    return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
+
+
 def attributes(form: Form, values: list[Value | None]) -> dict[str, object] | str:
     """The attributes that say what `values`, the inputs behind the data, say later; or why there are none such."""
     found: dict[str, object] = dict.fromkeys(form.names)

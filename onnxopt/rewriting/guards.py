@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -10,6 +11,7 @@ import numpy as np
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array
+from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.match import Match
 
 _FEW: Final = 4  # readers that are looked at
@@ -71,11 +73,23 @@ def keeps_shape(dims: Shape, target: list[int], allowzero: bool) -> bool:
     return unknown == 1 and not ambiguous and not (allowzero and 0 in target)
 
 
+def known_axes(m: Match, node: Node) -> list[int] | None:
+    """The axes that a node lists, None where it lists none; declines where they are computed."""
+    given = [*operands(node), None][1]
+    m.require(given is None or given.constant, "the axes are computed")
+    return listed_axes(node)
+
+
+def reduced_axes(m: Match, node: Node, rank: int) -> list[int]:
+    """The axes that a Reduce takes, of an input of that rank, in order; declines where there are none."""
+    axes = known_axes(m, node)
+    m.require(axes or not node.attr("noop_with_empty_axes", 0), "reduces nothing")
+    return sorted(a % rank for a in axes) if axes else list(range(rank))
+
+
 def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
     """What a Reduce of `x` over dims of one makes, and whether it reduces at all; declines where a dim is another."""
-    given = node.input(1)
-    m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
+    axes: Sequence[int] | None = known_axes(m, node)
     dims = m.shape(x)
     if not axes:
         if node.attr("noop_with_empty_axes", 0):

@@ -8,23 +8,12 @@ from typing import Final
 import numpy as np
 
 from onnxopt.graph import Value
-from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.guards import reduced_axes
 
 _ANY: Final = one_of("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
-
-
-def axes_of(m: Match, node: Node, rank: int) -> list[int]:
-    """The axes that a Reduce takes, of an input of that rank."""
-    given = operands(node)[1:2]
-    known = given[0] if given else None
-    m.require(known is None or known.constant, "the axes are computed")
-    axes = known.array.reshape(-1).tolist() if known is not None else None
-    m.require(axes or not node.attr("noop_with_empty_axes", 0), "reduces nothing")
-    return sorted(int(a) % rank for a in axes) if axes else list(range(rank))
 
 
 @rewrite(_ANY(_ANY(var("x"), ..., name="inner"), ..., name="outer"))
@@ -37,10 +26,10 @@ def reduce_of_reduce(m: Match, x: Value) -> Value:
     m.require(m.dtype(x) in FLOATS, "not floating point")
     kept = bool(inner.attr("keepdims", 1))
     m.require(kept == bool(outer.attr("keepdims", 1)), "one of them keeps the dims")
-    first = axes_of(m, inner, rank or 1)
+    first = reduced_axes(m, inner, rank or 1)
     left = list(range(rank or 1)) if kept else [i for i in range(rank or 1) if i not in first]
     m.require(left, "nothing is left to reduce")
-    axes = sorted({*first, *(left[a] for a in axes_of(m, outer, len(left)))})
+    axes = sorted({*first, *(left[a] for a in reduced_axes(m, outer, len(left)))})
     return m.op[outer.op](x, m.const(np.array(axes, np.int64)), keepdims=int(kept))
 
 
@@ -63,7 +52,7 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     m.require(m.dtype(x) in FLOATS and n.size == 1 and n.item(), "no number of elements")
     m.require(dims, "the rank is unknown")
     assert dims is not None
-    sizes = [dims[a] for a in axes_of(m, m.sum, len(dims))]
+    sizes = [dims[a] for a in reduced_axes(m, m.sum, len(dims))]
     count = math.prod(d for d in sizes if isinstance(d, int))
     m.require(count and all(isinstance(d, int) for d in sizes), "the number of elements is unknown, or none")
     kept = bool(m.sum.attr("keepdims", 1))
@@ -71,7 +60,7 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     wanted = count if m.scaled.op == "Div" else 1 / count
     rounding = float(ml_dtypes.finfo(n.dtype).eps)  # as 1 / n is written in its type
     m.require(math.isclose(float(n.item()), wanted, rel_tol=rounding), "not the number of the elements")
-    axes = m.const(np.array(axes_of(m, m.sum, len(dims)), np.int64))
+    axes = m.const(np.array(reduced_axes(m, m.sum, len(dims)), np.int64))
     mean: Value = m.op.ReduceMean(x if m.sum.op == "ReduceSum" else m.op.Mul(x, x), axes, keepdims=int(kept))
     return mean
 

@@ -13,7 +13,8 @@ from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.guards import known_axes
 from onnxopt.rewriting.near_zero import told_from_zero
 
 _ROUNDING: Final = 2.0**-22  # of an attribute, which is float32 and may have been written in seven digits
@@ -234,10 +235,9 @@ def global_average_pool(m: Match, x: Value) -> Value:
     """ReduceMean(x, all axes but batch and channels) = GlobalAveragePool(x)."""
     if m.options is not None and not m.options.pooling:
         m.skip()
-    rank, given = m.rank(x), m.mean.input(1)
+    rank = m.rank(x)
     m.require(rank is not None and rank > 2 and m.dtype(x) in FLOATS, "not an image of floats")
-    m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.reshape(-1).tolist() if given is not None else m.mean.attr("axes")
+    axes = known_axes(m, m.mean)
     spatial = axes is not None and sorted(a % (rank or 1) for a in axes) == list(range(2, rank or 0))
     m.require(spatial and m.mean.attr("keepdims"), "not the mean over the image, dims kept")
     return m.op.GlobalAveragePool(x)
@@ -269,12 +269,10 @@ def one_axis(m: Match, x: Value) -> int:
     m.require(rank and m.dtype(x) in FLOATS, "the rank is unknown, or not floating point")
     found = set()
     for node in (m.sum, *([m.largest] if "largest" in m.bindings.nodes else [])):
-        given = operands(node)[1:2]
-        known = given[0] if given else None
-        m.require(known is not None and known.constant and known.array.size == 1, "not over one axis")
-        assert known is not None
+        axes = listed_axes(node) or []
+        m.require(len(axes) == 1, "not over one axis")
         m.require(node.attr("keepdims", 1), "the dims are not kept")
-        found.add(int(known.array.item()) % (rank or 1))
+        found.add(axes[0] % (rank or 1))
     m.require(len(found) == 1, "not over one axis")
     axis = found.pop()
     m.require(m.opset >= 13 or axis == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on")

@@ -16,7 +16,8 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.guards import known_axes
 
 _LONG: Final = 1 << 18  # elements of a scale
 
@@ -26,12 +27,10 @@ def axis_of(m: Match, node: Node, rank: int) -> int:
     if node.op == "GlobalAveragePool":
         m.require(rank == 3, "a mean over several axes")
         return 2
-    given = node.input(1)
-    m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
-    one = axes is not None and len(axes) == 1 and -rank <= axes[0] < rank
+    axes = known_axes(m, node) or []
+    one = len(axes) == 1 and -rank <= axes[0] < rank
     m.require(one and node.attr("keepdims", 1), "not the mean over one axis, kept")
-    return int(axes[0]) % rank
+    return axes[0] % rank
 
 
 def mean_of(x: Pattern, name: str) -> Call:
@@ -234,9 +233,7 @@ def filled_with(value: Value, number: int) -> bool:
 
 def axes_but_one(node: Node) -> bool:
     """Does it reduce all axes of four but the second?"""
-    given = operands(node)[1:2]
-    known = given[0] if given else None
-    return known is not None and known.constant and sorted(known.array.reshape(-1) % 4) == [0, 2, 3]
+    return sorted(a % 4 for a in listed_axes(node) or ()) == [0, 2, 3]
 
 
 @rewrite(

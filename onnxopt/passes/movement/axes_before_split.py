@@ -11,7 +11,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import new_node
 
 
@@ -57,7 +57,7 @@ def _alike(split: Node) -> _Alike | str | None:
     if split.has_references or any(n.graph is not split.graph or n.has_references for n in found.values()):
         return "a reader is in a body, or has attributes of a function"
     op, rank = next(iter(found.values())).op, types.rank(parts[next(iter(found))])
-    given = [_axes(n) for n in found.values()]
+    given = [listed_axes(n) for n in found.values()]
     if not rank or not all(given):  # runtimes squeeze all that is one where no axes are given
         return "the rank or the axes are unknown"
     wide = rank + len(given[0] or ()) if op == "Unsqueeze" else rank
@@ -70,11 +70,6 @@ def _alike(split: Node) -> _Alike | str | None:
     if axis in axes[0]:
         return "the axis that is split is taken out"
     return _Alike(found, axes[0], axis - sum(a < axis for a in axes[0]))
-
-
-def _axes(node: Node) -> list[int] | None:
-    given = [*operands(node), None][1]
-    return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None
 
 
 def _move(graph: Graph, split: Node, alike: _Alike) -> None:

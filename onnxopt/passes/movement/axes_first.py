@@ -13,7 +13,7 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node, tensor_bytes
-from onnxopt.rewriting.forms import FORMS, operands
+from onnxopt.rewriting.forms import FORMS, listed_axes
 from onnxopt.rewriting.parts import BINARY, UNARY, new_node
 
 _REACH: Final = 16  # nodes of one region
@@ -61,7 +61,7 @@ class _Region:
     @classmethod
     def of(cls, node: Node) -> _Region | None:
         """What can be done behind the axes of an Unsqueeze; None where that is nothing."""
-        x, axes = node.inputs[0], _axes(node)
+        x, axes = node.inputs[0], listed_axes(node)
         rank = types.rank(x) if x is not None else None
         if x is None or rank is None or not axes or node.graph is None or x.graph is not node.graph:
             return None
@@ -77,7 +77,7 @@ class _Region:
     def _merges(self, source: Value) -> bool:
         """Is it made by an Unsqueeze that goes, as the region alone reads it?"""
         maker = source.producer
-        made = maker is not None and maker.op == "Unsqueeze" and _axes(maker) is not None
+        made = maker is not None and maker.op == "Unsqueeze" and listed_axes(maker) is not None
         return made and not source.is_output and all(u in self.nodes for u in source.users)
 
     def _grow(self, value: Value) -> None:
@@ -120,7 +120,7 @@ class _Region:
     def _is_exit(self, node: Node) -> bool:
         if any(u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _FEW)):
             return False  # what is repeated along an axis of its own, and joined, is one Gather
-        axes = _axes(node) if node.op == "Unsqueeze" and node.graph is self.graph else None
+        axes = listed_axes(node) if node.op == "Unsqueeze" and node.graph is self.graph else None
         return bool(axes) and sorted(a % (self.rank + len(axes or ())) for a in axes or ()) == self.axes
 
     def _fits(self, node: Node) -> bool:
@@ -184,8 +184,3 @@ class _Region:
             proto, inputs = make_node("Unsqueeze", "", "", {}), [value, axes]
         wide[value] = new_node(graph, proto, [*inputs], value, reader)
         return wide[value]
-
-
-def _axes(node: Node) -> list[int] | None:
-    given = [*operands(node), None][1]
-    return [int(a) for a in given.array.reshape(-1)] if given is not None and given.constant else None

@@ -18,6 +18,7 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import FLOATS, make_node
+from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
@@ -281,11 +282,7 @@ def _is_parameter(v: Value) -> bool:
 
 
 def _reduces_last(node: Node, rank: int) -> bool:
-    given = node.input(1)
-    if given is not None and not given.constant:
-        return False
-    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
-    return bool(node.attr("keepdims", 1)) and axes in ([-1], [rank - 1])
+    return bool(node.attr("keepdims", 1)) and listed_axes(node) in ([-1], [rank - 1])
 
 
 def _only_reader(node: Node | None) -> Node | None:

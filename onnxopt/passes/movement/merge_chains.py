@@ -13,7 +13,8 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
 from onnxopt.rewriting import Match, const, keeps_shape, one_of, only_read_by, op, rewrite, var
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.guards import reduced_axes
 
 
 @rewrite(op.Concat(var("first"), ..., name="outer"))
@@ -187,8 +188,7 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
         node = v.producer if v is not None else None
         if v is None or node is None or node.op != "Unsqueeze" or not rank or node.inputs[0] is None:
             m.skip()
-        axes = operands(node)[1:2]
-        if not axes or axes[0] is None or not axes[0].constant or (axes[0].array % rank).tolist() != [axis]:
+        if [a % rank for a in listed_axes(node) or ()] != [axis]:
             m.skip()
         parts.append(node.inputs[0])
     dims, wanted = m.shape(parts[0]), m.shape(m.reshape.output)
@@ -229,15 +229,10 @@ def reshape_of_reduce(m: Match, x: Value, target: Value) -> Value:
 
 def _dropped_axes(m: Match, x: Value) -> tuple[list[int], int]:
     """The axes that the Reduce takes away, and the rank of x."""
-    node, rank = m.reduce, m.rank(x)
-    given = node.input(1)
-    m.require(given is None or given.constant, "the axes are computed")
-    axes = given.array.reshape(-1).tolist() if given is not None else node.attr("axes")
-    m.require(axes or not node.attr("noop_with_empty_axes", 0), "reduces nothing")
-    m.require(not node.attr("keepdims"), "the dims are kept already")
+    rank = m.rank(x)
+    m.require(not m.reduce.attr("keepdims"), "the dims are kept already")
     m.require(rank, "the rank is unknown")
-    n = rank or 1
-    return sorted(int(i) % n for i in axes) if axes else list(range(n)), n
+    return reduced_axes(m, m.reduce, rank or 1), rank or 1
 
 
 _FAR = np.iinfo(np.int64).max

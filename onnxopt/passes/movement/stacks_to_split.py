@@ -13,7 +13,7 @@ from onnxopt.graph.value import Shape
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.axis_runs import constant_target
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_split, new_node
 
 _MANY: Final = 100  # parts
@@ -108,8 +108,8 @@ def _reshapes(user: Node, part: Value) -> bool:
 
 
 def _drops(user: Node, axis: int, rank: int) -> bool:
-    axes = operands(user)[1:2] if user.op == "Squeeze" and not user.has_references else []
-    return bool(axes) and axes[0] is not None and axes[0].constant and (axes[0].array % rank).tolist() == [axis]
+    axes = listed_axes(user) if user.op == "Squeeze" and not user.has_references else None
+    return [a % rank for a in axes or ()] == [axis]
 
 
 def _picks(value: Value, rank: int) -> tuple[int, dict[int, Node]] | None:

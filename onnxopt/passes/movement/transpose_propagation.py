@@ -20,7 +20,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.axis_runs import after, inverse
-from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.forms import listed_axes, operands
 from onnxopt.rewriting.parts import BINARY, UNARY, is_reshape
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
@@ -104,7 +104,7 @@ def _turnable_rank(node: Node) -> int | None:
     if op == "Concat":
         return rank if all(v is not None and types.rank(v) == rank for v in node.inputs) else None
     if op in _REDUCE:
-        return rank if _axes(node) else None
+        return rank if listed_axes(node) else None
     if op == "Pad":
         _, pads, _, axes = _given(node)
         return rank if pads is not None and pads.constant and axes is None else None
@@ -143,15 +143,6 @@ def _fits(v: Value, rank: int) -> bool:
 def _is_single(v: Value) -> bool:
     shape = types.shape(v)
     return shape is not None and all(d == 1 for d in shape)
-
-
-def _axes(node: Node) -> list[int] | None:
-    """The axes that a Reduce goes over; None where they are computed, or all."""
-    given = node.input(1)
-    if given is not None:
-        return [int(i) for i in given.array.reshape(-1)] if given.constant else None
-    written: list[int] | None = node.attr("axes")
-    return written
 
 
 def _drops_axes(node: Node) -> bool:
@@ -209,7 +200,7 @@ class _Region:
         saved, moved = 0, 0.0
         for node in self.nodes:
             if _drops_axes(node):
-                rest = [back[i] for i in range(self.rank) if i not in {a % self.rank for a in _axes(node) or ()}]
+                rest = [back[i] for i in range(self.rank) if i not in {a % self.rank for a in listed_axes(node) or ()}]
                 if rest != sorted(rest):
                     return 0
         for v in self.entering:
@@ -356,7 +347,7 @@ def _rename_axes(node: Node, old: Node, back: Perm, rank: int) -> None:
     if node.op in _ONE_AXIS or (node.op in _QUANTIZERS and _is_scale_per_axis(old)):
         node.set_attr("axis", back[int(old.attr("axis")) % rank])
     elif node.op in _REDUCE:
-        write(1, "axes", np.array(sorted(back[i % rank] for i in _axes(old) or ())))
+        write(1, "axes", np.array(sorted(back[i % rank] for i in listed_axes(old) or ())))
     elif node.op == "Pad":
         pads = _given(old)[1].array.reshape(2, rank)  # type: ignore[union-attr]
         write(1, "pads", pads[:, list(inverse(back))].reshape(-1))
