@@ -35,6 +35,11 @@ def widens(m: Match, x: Value, c: Value) -> bool:
     return any(d not in (1, n) for d, n in zip(dims, shape[len(shape) - len(dims) :]))
 
 
+def is_number(m: Match, c: Array, x: Value) -> bool:
+    """Is the constant one number, with no more axes than `x` has: it gives the result none?"""
+    return c.size == 1 and c.ndim <= (m.rank(x) or 0)
+
+
 def only_read_by(m: Match, node: Node, *ops: str) -> None:
     """Decline unless all that reads `node` are such operators of its scope, with constants, maybe dequantized, beside
     it: `node` goes with the last of them, so that it does not matter whether what is equal was computed once or

@@ -10,6 +10,7 @@ from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
+from onnxopt.rewriting.guards import is_number
 
 _OPPOSITE: Final = {
     "Greater": "LessOrEqual",
@@ -80,7 +81,7 @@ def is_zero(m: Match, p: Value) -> Value:
 def above(m: Match, p: Value, c: Array) -> Value:
     """(Cast(p) > c) = p, where 0 <= c < 1."""
     of_truth(m, p)
-    m.require(c.size == 1 and c.ndim <= (m.rank(p) or 0) and 0 <= c.item() < 1, "not between zero and one")
+    m.require(is_number(m, c, p) and 0 <= c.item() < 1, "not between zero and one")
     return p
 
 
@@ -88,7 +89,7 @@ def above(m: Match, p: Value, c: Array) -> Value:
 def below(m: Match, p: Value, c: Array) -> Value:
     """(Cast(p) < c) = not p, where 0 < c <= 1."""
     of_truth(m, p)
-    m.require(c.size == 1 and c.ndim <= (m.rank(p) or 0) and 0 < c.item() <= 1, "not between zero and one")
+    m.require(is_number(m, c, p) and 0 < c.item() <= 1, "not between zero and one")
     return m.op.Not(p)
 
 

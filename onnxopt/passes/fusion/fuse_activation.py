@@ -14,7 +14,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.guards import known_axes
+from onnxopt.rewriting.guards import is_number, known_axes
 from onnxopt.rewriting.near_zero import told_from_zero
 
 _ROUNDING: Final = 2.0**-22  # of an attribute, which is float32 and may have been written in seven digits
@@ -24,7 +24,7 @@ def near(m: Match, x: Value, constant: Array, wanted: float) -> None:
     """Decline unless `constant` is one number, of a rank that x has, and about the nearest that its type holds."""
     import ml_dtypes
 
-    m.require(constant.size == 1 and constant.ndim <= (m.rank(x) or 0), "a constant is not one number")
+    m.require(is_number(m, constant, x), "a constant is not one number")
     m.require(
         math.isclose(float(constant.item()), wanted, rel_tol=float(ml_dtypes.finfo(constant.dtype).eps)),
         "other constants",
@@ -150,7 +150,7 @@ def leaky_relu_of_max(m: Match, x: Value, slope: Array) -> Value:
 
 def leaky(m: Match, x: Value, slope: Array) -> Value:
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    m.require(slope.size == 1 and slope.ndim <= (m.rank(x) or 0), "a slope for each element")
+    m.require(is_number(m, slope, x), "a slope for each element")
     m.require(np.isfinite(slope).all(), "an infinite slope")
     return m.op.LeakyRelu(x, alpha=float(slope.item()))
 
@@ -175,7 +175,7 @@ _CLIPPED: Final = op.Clip(op.Add(var("x"), const("b")), 0, const("top"))
 def hard_sigmoid(m: Match, x: Value, b: Array, top: Array, part: Array | None = None) -> Value:
     """Clip(x + b, 0, h) / h = HardSigmoid(x, alpha = 1/h, beta = b/h)."""
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    one = top.size == b.size == 1 and max(top.ndim, b.ndim) <= (m.rank(x) or 0) and top.item() > 0
+    one = is_number(m, top, x) and is_number(m, b, x) and top.item() > 0
     m.require(one and math.isfinite(top.item()), "bounds for each element")
     m.require(math.isfinite(b.item()), "the term is not finite")
     if part is not None:
@@ -188,7 +188,7 @@ def hard_sigmoid_of_line(m: Match, x: Value, b: Array, a: Array | None = None, h
     """Clip(a x + b, 0, 1) = HardSigmoid(x, alpha = a, beta = b)."""
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     given = [c for c in (a, h, b) if c is not None]
-    one = all(c.size == 1 and c.ndim <= (m.rank(x) or 0) and np.isfinite(c).all() and c.all() for c in given)
+    one = all(is_number(m, c, x) and np.isfinite(c).all() and c.all() for c in given)
     m.require(one, "no finite number each")
     alpha = a.item() if a is not None else 1 / h.item() if h is not None else 1.0
     return m.op.HardSigmoid(x, alpha=alpha, beta=b.item())
@@ -224,7 +224,7 @@ def swish_of_sigmoid(m: Match, x: Value, alpha: Array | None = None) -> Value:
     if m.options is not None and not m.options.swish:
         m.skip()
     guard(m, x, 24, "Swish")
-    m.require(alpha is None or (alpha.size == 1 and alpha.ndim <= (m.rank(x) or 0)), "a factor for each element")
+    m.require(alpha is None or is_number(m, alpha, x), "a factor for each element")
     factor: dict[str, Any] = {} if alpha is None else {"alpha": float(alpha.item())}
     result: Value = m.op.Swish(x, **factor)
     return result

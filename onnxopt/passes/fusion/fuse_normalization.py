@@ -16,8 +16,9 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
+from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.guards import known_axes
+from onnxopt.rewriting.guards import is_number, known_axes
 
 _LONG: Final = 1 << 18  # elements of a scale
 
@@ -69,8 +70,7 @@ def width(m: Match, x: Value, eps: Array, axis: int = -1) -> int:
     known = dims is not None and len(dims) > 0 and isinstance(dims[axis], int)
     m.require(known, "the size of the axis is unknown")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    one = eps.size == 1 and eps.ndim <= len(dims or ()) and eps.item() > 0
-    m.require(one, "epsilon is not one positive number")
+    m.require(is_number(m, eps, x) and eps.item() > 0, "epsilon is not one positive number")
     size = (dims or ())[axis]
     assert isinstance(size, int)
     m.require(size, "the axis has no elements: the operators fail then, the formula gives none")
@@ -107,7 +107,7 @@ def normalized(m: Match, x: Value, eps: Array, scale: Array | None) -> Value:
     order = [*(i for i in range(rank) if i != axis), axis]
     rows = x if last else m.op.Transpose(x, perm=order)
     result: Value = m.op.LayerNormalization(rows, factor, axis=-1, epsilon=eps.item())
-    return result if last else m.op.Transpose(result, perm=[order.index(i) for i in range(rank)])
+    return result if last else m.op.Transpose(result, perm=inverse(order))
 
 
 def factors(m: Match, x: Value, size: int, scale: Array | None, axis: int = -1) -> Value:
