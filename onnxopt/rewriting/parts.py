@@ -13,6 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, make_attribute, make_node
@@ -256,8 +257,7 @@ def _transpose(
 ) -> Plan | None:
     """The order that most parts want is given to all; a part that wants another is put in order afterwards. One that
     is a Reshape beside another goes with that."""
-    reverse = list(range(len(shape)))[::-1]
-    perms = [tuple(n.attr("perm") or reverse) for n in followers]
+    perms = [order_of(n, len(shape)) for n in followers]
     if any(is_reshape(types.shape(v), p, n.output.only_user) for v, n, p in zip(parts, followers, perms)):
         return None
     common = Counter(perms).most_common(1)[0][0]  # of equally many, the first

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from onnxopt.analysis.kernels.registry import Inputs, axes_of, kernel
+from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import cuts, indices
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
@@ -21,7 +22,7 @@ def _identity(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _shape(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     (x,) = inputs
     assert x is not None
-    return [np.array(x.shape[slice(node.attr("start") or 0, node.attr("end"))], np.int64)]
+    return [np.array(x.shape[listed_by(node)], np.int64)]
 
 
 @kernel("Size")

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Dim, Value
 from onnxopt.protos import Array
@@ -99,8 +100,8 @@ def dim_of(value: Value | None, reach: int = _REACH) -> Dim:
 
 
 def _listed(node: Node) -> tuple[Dim, ...] | None:
-    dims, end = types.shape(node.inputs[0]) if node.inputs[0] is not None else None, node.attr("end")
-    return None if dims is None else dims[slice(int(node.attr("start") or 0), None if end is None else int(end))]
+    dims = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
+    return None if dims is None else dims[listed_by(node)]
 
 
 def is_size(value: Value | None, reach: int = _REACH) -> bool:

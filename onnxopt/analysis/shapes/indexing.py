@@ -13,6 +13,7 @@ from onnxopt.analysis.shapes.sizes import (
     broadcast,
     ints,
     joined,
+    order_of,
     product,
     reduced,
     rows_by_columns,
@@ -54,8 +55,7 @@ def _transpose(s: ShapeData, n: Node) -> Found | None:
     x = s.shape(n.input(0))
     if x is None:
         return None
-    perm = n.attr("perm") or list(range(len(x)))[::-1]
-    return tuple(x[i] for i in perm)
+    return tuple(x[i] for i in order_of(n, len(x)))
 
 
 def _unsqueeze(s: ShapeData, n: Node) -> Found | None:

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.ranges import LARGEST, fits
-from onnxopt.analysis.shapes.sizes import axis_of, ints, product, reduced
+from onnxopt.analysis.shapes.sizes import axis_of, ints, listed_by, product, reduced
 from onnxopt.analysis.shapes.slicing import cuts, indices
 from onnxopt.analysis.shapes.symbolic import differs, divide, lowest, quotient
 from onnxopt.graph.node import Node
@@ -27,10 +27,7 @@ Rule = Callable[["ShapeData", Node], "Array | None"]
 
 def _shape_of(s: ShapeData, n: Node) -> Array | None:
     x = s.shape(n.input(0))
-    if x is None:
-        return None
-    stop = n.attr("end")
-    return _objects(x[slice(int(n.attr("start") or 0), None if stop is None else int(stop))])
+    return None if x is None else _objects(x[listed_by(n)])
 
 
 def _size_of(s: ShapeData, n: Node) -> Array | None:

@@ -53,6 +53,17 @@ def axis_of(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
+def order_of(transpose: Node, rank: int) -> tuple[int, ...]:
+    """The order in which a Transpose puts the axes: turned round where it names none."""
+    return tuple(transpose.attr("perm") or range(rank)[::-1])
+
+
+def listed_by(shape: Node) -> slice:
+    """Which dims a Shape lists: all, but where it says from which on (opset 15) or up to which."""
+    end = shape.attr("end")
+    return slice(int(shape.attr("start") or 0), None if end is None else int(end))
+
+
 def joined(shapes: Sequence[Dims | None], axis: int) -> Found | None:
     """What Concat makes."""
     known = [x for x in shapes if x is not None]

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape
 from onnxopt.protos import Array
@@ -33,8 +34,8 @@ def fits(factor: Array, shape: Shape) -> bool:
 def before_move(node: Node, factor: Array, given: Shape, made: Shape) -> Array | None:
     """The factor of what `node` moves from shape `given` to shape `made`, where `factor` is one of its result."""
     if node.op == "Transpose":
-        perm = node.attr("perm") or list(range(len(given)))[::-1]
-        return factor.reshape((1,) * (len(given) - factor.ndim) + factor.shape).transpose(np.argsort(perm))
+        back = np.argsort(order_of(node, len(given)))
+        return factor.reshape((1,) * (len(given) - factor.ndim) + factor.shape).transpose(back)
     return _regrouped(factor, given, made) if node.op in _KEEP_ORDER else None
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.weights import linear
 from onnxopt.analysis.weights.upwards import (
     ELEMENTWISE,
@@ -113,8 +114,7 @@ def _of_channels(node: Node, axis: int, numbers: Array) -> list[Edit] | None:
         if reader.op in ("Conv", "MatMul"):
             return _into_reader(reader, axis, numbers, len(shape))
         if reader.op == "Transpose":
-            perm = list(reader.attr("perm") or range(len(shape))[::-1])
-            axis = perm.index(axis)
+            axis = order_of(reader, len(shape)).index(axis)
         elif not _keeps_axis(reader, axis, len(shape)) or not (numbers > 0).all():
             return None
     return None

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import cuts, indices
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
@@ -23,21 +24,12 @@ def cast_like(m: Match, x: Value, like: Value) -> Value:
     return m.op.Cast(x, to=to, saturate=m.cast.attr("saturate") if m.opset >= 19 else None)
 
 
-def shape_range(node: Node, rank: int) -> tuple[int, int]:
-    """The dims [start, end) that a Shape node returns (attributes since opset 15; negative counts from the end)."""
-    start, end = int(node.attr("start") or 0), node.attr("end")
-    stop = rank if end is None else int(end)
-    start, stop = (max(0, i + rank) if i < 0 else min(i, rank) for i in (start, stop))
-    return start, max(start, stop)
-
-
 def listed(m: Match, node: Node, x: Value) -> Shape:
     """The dims that Shape node `node` of `x` lists; declines when not even the rank is known."""
     dims = m.shape(x)
     m.require(dims is not None, "the rank is unknown")
     assert dims is not None
-    start, stop = shape_range(node, len(dims))
-    return dims[start:stop]
+    return dims[listed_by(node)]
 
 
 def numbers(m: Match, dims: Shape) -> list[int]:

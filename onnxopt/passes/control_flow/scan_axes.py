@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -68,13 +69,13 @@ def _collect_transposed(graph: Graph, scan: Node, states: int, ctx: PassContext)
             scan.set_attr("scan_output_axes", axes)
 
 
-def _perm(transpose: Node) -> list[int] | None:
+def _perm(transpose: Node) -> tuple[int, ...] | None:
     """The order of the axes, if it is one."""
     given: Value | None = transpose.inputs[0]
     rank = types.rank(given) if given is not None else None
     if transpose.has_references or not rank:
         return None
-    perm = list(transpose.attr("perm") or range(rank)[::-1])
+    perm = order_of(transpose, rank)
     return perm if sorted(perm) == list(range(rank)) else None
 
 

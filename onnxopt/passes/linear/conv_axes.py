@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
@@ -31,7 +32,7 @@ def conv_over_one(m: Match, x: Value, put: Array, w: Array, b: Value | None, tak
 def conv_over_turned(m: Match, x: Value, put: Array, w: Array, b: Value | None, taken: Array) -> Value:
     """Squeeze(Conv(Transpose(Unsqueeze(x, i), p), w), j) = Conv(Transpose(x, p without i), Squeeze(w, j)), p[j] = i."""
     m.require(put.size == 1, "several axes are put in")
-    axis, perm = int(put.item()) % w.ndim, list(m.turned.attr("perm") or range(w.ndim)[::-1])
+    axis, perm = int(put.item()) % w.ndim, order_of(m.turned, w.ndim)
     rest = [p - (p > axis) for p in perm if p != axis]
     turned = m.op.Transpose(x, perm=rest) if rest != sorted(rest) else x
     return _conv(m, turned, perm.index(axis), w, b, taken)

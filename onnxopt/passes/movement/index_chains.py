@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.kernels import evaluate
+from onnxopt.analysis.shapes.sizes import listed_by, order_of
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -59,7 +60,7 @@ def gather_of_transpose(m: Match, x: Value, index: Value) -> Value:
     """Gather(Transpose(x, p), i, a) = Gather(x, i, p[a]) of one index, where the other axes stay in their order."""
     rank = m.rank(x)
     m.require(m.rank(index) == 0 and rank is not None, "more than one index, or an unknown rank")
-    perm = list(m.turned.attr("perm") or range(rank or 0)[::-1])
+    perm = list(order_of(m.turned, rank or 0))
     m.require(sorted(perm) == list(range(rank or 0)), "no order of the axes that there are")
     axis = perm.pop(int(m.gather.attr("axis")))
     m.require(perm == sorted(perm), "the other axes change places")
@@ -91,7 +92,7 @@ def part_of_shape(
     rank = m.rank(x)
     m.require(m.opset >= 15 and rank is not None, "Shape takes all dims before opset 15, or their number is unknown")
     m.require(not any(map(_joins_computed, m.anchor.output.users)), "joined with others, which one Shape may list")
-    listed = np.arange(rank or 0)[slice(m.shape_node.attr("start"), m.shape_node.attr("end"))]
+    listed = np.arange(rank or 0)[listed_by(m.shape_node)]
     if indices is None and start is not None and end is not None:
         m.require(start.size == end.size == 1 and (step is None or step.item() == 1), "more than one axis, or steps")
         taken = listed[slice(start.item(), end.item())]
@@ -192,7 +193,7 @@ def _listed(m: Match, v: Value) -> tuple[Value, int, int] | None:
     rank = m.rank(x) if x is not None else None
     if node is None or x is None or rank is None or v.only_user is not m.concat or v.users[m.concat] > 1:
         return None
-    start, stop, _ = slice(node.attr("start"), node.attr("end")).indices(rank)
+    start, stop, _ = listed_by(node).indices(rank)
     return (x, start, stop) if start < stop else None
 
 

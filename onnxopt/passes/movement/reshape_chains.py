@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Node, Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
@@ -27,7 +28,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
     if after is not None and after.op in KEEP_ORDER and after.inputs[0] is m.transpose.output:
         merges = True
     dims = m.shape(x)
-    perm = m.transpose.attr("perm") or list(range(len(dims or ())))[::-1]
+    perm = order_of(m.transpose, len(dims or ()))
     m.require(dims is None or sorted(perm) == list(range(len(dims))), "no order of the axes that there are")
     stays = dims is not None and [dims[i] for i in perm] == list(dims)
     if not merges and not stays:
@@ -260,7 +261,7 @@ def reshapes_around_transpose(m: Match, x: Value) -> Value:
     target = m.inner.input(1) if m.inner.op == "Reshape" else None
     if target is not None and target.constant and x.only_user is m.inner and _is_reshape(x):
         m.skip()  # it takes the place of what is before it first, whose target may be computed
-    perm = _order(m.transpose, between)
+    perm = order_of(m.transpose, len(between))
     first = before_transpose(between, perm, wanted)
     last = behind_transpose(dims, between, perm)
     m.require(not _is_beside_alike(m, x), "what is beside it is turned alike, and may be turned together with it")
@@ -278,7 +279,7 @@ def transposes_around_reshape(m: Match, x: Value) -> Value:
     dims, between, wanted = (m.shape(v) for v in (x, m.middle.output, m.last.output))
     m.require(dims is not None and between is not None and wanted is not None, "a rank is unknown")
     assert dims is not None and between is not None and wanted is not None
-    p, q = _order(m.first, dims), _order(m.last, between)
+    p, q = order_of(m.first, len(dims)), order_of(m.last, len(between))
     first = before_transpose(dims, p, between)
     last = behind_transpose(tuple(dims[i] for i in p), between, q)
     return _one_of_each(
@@ -305,10 +306,6 @@ def _copies(m: Match, target: Value) -> list[int] | None:
 
 def _is_reshape(x: Value) -> bool:
     return x.producer is not None and x.producer.op in KEEP_ORDER
-
-
-def _order(transpose: Node, dims: Shape) -> Sequence[int]:
-    return transpose.attr("perm") or range(len(dims))[::-1]
 
 
 def _is_beside_alike(m: Match, x: Value) -> bool:

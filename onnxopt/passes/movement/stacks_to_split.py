@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape
@@ -68,7 +69,7 @@ def _stack(reshape: Node) -> _Stack | None:
         return None
     transpose, perm = value.only_user, list(range(len(dims)))
     if transpose is not None and transpose.op == "Transpose" and transpose.graph is reshape.graph:
-        perm = list(transpose.attr("perm") or perm[::-1])
+        perm = list(order_of(transpose, len(dims)))
         value = transpose.output
         if transpose.has_references or sorted(perm) != list(range(len(dims))):
             return None

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -76,10 +77,6 @@ class TransposePropagation(GraphPass):
                 region.turn(q)
                 turned = True
         return turned
-
-
-def _perm(node: Node, rank: int) -> Perm:
-    return tuple(node.attr("perm") or range(rank)[::-1])
 
 
 # -- which operators can be turned ----------------------------------------------------------------------------
@@ -187,9 +184,9 @@ class _Region:
         count: Counter[Perm] = Counter()
         for v in self.entering:
             if v.producer is not None and v.producer.op == "Transpose":
-                count[inverse(_perm(v.producer, self.rank))] += 1
+                count[inverse(order_of(v.producer, self.rank))] += 1
         for _, transposes, _ in self._leaving():
-            count.update(_perm(t, self.rank) for t in transposes)
+            count.update(order_of(t, self.rank) for t in transposes)
         identity = tuple(range(self.rank))
         return [q for q, _ in count.most_common(2) if q != identity]
 
@@ -209,7 +206,7 @@ class _Region:
                 return 0  # it works on one value in two orders
             goes = t is not None and not v.is_output and self.inside.issuperset(v.users)
             if t is not None and t.inputs[0] is not None:
-                x, perm = t.inputs[0], _perm(t, self.rank)
+                x, perm = t.inputs[0], order_of(t, self.rank)
                 goes = goes and not (x.only_user is t and is_reshape(types.shape(x), perm, x.producer))
                 needed = after(perm, q) != identity
             else:
@@ -220,7 +217,7 @@ class _Region:
             dims = types.shape(v)
             turned = [dims[i] for i in q] if dims is not None else None
             for t in transposes:
-                perm, reader = _perm(t, self.rank), t.output.only_user
+                perm, reader = order_of(t, self.rank), t.output.only_user
                 cancels = after(back, perm) == identity and not t.output.is_output
                 goes = not is_reshape(dims, perm, reader)
                 needed = not cancels and not is_reshape(turned, after(back, perm), reader)
@@ -303,7 +300,7 @@ class _Region:
         """A value from outside in the order `q`: what was transposed into its order is read in its own."""
         t = v.producer
         if t is not None and t.op == "Transpose" and t.inputs[0] is not None:
-            x, perm = t.inputs[0], after(_perm(t, self.rank), q)
+            x, perm = t.inputs[0], after(order_of(t, self.rank), q)
             if perm == tuple(range(self.rank)):
                 return x
         else:
@@ -320,7 +317,7 @@ class _Region:
     def _hand_out(self, value: Value, new: Value, transposes: list[Node], others: bool, back: Perm) -> None:
         """Transposes outside read the turned value, or are it; anything else gets the value in its order."""
         for t in transposes:
-            perm = after(back, _perm(t, self.rank))
+            perm = after(back, order_of(t, self.rank))
             if perm == tuple(range(self.rank)) and not t.output.is_output:
                 t.output.replace_all_uses_with(new)
                 self.graph.remove(t)

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.sizes import listed_by, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -73,7 +74,7 @@ def _climb_transpose(node: Node, transpose: Node, ctx: PassContext) -> bool:
     rank = types.rank(x) if x is not None else None
     if rank is None or node.output.is_output or node.attr("start") or node.attr("end") is not None:
         return False
-    perm = np.array(transpose.attr("perm") or range(rank)[::-1], np.int64)
+    perm = np.array(order_of(transpose, rank), np.int64)
     indices = [pick.inputs[1] for pick in picks if pick.op == "Gather" and pick.graph is node.graph]
     if len(indices) < len(picks) or not all(v is not None and v.constant for v in indices):
         return False
@@ -185,10 +186,8 @@ def _dims(value: Value | None) -> Dims | None:
     if node is None or node.has_references or node.inputs[0] is None:
         return None
     if node.op == "Shape":
-        shape, end = types.shape(node.inputs[0]), node.attr("end")
-        if shape is None:
-            return None
-        return list(shape[slice(int(node.attr("start") or 0), None if end is None else int(end))])
+        shape = types.shape(node.inputs[0])
+        return None if shape is None else list(shape[listed_by(node)])
     maker = node.inputs[0].producer
     dims = _dims(maker.output) if maker is not None and maker.op == "Shape" else None
     given = operands(node)[1:]
