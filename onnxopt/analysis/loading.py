@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.local import DATA_UP_TO, NOTHING, Known, as_call
+from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value

@@ -32,7 +32,7 @@ from onnxopt.analysis.loading import (
     opset_of,
     part_of_shape,
 )
-from onnxopt.analysis.local import DATA_UP_TO, NOTHING, Known
+from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node

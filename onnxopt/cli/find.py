@@ -50,7 +50,7 @@ def find(
     onnxopt find model.onnx "Conv|ConvTranspose(x, const(w), ..., group=1)"
     onnxopt find model.onnx "(x) => (y) { n = Neg (x)  s = Sigmoid (n)  y = Mul (x, s) }"
     """
-    from onnxopt.analysis.types import infer
+    from onnxopt.analysis.facts import infer
     from onnxopt.io import blaming, load
     from onnxopt.rewriting import SubgraphMatcher
     from onnxopt.rewriting.unknown import refuse_unknown

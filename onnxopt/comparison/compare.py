@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from onnxopt.analysis.facts import infer
 from onnxopt.analysis.measures.cost import ModelStats, model_stats
-from onnxopt.analysis.types import infer
 from onnxopt.comparison.coarse import Side, coarse
 from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History

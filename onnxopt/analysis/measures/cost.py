@@ -53,9 +53,10 @@ class Work:
 
 def model_work(model: Model, top: int = 0) -> Work:
     """MACs, FLOPs and memory of one run, with the `top` nodes that compute most."""
+    from onnxopt.analysis.facts import is_invented
     from onnxopt.analysis.measures.flops import model_costs
     from onnxopt.analysis.measures.memory import peak_memory
-    from onnxopt.analysis.types import is_invented, shape
+    from onnxopt.analysis.types import shape
 
     macs: Counter[str] = Counter()
     flops: Counter[str] = Counter()

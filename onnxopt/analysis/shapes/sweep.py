@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.facts import learn
 from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES, least_read
@@ -221,7 +222,7 @@ class ShapeData:
         named = self._keep(value, self._sizes(map(_better, before, dims)))
         facts = tuple([d if isinstance(d, int) else d.name for d in named])
         if facts != value.shape and not value.constant and not self.assumed:
-            types.learn(value, facts)
+            learn(value, facts)
 
     def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
