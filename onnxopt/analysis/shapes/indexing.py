@@ -11,14 +11,13 @@ from onnxopt.analysis.shapes.sizes import (
     axes_of,
     axis_of,
     broadcast,
-    ints,
     joined,
     order_of,
     product,
     reduced,
     rows_by_columns,
 )
-from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.analysis.shapes.slicing import cuts_of, indices
 from onnxopt.analysis.shapes.symbolic import (
     Size,
     divide,
@@ -107,15 +106,8 @@ def _gemm(s: ShapeData, n: Node) -> Found | None:
 
 def _slice(s: ShapeData, n: Node) -> Found | None:
     x = s.shape(n.input(0))
-    starts, ends = s.content(n.input(1)), s.content(n.input(2))
-    if x is None or starts is None or ends is None:
-        return None
-    given = n.input(3), n.input(4)
-    axes, steps = (ints(s.content(v)) for v in given)
-    if any(v is not None and i is None for v, i in zip(given, (axes, steps))):
-        return None
-    found = cuts(starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), axes, steps, len(x))
-    if found is None:
+    found = cuts_of(s, n, len(x)) if x is not None else None
+    if x is None or found is None:
         return None
     result: list[Size | None] = list(x)
     for axis, start, end, step in found:

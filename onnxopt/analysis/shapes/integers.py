@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.ranges import LARGEST, fits
 from onnxopt.analysis.shapes.sizes import axis_of, ints, listed_by, product, reduced
-from onnxopt.analysis.shapes.slicing import cuts, indices
+from onnxopt.analysis.shapes.slicing import cuts_of, indices
 from onnxopt.analysis.shapes.symbolic import differs, divide, lowest, quotient
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array
@@ -156,14 +156,13 @@ def _gathered(s: ShapeData, n: Node) -> Array | None:
 
 def _sliced(s: ShapeData, n: Node) -> Array | None:
     x = s.content(n.input(0))
-    starts, ends, axes, steps = (ints(s.content(n.input(i))) for i in (1, 2, 3, 4))
-    missing = any(n.input(i) is not None and given is None for i, given in ((3, axes), (4, steps)))
-    if x is None or missing or starts is None or ends is None:
+    found = cuts_of(s, n, x.ndim) if x is not None else None
+    if x is None or not found:
         return None
-    found = [(axis, indices(a, b, t, x.shape[axis])) for axis, a, b, t in cuts(starts, ends, axes, steps, x.ndim) or ()]
-    if not found or any(taken is None for _, taken in found):
-        return None
-    for axis, taken in found:
+    for axis, start, end, step in found:
+        taken = indices(start, end, step, x.shape[axis]) if isinstance(start, int) and isinstance(end, int) else None
+        if taken is None:
+            return None
         x = x[(slice(None),) * axis + (taken,)]
     return x
 

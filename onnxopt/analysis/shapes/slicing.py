@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from onnxopt.analysis.shapes.sizes import ints
+from onnxopt.analysis.shapes.symbolic import Size
+from onnxopt.graph.node import Node
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
 
 T = TypeVar("T")
 
@@ -22,6 +29,16 @@ def cuts(
     if 0 in steps or not all(-rank <= a < rank for a in axes) or len({a % rank for a in axes}) < count:
         return None
     return list(zip((a % rank for a in axes), starts, ends, steps))
+
+
+def cuts_of(s: ShapeData, node: Node, rank: int) -> list[tuple[int, Size | None, Size | None, int]] | None:
+    """The same of a Slice, whose bounds may be sizes; None also where they are not known."""
+    starts, ends = s.content(node.input(1)), s.content(node.input(2))
+    axes, steps = (ints(s.content(node.input(i))) for i in (3, 4))
+    missing = any(node.input(i) is not None and given is None for i, given in ((3, axes), (4, steps)))
+    if starts is None or ends is None or missing:
+        return None
+    return cuts(starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), axes, steps, rank)
 
 
 def indices(start: int, end: int, step: int, size: int) -> slice | None:

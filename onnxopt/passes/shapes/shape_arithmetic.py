@@ -13,8 +13,8 @@ from onnx import TensorProto
 from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, is_refused, look_ahead
 from onnxopt.analysis.shapes.operators import ELSEWHERE
-from onnxopt.analysis.shapes.sizes import Dims, ints
-from onnxopt.analysis.shapes.slicing import cuts
+from onnxopt.analysis.shapes.sizes import Dims
+from onnxopt.analysis.shapes.slicing import cuts_of
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Graph, Model, Value
@@ -267,13 +267,9 @@ def _expand(node: Node, data: ShapeData, ctx: PassContext) -> None:
 
 def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
     """A start the whole size before the end is the first; an end that is the size of the axis, or beyond, is no end."""
-    dims, starts, ends = data.shape(node.input(0)), data.content(node.input(1)), data.content(node.input(2))
-    axes, steps = (ints(data.content(node.input(i))) for i in (3, 4))
-    missing = any(node.input(i) is not None and given is None for i, given in ((3, axes), (4, steps)))
-    if dims is None or starts is None or ends is None or missing:
-        return
-    found = cuts(starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), axes, steps, len(dims))
-    if found is None or any(step != 1 for *_, step in found):
+    dims = data.shape(node.input(0))
+    found = cuts_of(data, node, len(dims)) if dims is not None else None
+    if dims is None or found is None or any(step != 1 for *_, step in found):
         return
     given = node.inputs[2]
     assert given is not None
