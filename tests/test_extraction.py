@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 import pytest
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper, parser
 
@@ -19,6 +18,7 @@ from onnxopt.graph import read_model
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
+from tests.runtime import plain_session
 from tests.samples import ROOT, build
 from tests.test_lossless import everything
 
@@ -33,10 +33,7 @@ def model(body: str, signature: str = "(float[N, 4] x) => (float[N, 4] y)", weig
 
 def run(proto: ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
     """The outputs by name, onnxruntime's optimizations off; fed with what it asks for."""
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = rt.InferenceSession(proto.SerializeToString(), options)
+    session = plain_session(proto)
     given = {i.name: feeds[i.name] for i in session.get_inputs()}
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, given), strict=True))
 

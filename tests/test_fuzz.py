@@ -23,6 +23,7 @@ from onnxopt.io import from_proto
 from onnxopt.pipeline import CheckEach
 from tests.exported import Exported
 from tests.opsets import at_opset
+from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_worker")
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "300"))
@@ -57,13 +58,7 @@ def models(draw: Any) -> onnx.ModelProto:
 
 
 def results(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.enable_mem_reuse = False
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
-    session = rt.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
+    return list(plain_session(model, enable_mem_reuse=False).run(None, feeds))
 
 
 def feeds_for(model: onnx.ModelProto, seed: int, condition: bool) -> dict[str, np.ndarray]:

@@ -15,11 +15,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnxruntime as rt
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import onnxopt
+from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_worker")
 Array = np.ndarray[Any, Any]
@@ -273,14 +273,9 @@ def body(graph: GraphProto, name: str) -> GraphProto:
 
 
 def run(model: ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
-    session = rt.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     # copies, because training BatchNormalization writes into what it is given
     copies = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in feeds.items()}
-    found: list[Any] = session.run(None, copies)
+    found: list[Any] = plain_session(model).run(None, copies)
     return found
 
 

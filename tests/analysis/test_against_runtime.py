@@ -21,6 +21,7 @@ from onnxopt.graph import read_model, write_model
 from onnxopt.graph.value import Shape
 from onnxopt.io import from_proto
 from tests.opsets import at_opset
+from tests.runtime import plain_session
 from tests.test_operators import cases
 
 FUZZ = "ONNXOPT_FUZZ" in os.environ
@@ -254,15 +255,10 @@ FILL = "f = ConstantOfShape <value = float[1] {1}> (c)"
 def test_what_becomes_of_a_shape_is_what_onnxruntime_computes(nodes: str, dims: str) -> None:
     """onnx's own propagation of values takes it through any Cast, and a matrix for a vector."""
     model = parser.parse_model(VALUES % (dims, nodes))
-    settings = rt.SessionOptions()
-    settings.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     feeds = {"x": np.ones((2, 300, 2049), np.float32)}
     indexed = from_proto(ModelProto.FromString(model.SerializeToString()))
     optimize_model(indexed, OptimizeOptions(level=1))
-    a, b = (
-        rt.InferenceSession(m.SerializeToString(), settings, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
-        for m in (model, write_model(indexed))
-    )
+    a, b = (plain_session(m).run(None, feeds)[0] for m in (model, write_model(indexed)))
     assert list(a) == list(b)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as rt
 import pytest
 
 from onnxopt.analysis.shapes.demands import Running, demanded_rank
 from onnxopt.graph import read_model
+from tests.runtime import plain_session
 from tests.samples import build_text
 
 CALLS = {
@@ -66,10 +66,7 @@ def test_another_number_of_axes_is_an_error(call: str) -> None:
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     model = read_model(proto)
     assert demanded_rank(model.graph.inputs[1], Running(model.graph)) == asked
-    settings = rt.SessionOptions()
-    settings.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.log_severity_level = 4
-    session = rt.InferenceSession(proto.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = plain_session(proto)
     ran = []
     for rank in range(1, asked + 3):
         dims = {1: [4], 2: [3, 4], 3: [1, 3, 4]}.get(rank, [1, 1, *[4] * (rank - 2)])

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 import pytest
 from onnx import TensorProto, helper
 
 from onnxopt.analysis import kernels
 from onnxopt.graph import read_model
 from onnxopt.protos import element_type
+from tests.runtime import plain_session
 
 F = np.array([[1.5, -0.0, 3.25], [np.inf, -2.0, 1e-40]], np.float32)
 I = np.array([[7, -7, 0], [3, 5, -(2**40)]], np.int64)
@@ -89,10 +89,7 @@ def ours(proto: onnx.ModelProto, arrays: list[np.ndarray]) -> list[np.ndarray] |
 @pytest.mark.parametrize(("op", "arrays", "attributes"), CASES, ids=lambda v: v if isinstance(v, str) else "")
 def test_the_same_bits(op: str, arrays: list[np.ndarray], attributes: dict[str, Any]) -> None:
     proto = model(op, arrays, attributes)
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = rt.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    (expected,) = session.run(None, {f"x{i}": a for i, a in enumerate(arrays)})
+    (expected,) = plain_session(proto).run(None, {f"x{i}": a for i, a in enumerate(arrays)})
     found = ours(proto, arrays)
     assert found is not None, "the kernel did not answer"
     assert found[0].dtype == expected.dtype

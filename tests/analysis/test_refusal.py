@@ -14,6 +14,7 @@ import onnxopt
 from onnxopt.analysis import loading
 from onnxopt.analysis.refusal import is_refused
 from onnxopt.graph import Model, read_model
+from tests.runtime import plain_session
 from tests.samples import value
 
 LARGEST = "v, i = TopK (x, k)  p = ReduceSum <keepdims = 0> (v)"
@@ -76,14 +77,9 @@ CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int
 
 def assert_loaded_and_same(text: str, **feeds: object) -> None:
     original = parser.parse_model(text)
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    found = []
-    for proto in (original, onnxopt.optimize(original, level=3).model):
-        session = rt.InferenceSession(proto.SerializeToString(), options)
-        found.append(session.run(None, {"x": np.arange(-2, 4, dtype=np.float32).reshape(2, 3), **feeds})[0])
-    assert np.array_equal(*found)
+    given = {"x": np.arange(-2, 4, dtype=np.float32).reshape(2, 3), **feeds}
+    both = (original, onnxopt.optimize(original, level=3).model)
+    assert np.array_equal(*(plain_session(proto).run(None, given)[0] for proto in both))
 
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)

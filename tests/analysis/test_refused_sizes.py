@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 import pytest
 from onnx import parser
 
 import onnxopt
+from tests.runtime import plain_session
 
 CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] seven = {7},
     int64[1] less = {-3}, int64 first = {0}, int64 step = {1}, float unit = {1}, int64[2] both = {1, 1},
@@ -139,13 +139,10 @@ def test_what_is_carried_is_known_no_better_in_a_second_run(level: int) -> None:
 
 
 def assert_loaded_and_same(model: onnx.ModelProto, level: int) -> None:
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     result = optimized(model, level)
     found = []
     for proto in (model, result):
-        session = rt.InferenceSession(proto.SerializeToString(), options)
+        session = plain_session(proto)
         sizes = {"N": 2, "S": 5}
         shapes = {i.name: [sizes.get(d, d) for d in i.shape] for i in session.get_inputs()}
         feeds = {n: np.zeros((), bool) if n == "on" else np.ones(d, np.float32) for n, d in shapes.items()}

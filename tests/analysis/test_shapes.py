@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 import pytest
 
 from onnxopt.analysis import facts
@@ -16,6 +15,7 @@ from onnxopt.graph import Model, Value, read_model
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
+from tests.runtime import plain_session
 from tests.samples import ROOT, build, build_text
 
 ZOO = ROOT.parent / "shared" / "zoo"
@@ -186,10 +186,7 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     values = everything(model)
     listed = {o.name for o in copy.graph.output}
     copy.graph.output.extend(onnx.ValueInfoProto(name=v.name) for v in values if v.name not in listed)
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = rt.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = plain_session(copy)
     names = [o.name for o in session.get_outputs()]
     sizes = 0
     proven: set[str] = set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-import onnxruntime as rt
 import pytest
 from onnx import parser
 
 from onnxopt.analysis.shapes.slicing import cuts, indices
+from tests.runtime import plain_session
 
 LARGEST = (1 << 63) - 1
 ENDS = {LARGEST, (1 << 31) - 1}
@@ -21,10 +21,7 @@ g (int64[n] x, int64[1] start, int64[1] end, int64[1] axis, int64[1] step) => (i
 
 
 def test_what_is_taken() -> None:
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    model = parser.parse_model(TEXT).SerializeToString()
-    session = rt.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = plain_session(parser.parse_model(TEXT))
     for size, start, end, step in product((0, 1, 3), BOUNDS, BOUNDS, STEPS):
         x = np.arange(size)
         feeds = {"x": x, "axis": np.array([0])} | {

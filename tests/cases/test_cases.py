@@ -44,6 +44,7 @@ from onnxopt.pipeline import (
     execute,
     get_pass,
 )
+from tests.runtime import plain_session
 from tests.samples import build_text
 
 HERE = Path(__file__).parent
@@ -120,14 +121,6 @@ def run(proto: onnx.ModelProto, passes: list[Pass]) -> tuple[Model, PipelineRepo
     return model, execute(Fixpoint(tuple(passes)), model, PassContext(opt_level=3, instruments=[CheckEach()]))
 
 
-def session(proto: onnx.ModelProto) -> rt.InferenceSession:
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
-    return rt.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 def size_of(symbol: str | None, seed: int) -> int:
     """Of a dim that a mutation made a symbol, D8 for instance, what it was."""
     if symbol and (was := re.fullmatch(r"D(\d+)(_\d+)?", symbol)):
@@ -158,7 +151,7 @@ def make_feeds(s: rt.InferenceSession, case: Case, seed: int, special: bool) -> 
 
 
 def assert_same_results(case: Case, before: onnx.ModelProto, after: onnx.ModelProto, exact: bool) -> None:
-    a, b = session(before), session(after)
+    a, b = plain_session(before), plain_session(after)
     assert [o.name for o in a.get_outputs()] == [o.name for o in b.get_outputs()]
     assert [i.name for i in a.get_inputs()] == [i.name for i in b.get_inputs()]
     for seed in (0, 1):

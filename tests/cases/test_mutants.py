@@ -25,8 +25,9 @@ from onnxopt.io import from_proto
 from onnxopt.pipeline import CheckEach
 from tests.cases.mutations import MUTATIONS, value_types
 from tests.cases.surroundings import SURROUNDINGS
-from tests.cases.test_cases import CASES, Case, make_feeds, session
+from tests.cases.test_cases import CASES, Case, make_feeds
 from tests.conftest import keeping_worker
+from tests.runtime import plain_session
 
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "300"))
 
@@ -85,7 +86,7 @@ def examine(case: Case, data: bytes) -> str | None:
     proto = onnx.ModelProto.FromString(data)
     try:
         onnx.checker.check_model(proto, full_check=True)
-        original = session(proto)
+        original = plain_session(proto)
         given_to = [make_feeds(original, case, seed, special=False) for seed in (0, 1)]
         expected = [original.run(None, feeds) for feeds in given_to]
         again = original.run(None, given_to[0])
@@ -113,7 +114,7 @@ def compare(proto: onnx.ModelProto, level: int, given_to: list[dict[str, Any]], 
     result = onnx.ModelProto()
     result.CopyFrom(write_model(model))
     onnx.checker.check_model(result, full_check=True)
-    found = session(result)
+    found = plain_session(result)
     for feeds, values in zip(given_to, expected, strict=True):
         for a, b in zip(values, found.run(None, feeds), strict=True):
             assert same(a, b, exact=level == 1), f"-O{level}"

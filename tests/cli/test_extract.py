@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 import pytest
 from onnx import helper, numpy_helper
 
 from tests.cli.conftest import Run, snapshot
+from tests.runtime import outputs
 from tests.test_extraction import assert_equal, values
 
 HINT = "hint: "
@@ -41,13 +41,6 @@ def heavy(tmp_path: Path) -> Path:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(proto, folder / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
     return folder / "model.onnx"
-
-
-def outputs(path: Path, feeds: dict[str, object]) -> dict[str, object]:
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = rt.InferenceSession(str(path), options)
-    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
 def test_a_block_of_a_network(run: Run, source: Path, tmp_path: Path) -> None:

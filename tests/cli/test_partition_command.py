@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 import pytest
 from click.testing import CliRunner, Result
 from onnx import parser
@@ -17,6 +16,7 @@ from onnxopt.cli.partition import partition
 from onnxopt.errors import UsageError, VerificationError, WriteError
 from onnxopt.graph import check_model, read_model
 from onnxopt.verification import composition
+from tests.runtime import outputs
 
 MODEL = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -35,11 +35,6 @@ def source(tmp_path: Path) -> Path:
 
 def run(*args: str | Path) -> Result:
     return CliRunner().invoke(partition, [str(a) for a in args])
-
-
-def outputs(path: Path, feeds: dict[str, Any]) -> dict[str, Any]:
-    opened = rt.InferenceSession(str(path))
-    return dict(zip([o.name for o in opened.get_outputs()], opened.run(None, feeds)))
 
 
 def test_plain_lines_say_what_the_parts_are(source: Path, tmp_path: Path) -> None:

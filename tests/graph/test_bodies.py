@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime as rt
 import pytest
 from hypothesis import HealthCheck, given, note, reject, settings
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from onnxopt.errors import ModelError
 from onnxopt.graph import check_model, write_model
 from onnxopt.io import from_proto
 from onnxopt.pipeline.instruments import CheckEach
+from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_worker")
 EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "150"))
@@ -104,11 +104,7 @@ def models(draw: Any, shadowing: bool = False) -> ModelProto:
 
 def results(proto: ModelProto) -> list[np.ndarray[Any, Any]]:
     """By onnxruntime: onnx's own evaluator gives a body's input the value of what it hides."""
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1  # no threads are started for a handful of numbers
-    session = rt.InferenceSession(proto.SerializeToString(), options)
+    session = plain_session(proto)
     x = np.array([5, -7], np.float32)
     return [session.run(None, {"c": np.array(c), "x": x})[0] for c in (True, False)]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import parser
 
 from onnxopt import OptimizeOptions, optimize_file
+from tests.runtime import plain_session
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "my" : 1]> g (float[N] x) => (float[N] y) '
 X = np.array([3, -1, 0.5], np.float32)
@@ -27,10 +27,7 @@ b = If (c) <then_branch = t () => (p) { p = my.h (a) }, else_branch = e () => (q
 
 
 def run(path: Path) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": X})[0])
+    return np.asarray(plain_session(path).run(None, {"x": X})[0])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxopt
+from tests.runtime import plain_session
 from tests.samples import ROOT, build
 
 SAMPLES = ROOT / "models"
@@ -22,13 +23,6 @@ FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.stem: path for path in build.build_all(tmp_path_factory.mktemp("samples"))}
-
-
-def _session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def _feeds(session: ort.InferenceSession) -> list[dict[str, np.ndarray]]:
@@ -79,7 +73,7 @@ def test_says_what_it_shows(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_with_finite_and_varied_outputs(name: str, built: dict[str, Path]) -> None:
-    session = _session(built[name])
+    session = plain_session(built[name])
     for feed in _feeds(session):
         outputs = _arrays(session.run(None, feed))
         assert outputs

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as rt
 from onnx import parser
 
 from onnxopt.graph import Model, check_model, read_model, write_model
@@ -14,6 +13,7 @@ from onnxopt.pipeline.fuse import fuse_partition
 from onnxopt.pipeline.partition import CapabilityPartitioner, Partition
 from onnxopt.pipeline.split import Part, split
 from onnxopt.pipeline.support import OperatorSupport
+from tests.runtime import outputs
 
 X = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
 SIGNATURE = "(float[2, 4] x) => (float[2, 4] y)"
@@ -33,23 +33,11 @@ def operators(partitions: list[Partition]) -> list[list[str]]:
     return [[n.op for n in p.nodes] for p in partitions]
 
 
-def session(proto: onnx.ModelProto) -> Any:
-    options = rt.SessionOptions()
-    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return rt.InferenceSession(proto.SerializeToString(), options)
-
-
-def run(proto: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
-    opened = session(proto)
-    return dict(zip([o.name for o in opened.get_outputs()], opened.run(None, feeds)))
-
-
 def run_parts(parts: list[Part], feeds: dict[str, Any]) -> dict[str, Any]:
     values = dict(feeds)
     for part in parts:
         onnx.checker.check_model(part.proto)
-        given = run(part.proto, {name: values[name] for name in part.inputs})
+        given = outputs(part.proto, {name: values[name] for name in part.inputs})
         assert tuple(given) == part.outputs
         values |= given
     return values
@@ -57,7 +45,7 @@ def run_parts(parts: list[Part], feeds: dict[str, Any]) -> dict[str, Any]:
 
 def assert_both_compute_the_same(m: Model, partitions: list[Partition], feeds: dict[str, Any]) -> None:
     """Split, then fused: the outputs are those of the model, bit for bit."""
-    expected = run(write_model(m), feeds)
+    expected = outputs(write_model(m), feeds)
     found = run_parts(split(m, partitions), feeds)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value)
@@ -67,5 +55,5 @@ def assert_both_compute_the_same(m: Model, partitions: list[Partition], feeds: d
     proto = write_model(m)
     onnx.checker.check_model(proto, full_check=True)
     check_model(read_model(onnx.ModelProto.FromString(proto.SerializeToString())))
-    for name, value in run(proto, feeds).items():
+    for name, value in outputs(proto, feeds).items():
         np.testing.assert_array_equal(value, expected[name])

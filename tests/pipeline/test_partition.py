@@ -10,7 +10,8 @@ from onnxopt.graph import Node, check_model, write_model
 from onnxopt.pipeline.fuse import fuse_partition
 from onnxopt.pipeline.partition import CapabilityPartitioner
 from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
-from tests.pipeline.partitioning import X, assert_both_compute_the_same, model, operators, propose, run
+from tests.pipeline.partitioning import X, assert_both_compute_the_same, model, operators, propose
+from tests.runtime import outputs
 
 
 def test_supports_combine() -> None:
@@ -84,10 +85,10 @@ def test_bodies_can_be_partitioned_themselves() -> None:
     m = model(IF % "Exp")
     body = next(n for n in m.graph if n.op == "If").bodies["then_branch"]
     (p,) = CapabilityPartitioner(body, OperatorSupport(["Exp"])).propose()
-    expected = run(write_model(m), {"x": X})["y"]
+    expected = outputs(write_model(m), {"x": X})["y"]
     fuse_partition(p, "exp")
     check_model(m)
-    np.testing.assert_array_equal(run(write_model(m), {"x": X})["y"], expected)
+    np.testing.assert_array_equal(outputs(write_model(m), {"x": X})["y"], expected)
 
 
 def test_some_operators_may_be_a_part_alone() -> None:

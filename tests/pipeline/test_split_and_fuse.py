@@ -16,7 +16,8 @@ from onnxopt.io.external import external_tensors
 from onnxopt.pipeline.fuse import fuse_partition
 from onnxopt.pipeline.partition import Partition
 from onnxopt.pipeline.split import outline, split
-from tests.pipeline.partitioning import X, assert_both_compute_the_same, model, propose, run, run_parts, session
+from tests.pipeline.partitioning import X, assert_both_compute_the_same, model, propose, run_parts
+from tests.runtime import outputs, plain_session
 
 
 def test_a_split_has_as_few_parts_as_there_can_be() -> None:
@@ -49,7 +50,7 @@ def test_outputs_that_no_node_computes() -> None:
     )
     parts = split(m, propose(m, "Relu"))
     found = run_parts(parts, {"x": X})
-    for name, value in run(write_model(m), {"x": X}).items():
+    for name, value in outputs(write_model(m), {"x": X}).items():
         np.testing.assert_array_equal(found[name], value)
 
 
@@ -58,10 +59,10 @@ def test_overridable_initializers_stay_overridable() -> None:
     (part,) = split(m, propose(m, "Mul", "Relu"))
     assert part.inputs == ("x",)
     for feeds in ({"x": X}, {"x": X, "w": np.float32([-1])}):
-        np.testing.assert_array_equal(run(part.proto, feeds)["y"], run(write_model(m), feeds)["y"])
+        np.testing.assert_array_equal(outputs(part.proto, feeds)["y"], outputs(write_model(m), feeds)["y"])
     fuse_partition(propose(m, "Mul", "Relu")[0], "part")
     feeds = {"x": X, "w": np.float32([-1])}
-    np.testing.assert_array_equal(run(write_model(m), feeds)["y"], np.maximum(-X, 0))
+    np.testing.assert_array_equal(outputs(write_model(m), feeds)["y"], np.maximum(-X, 0))
 
 
 def test_parts_of_a_file_hold_their_data_and_no_more(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_functions_get_names_of_their_own() -> None:
     fuse_partition(propose(m, "my.domain::relu", "Exp", "my.domain::relu_1")[0], "outer")
     assert [n.op for n in m.graph] == ["onnxopt.partition::outer", "Identity"], "functions may call functions"
     check_model(m)
-    np.testing.assert_allclose(run(write_model(m), {"x": X})["y"], np.exp(np.maximum(X, 0)), rtol=1e-6)
+    np.testing.assert_allclose(outputs(write_model(m), {"x": X})["y"], np.exp(np.maximum(X, 0)), rtol=1e-6)
 
 
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"
@@ -143,7 +144,7 @@ def test_real_models(name: str) -> None:
     m = read_model(onnx.load(path))
     plan = make_plan(m.proto)
     feeds = InputMaker(plan, {}, 0).fill(Recipe("case"), next(plan.size_choices(), {})).feeds
-    opened = session(m.proto)
+    opened = plain_session(m.proto)
     try:
         opened.run(None, feeds)
     except Exception:

@@ -1,0 +1,27 @@
+"""What onnxruntime makes of a model as it stands, its own optimizations off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as rt
+from onnx import ModelProto
+
+
+def plain_session(model: ModelProto | Path, **settings: Any) -> rt.InferenceSession:
+    """It says nothing, and starts no threads for a handful of numbers; `settings` are those of its SessionOptions."""
+    options = rt.SessionOptions()
+    options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    for name, setting in settings.items():
+        setattr(options, name, setting)
+    source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
+    return rt.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def outputs(model: ModelProto | Path, feeds: dict[str, Any]) -> dict[str, Any]:
+    """Its outputs, by their names."""
+    session = plain_session(model)
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
