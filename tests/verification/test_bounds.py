@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper, parser
 
-from onnxopt.verification import Verification, VerifyOptions, verify
+from onnxopt.verification import Verification, VerifyOptions
+from tests.verification.pairs import verdict, with_constants
 
 NUMBERS = {"zero": 0, "one": 1, "two": 2, "three": 3, "six": 6, "thousand": 1000, "more": 2000, "third": 1 / 6}
 OPTIONS = pytest.mark.parametrize("options", [None, VerifyOptions(cases=("random", "ones"))], ids=["own", "cases"])
@@ -18,12 +17,9 @@ OPTIONS = pytest.mark.parametrize("options", [None, VerifyOptions(cases=("random
 def judge(tmp_path: Path, a: str, b: str, options: VerifyOptions | None) -> Verification:
     weights = {"w": np.random.default_rng(0).standard_normal((4, 4)) / 2} | NUMBERS
     weights["w6"] = weights["w"] / 6
-    for name, body in (("a", a), ("b", b)):
-        model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (y) {{ {body} }}')
-        for constant, array in weights.items():
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(array, np.float32), constant))
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx", options)
+    texts = (f'<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (y) {{ {body} }}' for body in (a, b))
+    constants = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+    return verdict(tmp_path, *(with_constants(text, constants) for text in texts), options=options)
 
 
 BRANCH = """h = ReduceSum <keepdims = 0> (x) c = Greater (h, thousand)

@@ -8,28 +8,24 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
 
-from onnxopt.verification import DIFFERENT, EQUAL, Verification, Verifier, VerifyOptions, verify
+from onnxopt.verification import DIFFERENT, EQUAL, Verification, Verifier, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, RECIPES
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
+from tests.verification.pairs import verdict, with_constants
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 
 
 def model(text: str, **constants: Any) -> onnx.ModelProto:
-    found = parser.parse_model(f"{HEAD} g {text}")
-    found.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
-    return found
+    return with_constants(f"{HEAD} g {text}", constants)
 
 
 def judge(a: onnx.ModelProto, b: onnx.ModelProto, folder: Path, *cases: str) -> Verification:
     """The verdict of the optimizer's own check, or that of these cases."""
-    for name, it in (("a", a), ("b", b)):
-        onnx.save(it, folder / f"{name}.onnx")
-    return verify(folder / "a.onnx", folder / "b.onnx", VerifyOptions(cases=cases or None))
+    return verdict(folder, a, b, VerifyOptions(cases=cases or None))
 
 
 # -- booleans --------------------------------------------------------------------------------------------

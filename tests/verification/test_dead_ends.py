@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper, parser
 
-from onnxopt.verification import Verification, verify
+from onnxopt.verification import Verification
+from tests.verification.pairs import verdict, with_constants
 
 NET = "".join(f"a{i} = MatMul ({f'r{i - 1}' if i else 'x'}, w) r{i} = Tanh (a{i}) " for i in range(12))
 DETECTED = "h = Constant <value = float {5}> () c = Greater (r11, h) n = NonZero (c) d = Cast <to = 1> (n) "
@@ -22,13 +21,9 @@ BEFORE = pytest.mark.parametrize(
 
 def judge(tmp_path: Path, a: str, b: str) -> Verification:
     weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
-    for name, end in (("a", a), ("b", b)):
-        text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (y) {{ {NET} {end} }}'
-        model = parser.parse_model(text)
-        for constant, array in (("w", weights), ("two", np.float32(2)), ("seven", np.float32(7))):
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), constant))
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    constants = {"w": weights, "two": np.float32(2), "seven": np.float32(7)}
+    texts = (f'<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (y) {{ {NET} {end} }}' for end in (a, b))
+    return verdict(tmp_path, *(with_constants(text, constants) for text in texts))
 
 
 @BEFORE

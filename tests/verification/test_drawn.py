@@ -11,6 +11,7 @@ from onnxopt.verification import Verification, VerifyOptions, verify
 from onnxopt.verification.model import skeleton
 from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.verification.pieces.program import Program, bodies
+from tests.verification.pairs import verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[2, 7] x, bool b) => (float[2, 7] y) '
 FUNCTION = '<domain: "my", opset_import: ["" : 17]> f (a) => (r) '
@@ -23,9 +24,7 @@ IF = "y = If (b) <then_branch = l () => (t) {BODY}, else_branch = e () => (w) { 
 
 
 def judge(tmp_path: Path, a: str, b: str) -> Verification:
-    for name, text in (("a", a), ("b", b)):
-        (tmp_path / f"{name}.onnx").write_bytes(parser.parse_model(HEAD + text).SerializeToString())
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions())
+    return verdict(tmp_path, HEAD + a, HEAD + b, VerifyOptions())
 
 
 PARTS = "p = Constant <value = float {0.5}> () t = Constant <value = bool {1}> () "

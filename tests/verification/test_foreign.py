@@ -19,6 +19,7 @@ from onnxopt.verification import (
     VerifyOptions,
     verify,
 )
+from tests.verification.pairs import verdict
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
@@ -36,9 +37,7 @@ g (float[n, 4] x) => (float[n, 4] y, float[n, 2] z)
 
 
 def judge(tmp_path: Path, b: str, a: str = MODEL) -> Verification:
-    for name, text in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(text), tmp_path / name)
-    return verify(tmp_path / "a", tmp_path / "b")
+    return verdict(tmp_path, a, b)
 
 
 def test_what_is_before_and_behind_agrees(tmp_path: Path) -> None:
@@ -135,7 +134,7 @@ def test_behind_what_has_an_unknown_shape_nothing_is_run(tmp_path: Path) -> None
     assert "before 2 nodes that nothing here can run" in found.message
     assert "what is behind could not be run" in found.message
     assert judge(tmp_path, text.replace("(before, half)", "(before, before)"), text).status == DIFFERENT
-    looked = verify(tmp_path / "a", tmp_path / "a", VerifyOptions(pieces=True))
+    looked = verify(tmp_path / "a.onnx", tmp_path / "a.onnx", VerifyOptions(pieces=True))
     assert looked.pieces is not None
     assert (looked.status, looked.pieces.cuts, looked.pieces.note) == (INCONCLUSIVE, 3, "")
 

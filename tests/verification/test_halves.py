@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper, parser
 
-from onnxopt.verification import Verification, VerifyOptions, verify
+from onnxopt.verification import Verification, VerifyOptions
+from tests.verification.pairs import verdict, with_constants
 
 SAYS = "differs where float16 is rounded, which this runtime computes in float32"
 WIDE = VerifyOptions(cases=("random", "extremes"))
@@ -17,16 +16,10 @@ WIDE = VerifyOptions(cases=("random", "extremes"))
 
 def judge(a: str, b: str, kind: str, tmp_path: Path, options: VerifyOptions | None = WIDE) -> Verification:
     w = np.random.default_rng(0).standard_normal((64, 64)) / 8
-    for name, body in (("a", a), ("b", b)):
-        model = parser.parse_model(
-            f'<ir_version: 8, opset_import: ["" : 17]> g ({kind}[n, 64] x) => ({kind}[n, m] y) {{ {body} }}'
-        )
-        kept = np.float16 if kind == "float16" else np.float32
-        weights = {"w": w.astype(kept), "s": np.ones(64, kept), "b": np.zeros(64, kept)}
-        for constant, array in (weights | {"k": np.float32(0.001)}).items():
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), constant))
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx", options)
+    kept = np.float16 if kind == "float16" else np.float32
+    weights = {"w": w.astype(kept), "s": np.ones(64, kept), "b": np.zeros(64, kept), "k": np.float32(0.001)}
+    head = f'<ir_version: 8, opset_import: ["" : 17]> g ({kind}[n, 64] x) => ({kind}[n, m] y)'
+    return verdict(tmp_path, *(with_constants(f"{head} {{ {body} }}", weights) for body in (a, b)), options=options)
 
 
 @pytest.mark.parametrize("options", [None, WIDE], ids=["own", "cases"])

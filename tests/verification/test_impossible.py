@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
-from onnxopt import VerifyOptions, verify
+from onnxopt import VerifyOptions
+from tests.verification.pairs import verdict
 
 NUMBERS = [str((i * 7 % 11 - 5) / 4) for i in range(100)]
 HEAD = f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -29,9 +28,7 @@ READ = {
 
 
 def judge(folder: Path, one: str, other: str) -> tuple[str, str]:
-    for name, nodes in (("a", one), ("b", other)):
-        onnx.save(parser.parse_model(f"{HEAD} {{ {nodes} }}"), folder / f"{name}.onnx")
-    v = verify(folder / "a.onnx", folder / "b.onnx", VerifyOptions(dims={"M": 1}))
+    v = verdict(folder, *(f"{HEAD} {{ {nodes} }}" for nodes in (one, other)), options=VerifyOptions(dims={"M": 1}))
     return v.status, v.message
 
 

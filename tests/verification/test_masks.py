@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper, parser
 
-from onnxopt.verification import Verification, verify
+from onnxopt.verification import Verification
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import difference
 from onnxopt.verification.numbers.shaken import last_bit
+from tests.verification.pairs import verdict, with_constants
 
 
 @pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9, -10000.0, -np.inf])
@@ -40,16 +39,11 @@ def test_a_mask_that_moved_is_the_range() -> None:
 
 def judge(tmp_path: Path, mask: float, *bodies: str) -> Verification:
     """Of two that add a mask to what `d` is made."""
-    constants = {"mask": mask, "zero": 0, "i": 0.1, "j": 0.2, "k": 0.3}
-    for name, body in zip("ab", bodies):
-        text = (
-            f"(float[N, 16] x, bool[N, 16] m) => (float[N, 16] y) {{ z = Where (m, zero, mask) {body} y = Add (d, z) }}"
-        )
-        model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
-        for constant, number in constants.items():
-            model.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), constant))
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    numbers = {"mask": mask, "zero": 0, "i": 0.1, "j": 0.2, "k": 0.3}
+    constants = {name: np.float32(number) for name, number in numbers.items()}
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 16] x, bool[N, 16] m) => (float[N, 16] y)'
+    texts = (f"{head} {{ z = Where (m, zero, mask) {body} y = Add (d, z) }}" for body in bodies)
+    return verdict(tmp_path, *(with_constants(text, constants) for text in texts))
 
 
 @pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9])

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import parser
 
 from onnxopt.verification import Verification, verify
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import Difference
 from onnxopt.verification.numbers.shaken import are_integers, is_exact, last_bit
+from tests.verification.pairs import verdict, with_constants
 
 X8, X64 = "(float[N,8] x) => (float[N,8] y)", "(float[N,64] x) => (bool[N,64] y)"
 MATRIX = "(float[N,8] x) => (float[N,1] y)"
@@ -26,13 +27,12 @@ Side = tuple[str, Mapping[str, object]]
 
 
 def judge(tmp_path: Path, io: str, *sides: Side) -> Verification:
-    for name, (body, constants) in zip("ab", sides):
-        model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {io} {{ {body} }}')
-        for constant, number in constants.items():
-            array = np.asarray(number, None if isinstance(number, np.integer) else np.float32)
-            model.graph.initializer.append(numpy_helper.from_array(array, constant))
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    models = []
+    for body, numbers in sides:
+        kinds = {name: None if isinstance(number, np.integer) else np.float32 for name, number in numbers.items()}
+        constants = {name: np.asarray(number, kinds[name]) for name, number in numbers.items()}
+        models.append(with_constants(f'<ir_version: 8, opset_import: ["" : 17]> g {io} {{ {body} }}', constants))
+    return verdict(tmp_path, *models)
 
 
 def shifted(c: float, d: float) -> Side:

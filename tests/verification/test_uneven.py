@@ -10,20 +10,19 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import Verification, VerifyOptions, verify
+from tests.verification.pairs import verdict, with_constants
 
 CONSTANTS = {"k": 640, "near": 1.0003, "j": 0.1, "m": 0.2, "l": 0.3}
 JOINED = "y = Concat <axis = 1> (q, r)"
 
 
 def judge(tmp_path: Path, a: str, b: str, kind: str = "float", *, pieces: bool = False) -> Verification:
-    for name, body in (("a", a), ("b", b)):
-        text = f"({kind}[N, 4, 8] b, {kind}[N, 4, 8] s) => (y) {{ p = Sigmoid (b) q = Mul (p, k) {body} }}"
-        model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
-        for constant, number in CONSTANTS.items():
-            array = np.array(number, np.float16 if kind == "float16" else np.float32)
-            model.graph.initializer.append(numpy_helper.from_array(array, constant))
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(pieces=pieces))
+    dtype = np.float16 if kind == "float16" else np.float32
+    constants = {name: np.array(number, dtype) for name, number in CONSTANTS.items()}
+    head = f'<ir_version: 8, opset_import: ["" : 17]> g ({kind}[N, 4, 8] b, {kind}[N, 4, 8] s) => (y)'
+    texts = (f"{head} {{ p = Sigmoid (b) q = Mul (p, k) {body} }}" for body in (a, b))
+    both = (with_constants(text, constants) for text in texts)
+    return verdict(tmp_path, *both, options=VerifyOptions(pieces=pieces))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification import Verification, verify
+from onnxopt.verification import Verification
 from onnxopt.verification.model.decisions import open_nodes
+from tests.verification.pairs import verdict
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17, "my" : 1]> g '
 CONSTANTS = (
@@ -64,15 +65,13 @@ PLACES = {
 
 def judge(tmp_path: Path, place: tuple[str, str, str], a: str, b: str, *, turned: bool = False) -> Verification:
     signature, graph, functions = place
-    for name, changed in (("a", a), ("b", b)):
-        text = f"{HEAD} {signature} <{CONSTANTS}> {graph} {functions}".replace("CHANGED", changed)
-        model = parser.parse_model(text)
-        if turned:
-            nodes = list(reversed(model.graph.node))
-            del model.graph.node[:]
-            model.graph.node.extend(nodes)
-        onnx.save(model, tmp_path / f"{name}.onnx")
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    text = f"{HEAD} {signature} <{CONSTANTS}> {graph} {functions}"
+    both = [parser.parse_model(text.replace("CHANGED", changed)) for changed in (a, b)]
+    for model in both if turned else ():
+        nodes = list(reversed(model.graph.node))
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+    return verdict(tmp_path, *both)
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)

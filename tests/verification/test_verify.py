@@ -11,6 +11,7 @@ from onnx import numpy_helper, parser
 
 from onnxopt.errors import UsageError
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
+from tests.verification.pairs import verdict
 
 
 def model(
@@ -20,9 +21,7 @@ def model(
 
 
 def judge(tmp_path: Path, a: str, b: str, **options: object) -> Verification:
-    for name, text in (("a", a), ("b", b)):
-        (tmp_path / f"{name}.onnx").write_bytes(parser.parse_model(text).SerializeToString())
-    return verify(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions(**options))  # type: ignore[arg-type]
+    return verdict(tmp_path, a, b, VerifyOptions(**options))  # type: ignore[arg-type]
 
 
 RELU = model("{ y = Relu (x) }")

@@ -10,6 +10,7 @@ from onnx import parser
 
 from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.verification import DIFFERENT, Verification, VerifyOptions, verify
+from tests.verification.pairs import verdict
 
 # Where no output is zero for what is unknown, it is an error.
 MODEL = """
@@ -28,14 +29,12 @@ g (string[N, 1] x, string[N, 1] z, float[N, 1, 6] f, int64[N] n) => (float[N, 1,
 
 
 def judge(tmp_path: Path, b: str, options: VerifyOptions | None = None) -> Verification:
-    for name, text in (("a", MODEL), ("b", b)):
-        onnx.save(parser.parse_model(text), tmp_path / name)
-    return verify(tmp_path / "a", tmp_path / "b", options)
+    return verdict(tmp_path, MODEL, b, options)
 
 
 def test_a_model_that_takes_only_words_it_knows_is_verified(tmp_path: Path) -> None:
     judge(tmp_path, MODEL)
-    report = optimize_file(tmp_path / "a", tmp_path / "c.onnx", OptimizeOptions())
+    report = optimize_file(tmp_path / "a.onnx", tmp_path / "c.onnx", OptimizeOptions())
     assert report.verification is not None
     assert report.verification.status == "equal", report.verification.message
     assert all(n.op_type != "Identity" for n in onnx.load(tmp_path / "c.onnx").graph.node)
@@ -60,4 +59,4 @@ def test_where_others_are_taken_they_are_given(tmp_path: Path) -> None:
     taking = MODEL.replace("zeros = 0", "zeros = 1")
     onnx.save(parser.parse_model(taking), tmp_path / "c")
     judge(tmp_path, taking.replace('["a", "b", "c"]', '["a", "b", "text"]'))
-    assert verify(tmp_path / "c", tmp_path / "b").status == DIFFERENT
+    assert verify(tmp_path / "c", tmp_path / "b.onnx").status == DIFFERENT
