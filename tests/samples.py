@@ -45,3 +45,8 @@ def build_text(text: str) -> onnx.ModelProto:
 def value(model: Model, name: str) -> Value:
     """What a node of the main graph makes by that name."""
     return next(v for n in model.graph for v in n.outputs if v is not None and v.name == name)
+
+
+def operators(model: Model) -> list[str]:
+    """Those of its main graph, in order."""
+    return [n.op for n in model.graph]

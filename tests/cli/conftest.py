@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import psutil
 import pytest
 
@@ -52,6 +53,11 @@ def is_gone(process: psutil.Process) -> bool:
                 return False
             time.sleep(0.01)
     return True
+
+
+def operators(path: Path) -> list[str]:
+    """Those of the model in a file, in order."""
+    return [n.op_type for n in onnx.load(path).graph.node]
 
 
 def statuses(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onnx import parser
 
 from onnxopt.cli.main import cli
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, operators
 from tests.samples import ROOT
 
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
@@ -23,10 +23,6 @@ def small(tmp_path: Path) -> Path:
     source = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) {{ {body} }}'
     onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
     return tmp_path
-
-
-def operators(path: Path) -> list[str]:
-    return [n.op_type for n in onnx.load(path).graph.node]
 
 
 def test_a_pipeline_replaces_the_level(run: Run, small: Path) -> None:

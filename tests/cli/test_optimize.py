@@ -13,15 +13,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, operators
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 # `make fuzz` takes the largest one too: 600 MB of the kinds of layers that the others have.
 PACKAGED = sorted(p for p in LIGHT.glob("*.onnx") if p.stem != "light_vgg19" or "ONNXOPT_FUZZ" in os.environ)
-
-
-def operators(path: Path) -> list[str]:
-    return [n.op_type for n in onnx.load(path).graph.node]
 
 
 def test_it_folds_verifies_and_says_so(run: Run, samples: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, operators
 from tests.samples import ROOT
 
 BROKEN = ("--plugin", str(ROOT / "tests" / "plugins" / "broken.py"))
@@ -26,10 +26,6 @@ def wrong(tmp_path: Path) -> Path:
     )
     onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
     return tmp_path
-
-
-def operators(path: Path) -> list[str]:
-    return [n.op_type for n in onnx.load(path).graph.node]
 
 
 def test_the_rest_is_written_verified(run: Run, wrong: Path) -> None:

@@ -15,6 +15,7 @@ from onnxopt.errors import EmissionError, PassError, UsageError
 from onnxopt.graph import Graph, Model, check_model, write_model
 from onnxopt.pipeline import DebugPass, GraphInterpreter, PassInfo, Sequential, StmtPass, graph_pass, model_pass
 from tests.pipeline.conftest import MakeModel
+from tests.samples import operators
 
 
 def checked(m: Model) -> onnx.ModelProto:
@@ -22,10 +23,6 @@ def checked(m: Model) -> onnx.ModelProto:
     proto = write_model(m)
     onnx.checker.check_model(proto, full_check=True)
     return proto
-
-
-def operators(m: Model) -> list[str]:
-    return [n.op for n in m.graph]
 
 
 def test_what_a_pass_makes_is_in_place_and_known(model: MakeModel) -> None:

@@ -16,6 +16,7 @@ from onnxopt.graph import Model, check_model, read_model, write_model
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import Fixpoint, GraphInterpreter, PassContext, PassInfo, get_pass
 from onnxopt.pipeline.interpreter import Args, Result
+from tests.samples import operators
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,6 @@ def run(m: Model, say: Callable[..., Any], same: bool = True) -> Model:
         for u, v in zip(a.run(None, {"x": x}), b.run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(u, v, atol=1e-6)
     return m
-
-
-def operators(m: Model) -> list[str]:
-    return [n.op for n in m.graph]
 
 
 def test_emitting_everything_again_touches_nothing(model: Any) -> None:

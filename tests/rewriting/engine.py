@@ -10,6 +10,7 @@ from onnx import parser
 
 from onnxopt.graph import Model, Value, check_model, read_model, write_model
 from onnxopt.rewriting import Driver, Fuel, Match, Rule, op, rewrite, var
+from tests.samples import operators
 
 
 def model(body: str, signature: str = "(float[N, 4] x) => (float[N, 4] y)", weights: str = "") -> Model:
@@ -23,10 +24,6 @@ def run(m: Model, *rules: Rule, fuel: int | None = None) -> Driver:
     check_model(m)
     onnx.checker.check_model(write_model(m), full_check=True)
     return driver
-
-
-def operators(m: Model) -> list[str]:
-    return [n.op for n in m.graph]
 
 
 @rewrite(op.Neg(op.Relu(var("x")), name="neg"))

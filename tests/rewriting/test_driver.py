@@ -15,7 +15,8 @@ from onnxopt.passes.linear.conv_bn_folding import fold_conv_bn
 from onnxopt.rewriting import Driver, Match, matcher, op, rewrite, var
 from onnxopt.rewriting import driver as driver_module
 from onnxopt.rewriting.pattern import Call
-from tests.rewriting.engine import model, operators, run
+from tests.rewriting.engine import model, run
+from tests.samples import operators
 
 
 def test_fuel_stops_after_so_many_rewrites() -> None:

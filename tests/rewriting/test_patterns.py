@@ -9,7 +9,8 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, text, var
 from onnxopt.rewriting.pattern import Call, variants
-from tests.rewriting.engine import model, neg_of_relu, operators, operators_after, run
+from tests.rewriting.engine import model, neg_of_relu, operators_after, run
+from tests.samples import operators
 
 
 def as_call(pattern: Any) -> Call:

@@ -7,7 +7,8 @@ import pytest
 
 from onnxopt.graph import Value, write_model
 from onnxopt.rewriting import Match, const, either, op, rewrite, var
-from tests.rewriting.engine import model, neg_of_relu, operators, run
+from tests.rewriting.engine import model, neg_of_relu, run
+from tests.samples import operators
 
 
 def test_a_replacement_takes_over_name_and_readers() -> None:

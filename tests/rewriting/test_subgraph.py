@@ -14,6 +14,7 @@ from onnx import parser
 from onnxopt.errors import UsageError
 from onnxopt.graph import Model, check_model, read_model, write_model
 from onnxopt.rewriting import SubgraphMatch, SubgraphMatcher, const, one_of, op, replace_pattern, var
+from tests.samples import operators
 
 WEIGHTS = "<float[4, 4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}, float[4] b = {1,2,3,4}, float k = {0.5}>"
 
@@ -21,10 +22,6 @@ WEIGHTS = "<float[4, 4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}, float[4] b = {1,2
 def model(body: str, outputs: str = "float[N, 4] y", weights: str = WEIGHTS) -> Model:
     header = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => ({outputs}) {weights}'
     return read_model(parser.parse_model(f"{header} {{ {body} }}"))
-
-
-def operators(m: Model) -> list[str]:
-    return [n.op for n in m.graph]
 
 
 def replaced(m: Model, *args: Any, same: bool = True, **options: Any) -> list[Any]:
