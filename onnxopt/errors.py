@@ -158,6 +158,11 @@ def _kind_of(path: object) -> str:
     return "export or download it again; text, JSON and ORT-format models are not read"
 
 
+def unwritable(path: object, error: OSError, hint: str) -> WriteError:
+    """What to say of a file or folder that cannot be written."""
+    return WriteError(f"cannot write {path}: {error.strerror or error}", hint)
+
+
 def file_path(model: object) -> Path:
     """Where a model is. Raises UsageError for what is no path."""
     if not isinstance(model, (str, os.PathLike)):

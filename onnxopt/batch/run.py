@@ -14,7 +14,7 @@ from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
 from onnxopt.batch.staging import fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
-from onnxopt.errors import ModelError, OnnxOptError, WriteError
+from onnxopt.errors import ModelError, OnnxOptError, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
@@ -172,4 +172,4 @@ def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: Staging
             keep_original(target, Path(f"{target}{job.backup}"))
         move_files(made, target, folder)
     except OSError as e:
-        raise WriteError(f"cannot write {target}: {e.strerror or e}", "the original is as it was") from None
+        raise unwritable(target, e, "the original is as it was") from None

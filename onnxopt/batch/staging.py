@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnxopt.batch.job import Job
 from onnxopt.batch.storage import is_url
-from onnxopt.errors import WriteError
+from onnxopt.errors import unwritable
 from onnxopt.io.locks import alone_in
 from onnxopt.io.staging import MANY, StagingFolder, clear
 
@@ -23,9 +23,7 @@ def staging(job: Job) -> Iterator[StagingFolder]:
         place.mkdir(parents=True, exist_ok=True)
         folder = StagingFolder(place, MANY, os.path.basename(os.path.realpath(job.destination)))
     except OSError as e:
-        raise WriteError(
-            f"cannot write {job.destination}: {e.strerror or e}", "name a folder that can be written"
-        ) from None
+        raise unwritable(job.destination, e, "name a folder that can be written") from None
     try:
         yield folder
     finally:

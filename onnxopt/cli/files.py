@@ -95,12 +95,10 @@ def blaming_files(*files: Path) -> Iterator[None]:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file besides the result. Raises WriteError."""
-    from onnxopt.errors import WriteError
+    from onnxopt.errors import unwritable
 
     try:
         path.write_bytes(data)
     except OSError as e:
-        raise WriteError(
-            f"cannot write {path}: {e.strerror or e}",
-            "check that the folder exists and can be written; what was written before stays",
-        ) from None
+        hint = "check that the folder exists and can be written; what was written before stays"
+        raise unwritable(path, e, hint) from None

@@ -16,7 +16,7 @@ import click
 
 from onnxopt.cli.options import limit_option
 from onnxopt.cli.say import say, say_lines
-from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few
+from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few, unwritable
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
@@ -271,4 +271,4 @@ def _explained(folder: Path) -> Iterator[None]:
     except OSError as e:
         missing = isinstance(e, FileNotFoundError)
         hint = "create the folder around it first" if missing else "name a folder that can be written"
-        raise WriteError(f"cannot write {folder}: {e.strerror or e}", hint) from None
+        raise unwritable(folder, e, hint) from None

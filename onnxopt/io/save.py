@@ -14,7 +14,7 @@ from types import TracebackType
 
 from onnx import ModelProto
 
-from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError
+from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, unwritable
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io.copying import copy_file
@@ -211,7 +211,7 @@ def _explained(destination: Path) -> Iterator[None]:
             hint = "create the folder first"
         else:
             hint = "check that the folder exists and can be written"
-        raise WriteError(f"cannot write {destination}: {e.strerror or e}", hint) from None
+        raise unwritable(destination, e, hint) from None
     except ValueError as e:  # protobuf's own limit: the size plan was wrong
         raise ModelError(f"{destination}: {e}", "the model is larger than protobuf allows") from None
 

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import OnnxOptError, UsageError, WriteError
+from onnxopt.errors import OnnxOptError, UsageError, unwritable
 from onnxopt.graph import Model
 from onnxopt.io import load, refuse_overwriting_input, save
 from onnxopt.pipeline.context import PassContext
@@ -125,7 +125,7 @@ def write_reproducer(
         (folder / "pipeline.txt").write_text(text + "\n", encoding="utf-8")
         (folder / "error.txt").write_text(f"{line(error.message, whole=True)}\n", encoding="utf-8")
     except OSError as e:
-        raise WriteError(f"cannot write {folder}: {e.strerror or e}", "name another folder for --reproducer") from None
+        raise unwritable(folder, e, "name another folder for --reproducer") from None
     error.hint = f"`onnxopt reproduce {folder}` runs it again; attach the folder to a report"
 
 

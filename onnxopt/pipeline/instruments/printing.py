@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from onnxopt.errors import WriteError
+from onnxopt.errors import unwritable
 from onnxopt.pipeline.instrument import Instrument
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class DumpModels(_Selected):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise WriteError(f"cannot write {self.folder}: {e.strerror or e}", "name another folder") from None
+            raise unwritable(self.folder, e, "name another folder") from None
 
     def show(self, model: Model, p: Pass, when: str) -> None:
         from onnxopt.io import refuse_overwriting_input, save
