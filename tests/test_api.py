@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -65,10 +66,18 @@ def test_what_is_given_wrongly_is_told_what_to_call(tmp_path: Path) -> None:
         lambda: onnxopt.verify(proto, tmp_path / "in.onnx"),  # type: ignore[arg-type]
         lambda: onnxopt.verify(tmp_path / "in.onnx", proto),  # type: ignore[arg-type]
         lambda: onnxopt.stats(proto),  # type: ignore[arg-type]
+        lambda: onnxopt.optimize_file(proto, tmp_path / "out.onnx"),  # type: ignore[arg-type]
         lambda: onnxopt.load(proto),  # type: ignore[arg-type]
     ):
         with pytest.raises(onnxopt.UsageError, match="the path of a model is expected, not ModelProto"):
             call()
+    for setting in ("extra", "disable"):
+        given: Any = {setting: "dead-code"}
+        with pytest.raises(onnxopt.UsageError, match=f"{setting} is 'dead-code', not a list of names") as e:
+            onnxopt.optimize(proto, **given)
+        assert e.value.hint == f"{setting}=['dead-code']"
+        with pytest.raises(onnxopt.UsageError, match=f"{setting} is 'dead-code'"):
+            onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", onnxopt.OptimizeOptions(**given))
     for nothing in (None, proto.graph):
         with pytest.raises(onnxopt.UsageError, match=r"the path of a model is expected, not (NoneType|GraphProto)"):
             onnxopt.optimize(nothing)  # type: ignore[arg-type]

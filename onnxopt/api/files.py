@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.api.options import OptimizeOptions
 from onnxopt.api.results import DifferentResult, Report
-from onnxopt.errors import InvariantError, OnnxOptError, UsageError
+from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
 from onnxopt.graph import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, execute, pipeline_text
@@ -65,7 +65,7 @@ def optimize_file(
     """
     options = options or OptimizeOptions()
     check_choice(options.external)
-    source, destination = Path(source), Path(destination)
+    source, destination = file_path(source), file_path(destination)
     passes, ctx = options.passes(), options.context((*instruments, _Tell(progress)), trace)
     phases: dict[str, float] = {}
     clock = start = time.perf_counter()

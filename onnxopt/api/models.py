@@ -14,6 +14,7 @@ from onnxopt.graph import specialise
 from onnxopt.io import blaming, from_proto, load
 from onnxopt.pipeline import Instrument, PipelineReport, execute
 from onnxopt.pipeline.context import Trace
+from onnxopt.pipeline.settings import names_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -66,8 +67,8 @@ def optimize(
     options = OptimizeOptions(
         level=level,
         pipeline=pipeline,
-        extra=tuple(extra),
-        disable=tuple(disable),
+        extra=tuple(names_in(extra, "extra")),
+        disable=tuple(names_in(disable, "disable")),
         config=config or {},
         target=target,
         max_rewrites=max_rewrites,

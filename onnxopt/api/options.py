@@ -14,6 +14,7 @@ from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.registry import known_as
+from onnxopt.pipeline.settings import names_in
 from onnxopt.pipeline.site import Site
 from onnxopt.record import record
 from onnxopt.worker.limits import Limits
@@ -92,6 +93,7 @@ class OptimizeOptions:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
         if self.level not in range(4):
             raise UsageError(f"there is no level {self.level!r}", "levels are 0 to 3")
+        names_in(self.extra, "extra")
         chosen = pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
         return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
 
@@ -100,7 +102,7 @@ class OptimizeOptions:
         required = self.extra if self.pipeline is None else tuple(_names(parse_pipeline(self.pipeline)))
         if self.dtype:  # at every level
             required = (*required, "convert-dtype", "elim-identity", "dead-code")
-        whole = [known_as(name) for name in self.disable if "@" not in name]
+        whole = [known_as(name) for name in names_in(self.disable, "disable") if "@" not in name]
         return PassContext(
             opt_level=self.level,
             required_pass=required,

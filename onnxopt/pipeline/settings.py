@@ -25,9 +25,9 @@ def check_settings(ctx: PassContext) -> None:
         raise UsageError(f"trace is {_kind(ctx.trace)}, not a function", "trace(model, info, is_before)")
     if isinstance(ctx.max_rewrites, bool) or not isinstance(ctx.max_rewrites, int | None):
         raise UsageError(f"max_rewrites is {ctx.max_rewrites!r}, not a number", "None is without end")
-    ctx.required_pass = frozenset(n.replace("_", "-") for n in _names(ctx.required_pass, "required_pass"))
-    ctx.disabled_pass = frozenset(n.replace("_", "-") for n in _names(ctx.disabled_pass, "disabled_pass"))
-    ctx.disabled_rule = frozenset(_names(ctx.disabled_rule, "disabled_rule"))
+    ctx.required_pass = frozenset(n.replace("_", "-") for n in names_in(ctx.required_pass, "required_pass"))
+    ctx.disabled_pass = frozenset(n.replace("_", "-") for n in names_in(ctx.disabled_pass, "disabled_pass"))
+    ctx.disabled_rule = frozenset(names_in(ctx.disabled_rule, "disabled_rule"))
     check_names(ctx.required_pass, "required_pass")
     check_names(ctx.disabled_pass, "disabled_pass")
     check_rules(ctx.disabled_rule, "disabled_rule")
@@ -42,7 +42,8 @@ def check_settings(ctx: PassContext) -> None:
             )
 
 
-def _names(given: Any, setting: str) -> Collection[str]:
+def names_in(given: Any, setting: str) -> Collection[str]:
+    """What is given for `setting`. Raises UsageError for what is no list of names: text is one of letters."""
     given = () if given is None else given
     for name in _all(given, setting, "names"):
         if not isinstance(name, str):
