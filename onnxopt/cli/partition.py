@@ -41,7 +41,10 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return tuple(found)
 
 
-@click.command()
+@click.command(
+    epilog="Exit codes: 0 done, 1 what was cut or fused computes something else (nothing is written), 2 wrong usage, "
+    "unreadable input or unwritable output."
+)
 @click.argument("source", metavar="MODEL", type=click.Path(path_type=Path))
 @click.option(
     "--ops", callback=_names, multiple=True, required=True, metavar="NAMES", help="Operators that the backend runs."

@@ -78,14 +78,14 @@ def roll_back(
     error: DifferentResult,
     source: str | Path,
     destination: str | Path,
-    options: OptimizeOptions | None = None,
+    options: OptimizeOptions,
     *,
-    verify_options: VerifyOptions | None = None,
-    allow_unverified: bool = True,
-    progress: Callable[[str], None] = lambda name: None,
-    instruments: Sequence[Instrument] = (),
-    reproducer: str | Path | None = None,
-    home: Path | None = None,
+    verify_options: VerifyOptions | None,
+    allow_unverified: bool,
+    progress: Callable[[str], None],
+    instruments: Sequence[Instrument],
+    reproducer: str | Path | None,
+    home: Path | None,
 ) -> Report:
     """After `optimize_file` raised `error`: leave out what made the result wrong and optimize again, until it is
     verified. The report's `rolled_back` says what was left out.
@@ -97,7 +97,7 @@ def roll_back(
     """
     from onnxopt.rollback.search import Search  # most results are right
 
-    work = Search(source, options or OptimizeOptions(), verify_options, progress)
+    work = Search(source, options, verify_options, progress)
     for _ in range(_MOST):
         if not work.next(error):
             break
