@@ -28,6 +28,12 @@ def _load_build() -> ModuleType:
 build = _load_build()
 
 
+def sample(name: str) -> onnx.ModelProto:
+    """A model of `models/`."""
+    model: onnx.ModelProto = build.build(ROOT / "models" / f"{name}.onnxtxt")
+    return model
+
+
 def build_text(text: str) -> onnx.ModelProto:
     """A model from text in the format of `models/*.onnxtxt`; outputs may leave out their types."""
     model: onnx.ModelProto = onnx.parser.parse_model(text)

@@ -11,13 +11,7 @@ import onnx
 import pytest
 
 import onnxopt
-from tests.samples import ROOT, build
-
-
-def residual() -> onnx.ModelProto:
-    proto = build.build(ROOT / "models" / "residual_block.onnxtxt")
-    assert isinstance(proto, onnx.ModelProto)
-    return proto
+from tests.samples import ROOT, sample
 
 
 def test_no_module_hides_a_public_name() -> None:
@@ -27,7 +21,7 @@ def test_no_module_hides_a_public_name() -> None:
 
 
 def test_optimize_a_proto_leaves_it_alone() -> None:
-    proto = residual()
+    proto = sample("residual_block")
     data = proto.SerializeToString()
     result = onnxopt.optimize(proto)
     assert proto.SerializeToString() == data
@@ -37,12 +31,12 @@ def test_optimize_a_proto_leaves_it_alone() -> None:
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
-    first, second = (onnxopt.optimize(residual()).model.SerializeToString() for _ in range(2))
+    first, second = (onnxopt.optimize(sample("residual_block")).model.SerializeToString() for _ in range(2))
     assert first == second
 
 
 def test_files(tmp_path: Path) -> None:
-    onnx.save(residual(), tmp_path / "in.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "in.onnx")
     report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
     assert report.verification is not None
     assert report.verification.status == "verified"
@@ -55,7 +49,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_what_is_given_wrongly_is_told_what_to_call(tmp_path: Path) -> None:
-    proto = residual()
+    proto = sample("residual_block")
     onnx.save(proto, tmp_path / "in.onnx")
     with pytest.raises(onnxopt.UsageError, match="takes a level, not OptimizeOptions") as e:
         onnxopt.optimize(proto, onnxopt.OptimizeOptions(level=3))  # type: ignore[arg-type]
@@ -92,7 +86,7 @@ def test_what_is_given_wrongly_is_told_what_to_call(tmp_path: Path) -> None:
 
 def test_max_rewrites_is_fuel() -> None:
     for fuel in range(4):
-        model = onnxopt.optimize(residual(), max_rewrites=fuel).model
+        model = onnxopt.optimize(sample("residual_block"), max_rewrites=fuel).model
         left = sum(n.op_type == "BatchNormalization" for n in model.graph.node)
         assert left == 3 - fuel
 
@@ -102,7 +96,7 @@ def test_errors_carry_a_hint(tmp_path: Path) -> None:
         onnxopt.load(tmp_path / "none.onnx")
     assert (e.value.exit_code, e.value.hint) == (2, "check the path")
     with pytest.raises(onnxopt.OnnxOptError, match="no level 7"):
-        onnxopt.optimize(residual(), level=7)
+        onnxopt.optimize(sample("residual_block"), level=7)
 
 
 def test_who_does_not_verify_imports_no_verifier() -> None:
@@ -120,11 +114,11 @@ def test_names_are_completed_before_they_are_imported() -> None:
 
 
 def test_what_is_returned_is_a_line_in_an_interpreter(tmp_path: Path) -> None:
-    onnx.save(residual(), tmp_path / "in.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "in.onnx")
     report = onnxopt.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
     nodes = report.pipeline.nodes_after
     assert repr(report) == f"Report({nodes + 3} → {nodes} nodes, verified)"
-    assert repr(onnxopt.optimize(residual())) == f"Result(report=Report({nodes + 3} → {nodes} nodes))"
+    assert repr(onnxopt.optimize(sample("residual_block"))) == f"Result(report=Report({nodes + 3} → {nodes} nodes))"
     for shown in (repr(report.verification), repr(report.pipeline)):
         assert len(shown) < 400
         assert "\n" not in shown

@@ -19,7 +19,7 @@ from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from tests.runtime import plain_session
-from tests.samples import ROOT, build
+from tests.samples import ROOT, build, sample
 from tests.test_lossless import everything
 
 SAMPLES = sorted((ROOT / "models").glob("*.onnxtxt"))
@@ -167,7 +167,7 @@ def test_dims_keep_the_names_the_file_gives_them() -> None:
 
 
 def test_functions_come_with_those_they_call() -> None:
-    proto = build.build(ROOT / "models" / "local_functions.onnxtxt")
+    proto = sample("local_functions")
     assert [f.name for f in extract(proto, ["a"], ["b"]).functions] == ["ConvBnAct"]
     assert [f.name for f in extract(proto, ["b"], ["y"]).functions] == ["ConvBnAct", "Twice"]
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import onnx
 import pytest
 
-from tests.samples import ROOT, build, build_text
+from tests.samples import ROOT, build_text, sample
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +19,9 @@ def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
-def sample(name: str, folder: Path) -> Path:
+def saved(name: str, folder: Path) -> Path:
     path = folder / f"{name}.onnx"
-    onnx.save(build.build(ROOT / "models" / f"{name}.onnxtxt"), path)
+    onnx.save(sample(name), path)
     return path
 
 
@@ -29,7 +29,7 @@ def test_mutants_are_found_and_what_is_right_is_not_accused(tmp_path: Path) -> N
     from judging.records import COUNTED, Answer, Mutant, Settings
     from judging.trials import try_model
 
-    records = list(try_model("sample", sample("residual_block", tmp_path), Settings(mutants=20, noise_runs=2)))
+    records = list(try_model("sample", saved("residual_block", tmp_path), Settings(mutants=20, noise_runs=2)))
     answers = [r for r in records if isinstance(r, Answer)]
     assert {a.status for a in answers} <= {"equal", "verified"}
     amplified = [f"-O{n}, amplified" for n in (1, 2, 3)]
@@ -45,7 +45,7 @@ def test_a_run_writes_its_records(
 ) -> None:
     import judge
 
-    path = sample("dense_batchnorm", tmp_path)
+    path = saved("dense_batchnorm", tmp_path)
     monkeypatch.setattr(judge, "traps", list)
     monkeypatch.setattr(
         sys, "argv", ["judge.py", "--models", str(path), "--mutants", "3", "--goal", "0", "--json", f"{tmp_path}/j"]
@@ -87,7 +87,7 @@ def test_a_mutant_is_broken_at_its_place_only(name: str, tmp_path: Path) -> None
     from judging.noise import measure, shapes
     from mutations.place import scopes
 
-    model = onnx.load(sample(name, tmp_path))
+    model = onnx.load(saved(name, tmp_path))
     known = mutations.know(model, shapes(model, measure(model, 0).cases[0]))
     found = 0
     for place in mutations.places(model, known, known, set()):

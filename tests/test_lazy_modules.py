@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.lazy_modules import _POSTPONED
 from onnxopt.worker.process import child
-from tests.samples import ROOT, build
+from tests.samples import sample
 
 LATER = "import sys; from onnxopt.lazy_modules import Later, postpone_modules; postpone_modules(); "
 WAITING = "print(' '.join(sorted(n for n, m in sys.modules.items() if type(m).__name__ == 'Later')))"
@@ -24,7 +24,7 @@ def run(code: str, start: str = LATER) -> str:
 
 
 def test_the_command_runs_none_of_them(tmp_path: Path) -> None:
-    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "in.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "in.onnx")
     code = (
         "import os, sys\nleave = os._exit\n"
         f"os._exit = lambda code: ({WAITING}, sys.stdout.flush(), leave(code))\n"
@@ -115,7 +115,7 @@ def test_many_threads_may_ask_at_once() -> None:
 
 
 def test_a_plugin_sees_docstrings(tmp_path: Path) -> None:
-    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "in.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "in.onnx")
     (tmp_path / "plugin.py").write_text("import sys, numpy as np; print(np.ndarray.__doc__[:7]); " + WAITING)
     command = [sys.executable, "-m", "onnxopt", "optimize", "--no-verify", "-q", "--plugin", "plugin.py"]
     done = subprocess.run([*command, "in.onnx", "out.onnx"], cwd=tmp_path, capture_output=True, text=True)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from onnxopt.worker.process import child
-from tests.samples import ROOT, build
+from tests.samples import ROOT, sample
 
 LAZILY = "from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts(); "
 HEAVY = {"onnx.helper", "onnx.numpy_helper", "onnx.serialization", "onnx.compose", "google.protobuf.json_format"}
@@ -24,7 +24,7 @@ def run(code: str) -> str:
 
 
 def test_the_command_imports_messages_schemas_and_inference_alone(tmp_path: Path) -> None:
-    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "in.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "in.onnx")
     code = (
         "import os, sys\nleave = os._exit\n"
         "os._exit = lambda code: (sys.stderr.write(' '.join(sys.modules)), sys.stderr.flush(), leave(code))\n"
@@ -63,7 +63,7 @@ def test_what_is_not_there_is_not_there() -> None:
 
 
 def test_a_plugin_sees_the_package_as_it_is_everywhere_else(tmp_path: Path) -> None:
-    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "in.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "in.onnx")
     (tmp_path / "plugin.py").write_text(
         "import onnx, types\n"
         "assert type(onnx) is types.ModuleType and {'load', 'helper'} <= set(dir(onnx)) & set(vars(onnx))\n"

@@ -13,7 +13,7 @@ import onnxopt
 from onnxopt.graph import read_model
 from onnxopt.rewriting import Driver, Rule, const, op, rewrite, var
 from tests.cli.conftest import SCRIPT
-from tests.samples import ROOT, build
+from tests.samples import ROOT, sample
 
 README = (ROOT / "README.md").read_text()
 
@@ -34,7 +34,7 @@ def test_its_commands_exist() -> None:
 
 
 def test_its_api_runs(tmp_path: Path, monkeypatch: object) -> None:
-    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "model.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "model.onnx")
     code = blocks("python")[0].replace('"model', f'"{tmp_path}/model')
     scope: dict[str, object] = {}
     exec(code, scope)

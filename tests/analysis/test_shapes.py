@@ -16,7 +16,7 @@ from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from tests.runtime import plain_session
-from tests.samples import ROOT, build, build_text
+from tests.samples import ROOT, build_text, sample
 
 ZOO = ROOT.parent / "shared" / "zoo"
 DYNAMIC = [ZOO / p for p in ("ts/gpt2_past_dyn.onnx", "ts/lstm_tagger_dyn.onnx", "dynamo/t5_encoder_dyn.onnx")]
@@ -239,7 +239,7 @@ def test_weights_say_the_axes_of_what_a_conv_or_an_lstm_makes() -> None:
 
 @pytest.mark.parametrize("name", ["transformer_block", "residual_block", "depthwise_separable"])
 def test_samples(name: str) -> None:
-    check(build.build(ROOT / "models" / f"{name}.onnxtxt"), 4)
+    check(sample(name), 4)
 
 
 @pytest.mark.parametrize("path", DYNAMIC, ids=lambda p: p.stem)

@@ -25,7 +25,7 @@ import onnxopt.passes
 from onnxopt.cli.main import cli
 from onnxopt.pipeline import config, registry
 from tests.cli.conftest import SCRIPT
-from tests.samples import ROOT, build
+from tests.samples import ROOT, sample
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -33,8 +33,8 @@ FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE |
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, sample in (("model", "residual_block"), ("must_stay", "must_stay")):
-        onnx.save(build.build(ROOT / "models" / f"{sample}.onnxtxt"), tmp_path / f"{name}.onnx")
+    for name, shown in (("model", "residual_block"), ("must_stay", "must_stay")):
+        onnx.save(sample(shown), tmp_path / f"{name}.onnx")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -31,14 +31,14 @@ from onnxopt.pipeline import (
     parse_pipeline,
 )
 from onnxopt.pipeline.registry import load_module
-from tests.samples import ROOT, build
+from tests.samples import ROOT, sample
 
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
 
 
 @pytest.fixture
 def residual(tmp_path: Path) -> Path:
-    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), tmp_path / "residual.onnx")
+    onnx.save(sample("residual_block"), tmp_path / "residual.onnx")
     return tmp_path / "residual.onnx"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import onnxopt
 from onnxopt.graph import Node, Value
-from tests.samples import ROOT, build
+from tests.samples import ROOT, sample
 
 SAMPLES = sorted(p.stem for p in (ROOT / "models").glob("*.onnxtxt"))
 _ODD = 0x9E3779B97F4A7C15
@@ -25,7 +25,7 @@ def shuffle_sets(monkeypatch: pytest.MonkeyPatch, salt: int) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_whatever_the_order_of_sets(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
-    onnx.save(build.build(ROOT / "models" / f"{name}.onnxtxt"), source)
+    onnx.save(sample(name), source)
     options = onnxopt.OptimizeOptions(level=3, dtype=dtype)
     found = set()
     for salt in range(4):

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser import chromium
 from tests.cli.conftest import SCRIPT
-from tests.samples import ROOT, build
+from tests.samples import sample
 
 
 @pytest.fixture(scope="package")
@@ -30,7 +30,7 @@ def onnxopt(folder: Path, *args: str) -> None:
 def residual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, what was made of it, the report of that, and the page."""
     folder = tmp_path_factory.mktemp("residual")
-    onnx.save(build.build(ROOT / "models" / "residual_block.onnxtxt"), folder / "m.onnx")
+    onnx.save(sample("residual_block"), folder / "m.onnx")
     onnxopt(folder, "optimize", "m.onnx", "out.onnx", "--report", "r.json", "-q")
     onnxopt(folder, "report", "m.onnx", "out.onnx", "-o", "page.html", "--from", "r.json", "-q")
     return folder

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import visit
 from tests.cli.conftest import SCRIPT, Run
-from tests.samples import ROOT, build
+from tests.samples import sample
 
 
 def test_the_page_opens_quietly_and_says_what_was_done(browser: Browser, residual: Path) -> None:
@@ -97,7 +97,7 @@ def test_keys_walk_through_the_graph(browser: Browser, residual: Path) -> None:
 
 
 def test_a_declined_example_leads_to_its_node(browser: Browser, run: Run, tmp_path: Path) -> None:
-    onnx.save(build.build(ROOT / "models" / "must_stay.onnxtxt"), tmp_path / "m.onnx")
+    onnx.save(sample("must_stay"), tmp_path / "m.onnx")
     assert run("optimize", "m.onnx", "o.onnx").returncode == 0
     assert run("report", "m.onnx", "o.onnx", "-o", "p.html").returncode == 0
     with visit(browser, tmp_path / "p.html") as seen:
