@@ -261,6 +261,7 @@ def _misused(e: click.ClickException) -> None:
     """What click says, which has the user's words in it, said as we do."""
     context = e.ctx if isinstance(e, click.UsageError) else None
     message = " ".join(e.format_message().split()).removesuffix(".")  # click lists choices in lines of their own
+    message = message.replace("a valid integer range", "a whole number").replace("a valid float range", "a number")
     hint = "--help lists what there is"
     if context is not None:
         hint = f"{' '.join(context.get_usage().split())[len('Usage: ') :]}; {hint}"

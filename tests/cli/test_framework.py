@@ -195,6 +195,8 @@ def test_a_choice_that_is_missing_is_asked_for_in_one_line(run: Run) -> None:
     [
         ("verify a.onnx", "missing argument 'B'", "onnxopt verify [OPTIONS] A B; --help lists what there is"),
         ("optimize a b -O9", "invalid value for '-O' / '--level': 9 is not in the range 0<=x<=3", None),
+        ("optimize a b -O O2", "invalid value for '-O' / '--level': 'O2' is not a whole number", None),
+        ("verify a b --rtol few", "invalid value for '--rtol': 'few' is not a number", None),
         ("optimize a b --lvel 3", "onnxopt optimize has no option --lvel", "did you mean --level?"),
         (
             "verify a b -Z",
