@@ -151,8 +151,7 @@ def _matmul(node: Node, size: _Size) -> int:
 
 def _einsum(node: Node, size: _Size) -> int:
     """One product for each combination of all letters; of one operand none."""
-    given = node.attr("equation")
-    text = (given.decode() if isinstance(given, bytes) else str(given)).replace(" ", "")
+    text = str(node.attr("equation")).replace(" ", "")
     terms = text.partition("->")[0].split(",")
     if len(terms) < 2 or "." in text:
         size.exact = size.exact and len(terms) < 2

@@ -40,7 +40,6 @@ def _windows(n: Node, x: tuple[Size, ...], kernel: list[int]) -> Iterator[Size |
     strides, dilations = n.attr("strides") or [1] * count, n.attr("dilations") or [1] * count
     pads = n.attr("pads") or [0] * (2 * count)
     mode = n.attr("auto_pad") or "NOTSET"
-    mode = mode.decode() if isinstance(mode, bytes) else mode
     for i, size in enumerate(sizes):
         stride, span = strides[i], dilations[i] * (kernel[i] - 1) + 1
         if mode in ("SAME_UPPER", "SAME_LOWER"):
@@ -129,7 +128,7 @@ def _first(s: ShapeData, n: Node) -> list[Found | None]:
 def _resize(s: ShapeData, n: Node) -> list[Found | None] | None:
     x = s.shape(n.input(0))
     policy = n.attr("keep_aspect_ratio_policy")
-    if x is None or policy not in (None, "stretch", b"stretch"):
+    if x is None or policy not in (None, "stretch"):
         return None
     result: list[Size | None] = list(x)
     axes = [i % len(x) for i in n.attr("axes") or range(len(x))]
@@ -205,8 +204,7 @@ def _grid_sample(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 def _einsum(s: ShapeData, n: Node) -> list[Found | None] | None:
-    equation = n.attr("equation")
-    text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
+    text = str(n.attr("equation")).replace(" ", "")
     terms, arrow, result = text.partition("->")
     if not arrow:
         return None
@@ -238,7 +236,7 @@ def _recurrent(s: ShapeData, n: Node) -> list[Found | None] | None:
     if (x is not None and len(x) != 3) or not hidden or n.attr("layout"):
         return None
     steps, batch, _ = x or (None, None, None)  # of whatever is read
-    directions = 2 if n.attr("direction") in ("bidirectional", b"bidirectional") else 1
+    directions = 2 if n.attr("direction") == "bidirectional" else 1
     last: Found = (directions, batch, int(hidden))
     return [(steps, *last), last, last]
 

@@ -177,9 +177,7 @@ def pads_zeros(node: Node) -> bool:
     if node.op != "Pad" or node.graph is None or node.graph.opset() < 11:
         return False
     value = node.input(2)
-    return node.attr("mode") in ("constant", b"constant") and (
-        value is None or (value.constant and not value.array.any())
-    )
+    return node.attr("mode") == "constant" and (value is None or (value.constant and not value.array.any()))
 
 
 def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:

@@ -21,8 +21,7 @@ class Equation(NamedTuple):
 
 def equation(m: Match) -> Equation:
     """The equation of an Einsum-12, its result written out; declines for ellipses and diagonals."""
-    given = m.einsum.attr("equation")
-    text = (given.decode() if isinstance(given, bytes) else given).replace(" ", "")
+    text = m.einsum.attr("equation").replace(" ", "")
     m.require("." not in text, "an ellipsis stands for axes")
     left, written, result = text.partition("->")
     operands = left.split(",")

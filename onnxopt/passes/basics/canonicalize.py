@@ -20,7 +20,7 @@ def cast_like(m: Match, x: Value, like: Value) -> Value:
     """CastLike(x, like) = Cast(x, to = type of like): the data of `like` does not matter."""
     to = m.dtype(like)
     m.require(to, "the type of the second input is unknown")
-    m.require(m.cast.attr("round_mode", b"up") in ("up", b"up"), "runtimes round up, whatever it says")
+    m.require(m.cast.attr("round_mode", "up") == "up", "runtimes round up, whatever it says")
     return m.op.Cast(x, to=to, saturate=m.cast.attr("saturate") if m.opset >= 19 else None)
 
 

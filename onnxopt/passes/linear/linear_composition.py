@@ -42,12 +42,11 @@ def require_cheaper(m: Match, composed: int, apart: int, multiplications: int) -
 
 def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
     """A Conv with one tap per channel and no padding, that looks at every position, or every so many."""
-    auto = node.attr("auto_pad")
     return (
         set(w.shape[2:]) <= {1}
         and node.attr("group") == 1
         and not any(node.attr("pads") or ())
-        and auto in ("NOTSET", "VALID", b"NOTSET", b"VALID")
+        and node.attr("auto_pad") in ("NOTSET", "VALID")
         and (strides or set(node.attr("strides") or [1]) == {1})
     )
 
@@ -73,10 +72,9 @@ def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2:
     if w1.ndim != w2.ndim or not is_pointwise(m.outer, w2, strides=True):
         m.skip()
     m.require(m.inner.attr("group") == 1, "grouped convolution")
-    auto = m.inner.attr("auto_pad")
     strides = m.outer.attr("strides") or [1] * (w1.ndim - 2)
-    m.require(auto not in ("SAME_UPPER", "SAME_LOWER", b"SAME_UPPER", b"SAME_LOWER") or set(strides) == {1},
-              "the padding depends on the stride")  # fmt: skip
+    depends = m.inner.attr("auto_pad") in ("SAME_UPPER", "SAME_LOWER")
+    m.require(not depends or set(strides) == {1}, "the padding depends on the stride")
     require_chain(m, w1.shape[0], w2.shape[1])
     mix = w2.reshape(w2.shape[:2]).astype(np.float64)
     require_cheaper(m, prod(w1.shape[1:]) * w2.shape[0], w1.size + w2.size, w1.size * w2.shape[0])

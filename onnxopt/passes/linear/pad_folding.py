@@ -24,8 +24,8 @@ def padded() -> Call:
 def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) -> list[int]:
     """Pads of `node` and of the Pad in front of it, [begins, ends]; declines where the Pad does more than that."""
     only_read_by(m, m.pad, node.op)
-    m.require(m.pad.attr("mode") in ("constant", b"constant"), "the border is not of one value")
-    m.require(node.attr("auto_pad") in ("NOTSET", b"NOTSET", "VALID", b"VALID"), "the padding depends on the input")
+    m.require(m.pad.attr("mode") == "constant", "the border is not of one value")
+    m.require(node.attr("auto_pad") in ("NOTSET", "VALID"), "the padding depends on the input")
     rank = m.rank(x)
     m.require(rank is not None and rank > 2, "the rank is unknown")
     n = rank or 0
@@ -34,9 +34,7 @@ def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) ->
     m.require(not full[:, :2].any(), "batch or channels are padded")
     m.require((full >= 0).all(), "negative pads cut off")
     own = np.array(node.attr("pads") or [0] * (2 * n - 4), np.int64)
-    m.require(
-        node.attr("auto_pad") in ("NOTSET", b"NOTSET") or not own.any(), "pads beside auto_pad, which overrules them"
-    )
+    m.require(node.attr("auto_pad") == "NOTSET" or not own.any(), "pads beside auto_pad, which overrules them")
     return [int(p) for p in own + full[:, 2:].reshape(-1)]
 
 
@@ -120,7 +118,7 @@ def cut_of_conv(
     """Conv(x)[s:-c] = Conv(x), pads smaller by s and c strides; those of ConvTranspose larger by s and c."""
     node, rank = m.conv, m.rank(x) or 0
     m.require(rank > 2, "the rank is unknown")
-    m.require(node.attr("auto_pad") in ("NOTSET", b"NOTSET"), "the padding depends on the input")
+    m.require(node.attr("auto_pad") == "NOTSET", "the padding depends on the input")
     m.require(not node.attr("output_shape"), "the padding depends on what is made")
     kernel = np.array(node.attr("kernel_shape") or [d if isinstance(d, int) else 0 for d in (m.shape(w) or ())[2:]])
     m.require(kernel.size == rank - 2 and kernel.all(), "the window is unknown")

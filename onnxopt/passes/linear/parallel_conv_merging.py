@@ -29,7 +29,7 @@ class _Window(NamedTuple):
 def window(m: Match, conv: Node, w: Array) -> _Window:
     """The window of a Conv; declines where its padding depends on the input."""
     n = w.ndim - 2
-    m.require(conv.attr("auto_pad") in ("NOTSET", b"NOTSET", "VALID", b"VALID"), "the padding depends on the input")
+    m.require(conv.attr("auto_pad") in ("NOTSET", "VALID"), "the padding depends on the input")
     pads = conv.attr("pads") or [0] * (2 * n)
     strides, dilations = conv.attr("strides") or [1] * n, conv.attr("dilations") or [1] * n
     return _Window(w.shape[2:], tuple(pads[:n]), tuple(pads[n:]), tuple(strides), tuple(dilations))
