@@ -13,7 +13,7 @@ from onnxopt.cli.options import make_options
 from onnxopt.cli.say import say
 from onnxopt.cli.telling import Telling
 from onnxopt.cli.watching import Recorder, Watch
-from onnxopt.errors import OnnxOptError
+from onnxopt.errors import OnnxOptError, few
 from onnxopt.record import record
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class Single:
                 show_changes(report.to_dict(), err=telling.data_on_stdout)
         watch.report()
         _warn_of_unknown(options, report)
+        _warn_of_idle(given["plugins"], options)
         code = _warn(report.rolled_back) if report.rolled_back else 0
         if telling.wanted:
             from onnxopt.cli.batch import finish_single
@@ -178,6 +179,20 @@ def _warn_of_unknown(options: OptimizeOptions, report: Report) -> None:
     for site in options.sites():
         if site not in report.pipeline.left_out:
             say(f"warning: --disable {site}: there was nothing to leave out", err=True)
+
+
+def _warn_of_idle(plugins: tuple[str, ...], options: OptimizeOptions) -> None:
+    """Of plugins that are loaded, and of which nothing runs: a pass has to be asked for, and to be registered."""
+    if not plugins:
+        return
+    from onnxopt.pipeline.registry import registered_by
+
+    names = registered_by(plugins)
+    asked = " ".join((*options.extra, options.pipeline or "")).replace("_", "-")
+    if not names:
+        say(f"warning: --plugin {few(plugins)}: no pass is registered there; @register above it does that", err=True)
+    elif not any(name in asked for name in names):
+        say(f"warning: --plugin {few(plugins)}: {few(names)} did not run; --with {names[0]} adds it", err=True)
 
 
 def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:

@@ -251,6 +251,11 @@ def load_module(source: str) -> None:
     _ORIGINS.update({name: source for name in _PASSES if name not in before})
 
 
+def registered_by(sources: Collection[str]) -> list[str]:
+    """The passes that were registered when `load_module` imported these."""
+    return [name for name, origin in _ORIGINS.items() if origin in sources]
+
+
 def loaded_modules() -> list[str]:
     """What `load_module` imported so far."""
     return list(dict.fromkeys(_MODULES))

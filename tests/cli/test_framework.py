@@ -61,6 +61,21 @@ def test_a_plugin_file_adds_a_pass(run: Run, small: Path) -> None:
     assert (r.returncode, "nothing.py: no such file" in r.stderr) == (2, True)
 
 
+def test_a_plugin_of_which_nothing_runs_is_told_so(run: Run, small: Path) -> None:
+    (small / "forgot.py").write_text("from onnxopt import graph_pass\n")
+    r = run("optimize", "m.onnx", "out.onnx", "--plugin", "forgot.py", "-q")
+    assert (r.returncode, r.stderr.startswith("warning: --plugin forgot.py: no pass is registered there; ")) == (
+        0,
+        True,
+    )
+    plugin = str(ROOT / "examples" / "plugin" / "onnxopt_powers.py")
+    r = run("optimize", "m.onnx", "out.onnx", "--plugin", plugin, "-q")
+    assert r.returncode == 0
+    assert r.stderr.endswith("powers-as-products did not run; --with powers-as-products adds it\n")
+    for asked in (["--with", "powers_as_products", "--disable", "cube"], ["--pipeline", "powers-as-products"]):
+        assert run("optimize", "m.onnx", "out.onnx", "--plugin", plugin, "-q", *asked).stderr == ""
+
+
 def test_instruments(run: Run, small: Path) -> None:
     r = run(
         "optimize", "m.onnx", "out.onnx", "--time-passes", "--check-each", "--verify-each", "--journal", "j.json",
