@@ -209,6 +209,21 @@ class Session:
         self._answers = taken
         return taken
 
+    def further(self, recipes: Sequence[Recipe]) -> list[Answer]:
+        """Run the original on more cases, which what is submitted later is held against, too: what came of these. None
+        where that is the end of the worker: what kills the original is no case."""
+        known = list(self._requests)
+        new = [(recipe, known[0][1]) for recipe in recipes if known]
+        try:
+            found: list[Answer] = [self.call("original", Request(recipe, read())) for recipe, read in new]
+        except Died:
+            return []
+        taken = [answer.case.name for answer in found if answer.case.status != "skipped"]
+        self._requests += [(recipe, read) for recipe, read in new if recipe.name in taken]
+        more = [answer for answer in found if answer.case.name in taken]
+        self._answers = [*(self._answers or ()), *more]
+        return more
+
     def compare(self, answer: Answer, data: Data | None = None) -> JudgedCase:
         expected = data.expected if data is not None else {}
         found: JudgedCase = self.call("compare", answer.case.name, expected)

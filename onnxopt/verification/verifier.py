@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +69,7 @@ class Verifier:
         self.declared: dict[str, float] = {}  # what passes allow themselves, where that decides
         self._refusal = ""  # why the original could not be run
         self._began = 0.0
+        self._has_further = False  # were more cases asked for than there are at first?
 
         asked = options or VerifyOptions()
         memory = 0 if asked.provider else Limits(asked.limit).bytes  # a device's memory is mapped into the process
@@ -177,7 +179,6 @@ class Verifier:
             proof = self._proof(answers)  # while the worker compares
             cases = [session.compare(a) for a in answers] if session.is_steady else [a.case for a in answers]
         verdict.engine = session.opened.engine
-        verdict.cases = list(cases)
         self._judge(verdict, answers, cases, proof)
         if session.alive:
             session.call("release")
@@ -188,11 +189,15 @@ class Verifier:
     ) -> None:
         from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
 
-        compared = [c for c in cases if c.outputs]
+        verdict.cases = [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
+        compared = [c for c in verdict.cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
         weak, untaken, taken = proof
         looked = self._look(verdict, answers, failed, untaken, taken, weak=bool(weak))
+        if failed is None and (more := self._further(verdict)):
+            answers, cases = [*answers, *more], [*cases, *map(self._session.compare, more)]
+            return self._judge(verdict, answers, cases, self._proof(answers))
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
@@ -229,6 +234,16 @@ class Verifier:
             why, original = self._optimized()
             told_optimized(verdict, why, self.labels, original=original)
         return None
+
+    def _further(self, verdict: Verification) -> list[Answer]:
+        """Where the result agrees, and something inside was not seen: more cases that the original takes, once."""
+        from onnxopt.verification.inputs.cases import FURTHER, missing
+
+        seen = verdict.pieces is None or not verdict.pieces.unseen or not verdict.agrees
+        if seen or self.stepwise or self._has_further or not self._session.is_steady:
+            return []
+        self._has_further = True
+        return self._session.further([r for r in FURTHER if not missing(r, self._plan, self.options.inputs)])
 
     def _untold(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
         """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings

@@ -86,6 +86,8 @@ OWN: Final = (
     Recipe("edges", "edges"),
     Recipe("other values for overridable initializers", override=True),
 )
+# And with these, where something was not seen in any of those.
+FURTHER: Final = tuple(RECIPES[name] for name in ("zeros", "ones", "extremes"))
 GROUPS: Final = {
     "all": tuple(RECIPES),
     "dynamic": tuple(name for name, r in RECIPES.items() if r.size),

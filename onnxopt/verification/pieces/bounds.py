@@ -92,7 +92,7 @@ def untold(walk: Walk) -> list[str]:
         looked += 1
         if looked > _MOST:
             break
-        if _Beyond(walk, _around(others, sorted({*x, *y}))).shows(value):
+        if Beyond(walk, around(others, sorted({*x, *y}))).shows(value):
             found.append(value)
     return found
 
@@ -103,19 +103,19 @@ def _only(x: Sequence[float], y: Sequence[float]) -> list[float]:
     return [n for n, others in near if not any(abs(n - o) <= _NEAR * abs(n) for o in others)]
 
 
-def _around(others: Iterable[float], every: Sequence[float]) -> list[float]:
+def around(others: Iterable[float], every: Sequence[float]) -> list[float]:
     """What is between each of these bounds and the next of all there are, or beyond the last."""
     ends = [1.25 * every[0] - 0.5, *every, 1.25 * every[-1] + 0.5]
     found = {(x + y) / 2 for x, n, y in zip(ends, every, ends[2:]) if n in others for x, y in ((x, n), (n, y))}
     return sorted(n for n in found if abs(n) < _LARGEST)[:_NUMBERS]
 
 
-class _Beyond:
-    """What becomes of numbers `around` bounds."""
+class Beyond:
+    """What becomes of numbers `around` bounds, and of those there are times each of `factors`."""
 
-    def __init__(self, walk: Walk, around: Sequence[float]) -> None:
+    def __init__(self, walk: Walk, around: Sequence[float], factors: Sequence[float] = _FACTORS) -> None:
         self._walk = walk
-        self._around = around
+        self._around, self._factors = around, factors
         self._left = _TRIED
 
     def shows(self, value: str, behind: frozenset[str] = frozenset(), depth: int = _DEPTH) -> bool:
@@ -124,7 +124,7 @@ class _Beyond:
         if not self._left:
             return False
         self._left -= 1
-        if not self._differs(value, behind):
+        if not self.differs(value, behind):
             return False
         is_output = value in {self._walk.pairs.by_original.get(o, o) for o in self._walk.a.outputs}
         if is_output or not depth:
@@ -144,7 +144,8 @@ class _Beyond:
                     made.add(output)
         return found
 
-    def _differs(self, value: str, behind: Collection[str]) -> bool:
+    def differs(self, value: str, behind: Collection[str] = ()) -> bool:
+        """Does this value of B, where those `behind` it are made by it, too?"""
         walk, of = self._walk, self._walk.pairs.of
         original, without = of[value], {of.get(v, v) for v in behind}
         theirs = walk.fed.difference(behind)
@@ -176,28 +177,27 @@ class _Beyond:
         if not free:
             return
         opened = walk.runner.open(nodes, {e: types[e] for e in known}, wanted)
-        for drawn in _drawn(dict(sorted(free.items())), self._around, Draws(walk.seed, wanted[-1])):
+        for drawn in self._drawn(dict(sorted(free.items())), Draws(walk.seed, wanted[-1])):
             results = opened.run({**known, **drawn})
             if not any(map(_overflows, results.values())):
                 yield {**known, **drawn, **results}
 
-
-def _drawn(known: Mapping[str, Any], around: Sequence[float], rng: Draws) -> Iterator[dict[str, Any]]:
-    """Larger numbers than there are, and those around the bounds, of which a single one is each in turn. What is never
-    negative stays so."""
-    with np.errstate(all="ignore"):
-        for factor in _FACTORS:
-            yield {n: np.asarray(v * v.dtype.type(factor)) for n, v in known.items()}
-    for one in around:
-        drawn = {}
-        for name, value in known.items():
-            fitting = [
-                n
-                for n in ((one,) if value.size == 1 else around)
-                if (n >= 0 or value.min() < 0) and abs(n) < np.finfo(value.dtype).max
-            ]
-            drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
-        yield drawn
+    def _drawn(self, known: Mapping[str, Any], rng: Draws) -> Iterator[dict[str, Any]]:
+        """Other multiples of the numbers there are, and those around the bounds, of which a single one is each in turn.
+        What is never negative stays so."""
+        with np.errstate(all="ignore"):
+            for factor in self._factors:
+                yield {n: np.asarray(v * v.dtype.type(factor)) for n, v in known.items()}
+        for one in self._around:
+            drawn = {}
+            for name, value in known.items():
+                fitting = [
+                    n
+                    for n in ((one,) if value.size == 1 else self._around)
+                    if (n >= 0 or value.min() < 0) and abs(n) < np.finfo(value.dtype).max
+                ]
+                drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
+            yield drawn
 
 
 def _overflows(value: Any) -> bool:
