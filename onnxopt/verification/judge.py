@@ -172,6 +172,13 @@ class Judge(Original):
         except (OSError, ValueError):
             return False  # what cannot be read is said where it is run
 
+    def redecides(self) -> bool:
+        """Is anything that is decided upon made otherwise, as far as files tell?"""
+        try:
+            return self._looked().redecides()
+        except (OSError, ValueError):
+            return False
+
     def untold(self, names: Sequence[str]) -> list[str]:
         """What would differ beyond bounds that the first of these cases does not reach, or in a runtime that rounds
         float16, in words."""

@@ -70,6 +70,10 @@ class Session:
         """Has the original been run?"""
         return self._answers is not None
 
+    @property
+    def has_result(self) -> bool:
+        return bool(self._path)
+
     def start(self, options: VerifyOptions) -> None:
         """Start the worker, unless it runs already or there is nothing to open. Of many small models most do not
         change: nothing is opened before there is a result."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.errors import UsageError
 from onnxopt.verification.records import (
     DIFFERENT,
     IN_PIECES,
@@ -134,7 +135,12 @@ class Verifier:
     # -- the verdict -------------------------------------------------------------------------------------
 
     def finish(self, into: Verification | None = None) -> Verification:
-        """The verdict on the submitted result. Never raises for what a runtime does. Others may be submitted after."""
+        """The verdict on the submitted result. Never raises for what a runtime does. Others may be submitted after.
+
+        Raises UsageError where nothing was submitted.
+        """
+        if not self._session.has_result:
+            raise UsageError(f"nothing was submitted that {self.original} could be compared with", "call submit first")
         verdict = into if into is not None else Verification(UNVERIFIED, "")
         try:
             try:
@@ -310,7 +316,7 @@ class Verifier:
         wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
         open_ = asked or rough or hidden or weak or untaken or wrong or not self._session.is_steady
         deep = bool(answers) and self._hides(taken, untaken)
-        if not open_ and not deep:
+        if not open_ and not deep and not self._redecides(answers):
             return False
         wrong |= {failed.name} if failed else set()
         names = sorted((a.case.name for a in answers), key=lambda name: name not in wrong)
@@ -352,6 +358,10 @@ class Verifier:
         if is_seen and not self._foreign:
             return False
         return bool(self._session.alive and self._session.call("hides"))
+
+    def _redecides(self, answers: Sequence[Answer]) -> bool:
+        """May there be decisions that agree, and say nothing of what they were made of?"""
+        return bool(answers and self._plan.decisions and self._session.alive and self._session.call("redecides"))
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does

@@ -325,6 +325,17 @@ def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
             assert "cannot load the original" in verifier.finish().message
 
 
+@pytest.mark.parametrize("is_started", [False, True])
+def test_nothing_is_judged_before_it_is_submitted(tmp_path: Path, *, is_started: bool) -> None:
+    (tmp_path / "a").write_bytes(parser.parse_model(RELU).SerializeToString())
+    verifier = Verifier(tmp_path / "a")
+    if is_started:
+        verifier.start()
+    with pytest.raises(UsageError, match="nothing was submitted"):
+        verifier.finish()
+    verifier.close()
+
+
 FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[N, 4] x) => (float[N, 4] y)
     { p = Neg (x) q = f.twice (p) y = Sin (q) }
     <domain: "f", opset_import: ["" : 17]> twice (u) => (w) { w = %s (u, u) }"""

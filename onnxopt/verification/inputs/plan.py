@@ -18,7 +18,7 @@ from onnxopt.verification.inputs.edges import CUTTING
 from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, sums
 from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Use, uses
 from onnxopt.verification.inputs.windows import WINDOWS, windowed
-from onnxopt.verification.model.decisions import conditions, decides, hides
+from onnxopt.verification.model.decisions import conditions, decides, decisions, hides
 from onnxopt.verification.model.dependence import changing, is_fixed
 from onnxopt.verification.model.order import operator_names
 from onnxopt.verification.model.random_nodes import is_random_model
@@ -101,6 +101,7 @@ class Plan:
     narrow: bool = False  # is there an input or output of a type that numpy does not have?
     cuts: bool = False  # is there an operator that looks the same until values are large?
     decides: bool = False  # does an operator inside turn floats into what jumps?
+    decisions: list[str] = field(default_factory=list)  # of these what is no float
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
     addends: frozenset[str] = frozenset()  # symbols that outputs have sums of
@@ -251,6 +252,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
+    plan.decisions = decisions(proto) if plan.decides else []
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)

@@ -34,13 +34,23 @@ def decides(proto: ModelProto) -> bool:
 
     What becomes of sizes does not count: it is integers, or the same in every result.
     """
+    return any(True for _ in _deciding(proto))
+
+
+def decisions(proto: ModelProto) -> list[str]:
+    """What becomes of it, where that is no float, in the main graph: a comparison, the index of what is largest."""
+    return [node.output[0] for node in _deciding(proto) if node.op_type in _GIVE_OTHERS]
+
+
+def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
+    """The nodes of the main graph that decide upon floats, or in whose bodies or function something may."""
     from onnx import TensorProto
 
     graph = proto.graph
     called = {f.name: operator_names(f.node) for f in proto.functions}
     deciding = [n for n in graph.node if _may_decide(n, called)]
     if not deciding:
-        return False
+        return
     floats = {
         i.name for i in graph.input if i.type.tensor_type.elem_type in _FLOATS or i.type.HasField("sequence_type")
     }
@@ -50,27 +60,27 @@ def decides(proto: ModelProto) -> bool:
         reads = _reads(node)
         is_float = any(r in floats for r in reads)
         changes = node.op_type not in _SIZES_ONLY and any(r in changing for r in reads)
+        decided = changes and is_float
         if node.op_type == "Cast":
             target = next((a.i for a in node.attribute if a.name == "to"), TensorProto.FLOAT)
-            if changes and is_float and target not in _FLOATS:
-                return True
+            if decided and target not in _FLOATS:
+                yield node
             is_float = target in _FLOATS
         elif node.op_type == "Constant":
             is_float = any(
                 a.t.data_type in _FLOATS or a.name in ("value_float", "value_floats") for a in node.attribute
             )
         elif node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
-            if changes and is_float:
-                return True
+            if decided:
+                yield node
             is_float = node.op_type not in _GIVE_OTHERS
-        elif changes and is_float and node.op_type in WITH_BODIES and _DECIDING & operator_names([node]):
-            return True
+        elif decided and node.op_type in WITH_BODIES and _DECIDING & operator_names([node]):
+            yield node
         for output in node.output:
             if is_float and node.op_type not in _SIZES_ONLY:
                 floats.add(output)
             if changes:
                 changing.add(output)
-    return False
 
 
 def _may_decide(node: NodeProto, called: Mapping[str, frozenset[str]]) -> bool:

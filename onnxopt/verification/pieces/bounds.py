@@ -111,11 +111,13 @@ def around(others: Iterable[float], every: Sequence[float]) -> list[float]:
 
 
 class Beyond:
-    """What becomes of numbers `around` bounds, and of those there are times each of `factors`."""
+    """What becomes of numbers `around` bounds, and of those of a `case` times each of `factors`."""
 
-    def __init__(self, walk: Walk, around: Sequence[float], factors: Sequence[float] = _FACTORS) -> None:
+    def __init__(
+        self, walk: Walk, around: Sequence[float], factors: Sequence[float] = _FACTORS, *, case: int = -1
+    ) -> None:
         self._walk = walk
-        self._around, self._factors = around, factors
+        self._around, self._factors, self._case = around, factors, case
         self._left = _TRIED
 
     def shows(self, value: str, behind: frozenset[str] = frozenset(), depth: int = _DEPTH) -> bool:
@@ -153,7 +155,7 @@ class Beyond:
         entries = walk.a.entries(nodes, walk.fed_of_a - without)
         asked = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], theirs), theirs)} - {*entries}
         made = {o for i in nodes for o in walk.a.nodes[i].output}
-        known = walk.original.values[-1]
+        known = walk.original.values[self._case]
         if len(nodes) > _LONGEST or not asked <= made:
             return False
         if not all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked)):
@@ -187,7 +189,8 @@ class Beyond:
         What is never negative stays so."""
         with np.errstate(all="ignore"):
             for factor in self._factors:
-                yield {n: np.asarray(v * v.dtype.type(factor)) for n, v in known.items()}
+                drawn = {n: v * v.dtype.type(abs(factor) if v.min() >= 0 else factor) for n, v in known.items()}
+                yield {n: np.asarray(v) for n, v in drawn.items()}
         for one in self._around:
             drawn = {}
             for name, value in known.items():

@@ -31,6 +31,7 @@ from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.pieces.rounded import name_in_file, round_results
 from onnxopt.verification.pieces.runner import Runner
+from onnxopt.verification.pieces.undecided import is_made_otherwise
 from onnxopt.verification.pieces.unseen import may_differ, unseen
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
@@ -163,6 +164,10 @@ class Look:
     def hides(self) -> bool:
         """Is there anything that may not run, and is not the same in both?"""
         return may_differ(Pairs(self.a.program, self.b.program))
+
+    def redecides(self) -> bool:
+        """Is anything that something not float is decided upon made otherwise?"""
+        return is_made_otherwise(Pairs(self.a.program, self.b.program), self.plan.decisions)
 
     def _is_open(self, value: str) -> bool:
         return self._open is None or value in self._open

@@ -1,4 +1,4 @@
-"""Decisions that are the same in all cases, everywhere: a comparison that is never true.
+"""Decisions that are the same in all cases, or nearly: a comparison that is never true.
 
 They agree whatever they are made of, and a value before them that is wrong is taken for one that was moved on purpose.
 Where the two make one otherwise, it is made once more of numbers larger and smaller than there are, and of some around
@@ -7,46 +7,59 @@ what is compared with. Where it differs then nobody is accused, for such numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from onnxopt.verification.pieces.bounds import Beyond, Bounds, around
+from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
-    from onnxopt.verification.pieces.sameness import Sameness
+    from onnxopt.verification.pieces.pairs import Pairs
     from onnxopt.verification.pieces.walk import Walk
 
 _KINDS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")  # those of quantizers are no decisions
-_FACTORS: Final = (8.0, 64.0, 4096.0, 2.0**-3, 2.0**-6, 2.0**-12)
+_FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4, 0, -1, -2, -3, -4) for sign in (1.0, -1.0))
+_FEW: Final = 8  # numbers
 _MOST: Final = 32  # that are looked at
 
 
-def undecided(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, str]]:
-    """(cut of B, what it is in all cases) of each that is something else than A's on other numbers."""
+def is_made_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
+    """Is anything that leads to these values of A made otherwise? As far as files tell: one name, one value."""
+    known = [d for d in decisions if d in pairs.by_original]
+    made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
+    sameness = Sameness(pairs, {*pairs.of, *pairs.b.given})
+    return any(not sameness.is_made_alike(value) for value in pairs.made_from(made))
+
+
+def undecided(walk: Walk, sameness: Sameness) -> Iterator[str]:
+    """The values of B that say next to nothing in any case, and something else than A's on other numbers."""
     bounds = Bounds(walk.a), Bounds(walk.b)
     looked = 0
-    for value in (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of):
-        if walk.replay.kind(value) not in _KINDS:
-            continue
-        number = _only(walk, value)
-        if not number or sameness.is_made_alike(value):
+    known = walk.cuts.union(walk.pending)
+    for value in (v for v in walk.b.maker if v in known and v in walk.pairs.of):
+        if not _says_little(walk, value) or sameness.is_made_alike(value):
             continue
         looked += 1
         if looked > _MOST:
             break
         mine, theirs = walk.a.cone([walk.pairs.of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
         every = sorted({*bounds[0].of(mine), *bounds[1].of(theirs)})
-        if Beyond(walk, around(every, every) if every else (), _FACTORS).differs(value):
-            yield value, number
+        numbers, cases = around(every, every) if every else [], range(len(walk.original.values))
+        if any(Beyond(walk, numbers, _FACTORS, case=k).differs(value) for k in cases):
+            yield value
 
 
-def _only(walk: Walk, value: str) -> str:
-    """The number that it is, wherever it is known; empty where these are several."""
-    name = walk.pairs.of[value]
-    known = [v[name] for v in walk.original.values if name in v]
-    if not known or not all(isinstance(v, np.ndarray) and v.size for v in known):
-        return ""
+def _says_little(walk: Walk, value: str) -> bool:
+    """Are these booleans, of which at most a few are not as the others, in all cases; or integers that are all one?"""
+    kind, name = walk.replay.kind(value), walk.pairs.of[value]
+    if kind not in _KINDS:
+        return False
+    known = [v[name] for v in walk.original.values if isinstance(v.get(name), np.ndarray) and v[name].size]
+    if not known:
+        return False
     first = known[0].flat[0]
-    return str(first) if all((v == first).all() for v in known) else ""
+    others = sum(int(np.count_nonzero(v != first)) for v in known)
+    most = _FEW if kind == "tensor(bool)" else 0
+    return others <= most or sum(v.size for v in known) - others <= most

@@ -75,8 +75,8 @@ def unseen(
             yield Unseen(f"only one of them has the {called(node)} that makes `{first_of(node)}`")
     for value, other in untold(walk, sameness, is_open):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
-    for value, number in undecided(walk, sameness):
-        yield Unseen(f"`{value}` is {number} in all cases, and differs on numbers that none of them has")
+    for value in undecided(walk, sameness):
+        yield Unseen(f"`{value}` says next to nothing in any case, and differs on numbers that none of them has")
 
 
 def _changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:

@@ -1,0 +1,86 @@
+"""Decisions that are the same in all cases: they agree whatever they are made of, and say nothing of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification import Verification, Verifier
+
+FLOATS = {"zero": 0, "half": 0.5, "one": 1, "two": 2, "high": 20, "wide": 40, "higher": 200, "low": -20}
+CONSTANTS = ", ".join(f"float {name} = {{{number}}}" for name, number in FLOATS.items())
+HEAD = '<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (y) '
+HEAD += f"<{CONSTANTS}, int64 three = {{3}}, bool yes = {{1}}>"
+CHOSEN = "y = Where (c, x, two)"
+BRANCH = "y = If (c) <then_branch = t () => (p) { p = Add (x, two) }, else_branch = e () => (q) { q = Neg (x) }>"
+TURNS = """y = Loop (three, c, x) <body = l (int64 i, bool go, float[n, 8] s) => (on, z)
+    { on = Identity (go) z = Add (s, two) }>"""
+USED = pytest.mark.parametrize("used", [CHOSEN, BRANCH, TURNS], ids=["Where", "If", "Loop"])
+
+
+def own(tmp_path: Path, a: str, b: str, used: str = CHOSEN) -> Verification:
+    """What the optimizer's own check says."""
+    for name, text in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(f"{HEAD} {{ {text} {used} }}"), tmp_path / f"{name}.onnx")
+    with Verifier(tmp_path / "a.onnx") as verifier:
+        verifier.submit(tmp_path / "b.onnx")
+        return verifier.finish()
+
+
+@USED
+def test_what_a_further_case_shows_is_different(used: str, tmp_path: Path) -> None:
+    """At zero the one is below and the other above."""
+    a = "s = ReduceSumSquare <keepdims = 0> (x) m = Mul (s, two) c = Greater (m, half)"
+    found = own(tmp_path, a, a.replace("Mul (s, two)", "Add (s, two)"), used)
+    assert (found.status, [p.value for p in found.places][:1]) == ("different", ["m"]), found.message
+
+
+@USED
+def test_a_bound_that_a_further_case_reaches(used: str, tmp_path: Path) -> None:
+    a = "m = ReduceMin <keepdims = 0> (x) c = Greater (m, low)"
+    found = own(tmp_path, a, a.replace("c = Greater (m, low)", "n = Neg (m) c = Less (n, higher)"), used)
+    assert (found.status, [p.value for p in found.places][:1]) == ("different", ["c"]), found.message
+
+
+MEAN, SUM = "m = ReduceMean <keepdims = 0> (x)", "m = ReduceSum <keepdims = 0> (x)"
+
+
+@USED
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (f"{MEAN} c = Less (m, high)", f"{SUM} c = Less (m, high)"),
+        (f"{MEAN} c = Less (m, high)", f"{MEAN} c = Less (m, higher)"),
+        (f"{MEAN} o = Less (m, high) c = Or (o, o)", f"{SUM.replace('m', 'r', 1)} o = Less (r, high) c = Or (o, o)"),
+    ],
+    ids=["value", "bound", "name"],
+)
+def test_what_none_shows_is_inconclusive(used: str, a: str, b: str, tmp_path: Path) -> None:
+    found = own(tmp_path, a, b, used)
+    assert (found.status, " says next to nothing in any case" in found.message) == ("inconclusive", True), found.message
+    assert own(tmp_path, a, a, used).status in ("equal", "verified in pieces")
+
+
+@USED
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("m = Mul (x, two) s = ReduceMax <keepdims = 0> (m) c = Less (s, wide)",
+         "s = ReduceMax <keepdims = 0> (x) c = Less (s, high)"),
+        ("m = Relu (x) s = ReduceMax <keepdims = 0> (m) c = Greater (s, zero)",
+         "m = Identity (x) s = ReduceMax <keepdims = 0> (m) c = Greater (s, zero)"),
+        ("m = Sigmoid (x) s = ReduceMax <keepdims = 0> (m) k = Clip (s, zero, one) c = Less (k, two)",
+         "m = Sigmoid (x) k = ReduceMax <keepdims = 0> (m) c = Less (k, two)"),
+        ("m = Add (x, two) s = ReduceMax <keepdims = 0> (m) n = Neg (s) c = Greater (n, low)",
+         "m = Add (x, two) s = ReduceMax <keepdims = 0> (m) c = Less (s, high)"),
+        ("m = ReduceSumSquare <keepdims = 0> (x) s = Sqrt (m) c = Less (s, high)",
+         "s = ReduceL2 <keepdims = 0> (x) c = Less (s, high)"),
+    ],
+    ids=["scale", "sign", "bounds", "turned", "operator"],
+)  # fmt: skip
+def test_what_is_made_otherwise_and_is_right(used: str, a: str, b: str, tmp_path: Path) -> None:
+    found = own(tmp_path, a, b, used)
+    assert found.status in ("equal", "verified", "verified in pieces"), found.message
