@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.proof import Proof
     from onnxopt.verification.protocol import Answer
 
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
 _REAL: Final = "give real data with --input NAME=FILE.npy"
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
-_Proof = tuple[dict[str, str], dict[str, str], list[str]]
 _LARGE: Final = "extremes"  # a case in which narrow floats overflow first
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
 
@@ -102,7 +102,9 @@ class Verifier:
             plan.overridable = {}
         given = {name: read_array(name, Path(file), plan) for name, file in self.options.inputs.items()}
         fix_dims(plan, self.options.dims)
-        self.prepare(plan, [(r, lambda: Data(given)) for r in OWN if not missing(r, plan, given)])
+        is_long = self.stepwise or 2 * plan.bytes > self.options.memory  # each run reads all weights
+        recipes = [r for r in OWN if not missing(r, plan, given) and not (r.single and is_long)]
+        self.prepare(plan, [(r, lambda: Data(given)) for r in recipes])
 
     def prepare(self, plan: Plan, requests: Sequence[tuple[Recipe, Read]]) -> None:
         """The same with a plan and the cases, and how to read their data."""
@@ -165,6 +167,8 @@ class Verifier:
         verdict.status, verdict.message, verdict.hint = status, message, hint
 
     def _finish(self, verdict: Verification) -> None:
+        from onnxopt.verification.proof import telling
+
         session = self._session
         if self._refusal and not session.has_answers:  # nothing has changed since
             raise Refused(self._refusal)
@@ -184,6 +188,7 @@ class Verifier:
                 session.post("compare", answer.case.name, {})
             proof = self._proof(answers)  # while the worker compares
             cases = [session.compare(a) for a in answers] if session.is_steady else [a.case for a in answers]
+            answers, cases = telling(answers, cases)
         verdict.engine = session.opened.engine
         self._judge(verdict, answers, cases, proof)
         if session.alive:
@@ -191,7 +196,7 @@ class Verifier:
         return None
 
     def _judge(
-        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], proof: _Proof
+        self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], proof: Proof
     ) -> None:
         from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
 
@@ -251,6 +256,11 @@ class Verifier:
         self._has_further = True
         return self._session.further([r for r in FURTHER if not missing(r, self._plan, self.options.inputs)])
 
+    def _proof(self, answers: Sequence[Answer]) -> Proof:
+        from onnxopt.verification.proof import proof
+
+        return proof(self.original, self._plan, answers, fixed=self._plan.gives_all(self.options.inputs))
+
     def _untold(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
         """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings
         that this runtime leaves out."""
@@ -273,27 +283,6 @@ class Verifier:
             if not e.is_about(a) and not e.is_about(b):
                 raise
             return str(e), e.is_about(b) and self._session.optimizes_original()
-
-    def _proof(self, answers: Sequence[Answer]) -> _Proof:
-        """Why the cases prove little, by output; and by value that decides a branch; those of which both were taken."""
-        from onnxopt.verification.model.decisions import open_conditions
-        from onnxopt.verification.verdict import untaken_branches, weak_outputs
-
-        found = [a for a in answers if a.evidence]
-        if not self._plan.inputs or not found:
-            return {}, {}, []
-        outputs = {name: [a.evidence[name] for a in found] for name in found[0].evidence}
-        branches: dict[str, set[bool]] = {}
-        for answer in answers:
-            for name, taken in answer.branches.items():
-                branches.setdefault(name, set()).add(taken)
-        untaken = untaken_branches(branches)
-        both = [name for name in branches if name not in untaken]
-        if untaken:
-            with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
-                still_open = open_conditions(self.original)
-                untaken = {name: why for name, why in untaken.items() if name in still_open}
-        return weak_outputs(outputs, self._plan.gives_all(self.options.inputs)), untaken, both
 
     # -- the second look ---------------------------------------------------------------------------------
 

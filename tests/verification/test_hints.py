@@ -166,7 +166,7 @@ def test_attention_is_over_several_tokens(tmp_path: Path) -> None:
         onnx.save(_weighted(DETECTOR.replace("SCALE", scale)), tmp_path / name)
     verdict = verify(tmp_path / "a", tmp_path / "b")
     assert verdict.status == DIFFERENT, verdict.message
-    first, second = (c.dims for c in verdict.cases)
+    first, second = (c.dims for c in verdict.cases[:2])
     assert first == {"b": 2, "h": 16, "w": 24}
     assert second == {"b": 1, "h": 39, "w": 13}, "other sizes, no multiples of strides, another batch, and no square"
 

@@ -10,7 +10,17 @@ from onnx import parser
 
 from onnxopt.verification import Verification, Verifier
 
-FLOATS = {"zero": 0, "half": 0.5, "one": 1, "two": 2, "high": 20, "wide": 40, "higher": 200, "low": -20}
+FLOATS = {
+    "zero": 0,
+    "half": 0.5,
+    "one": 1,
+    "two": 2,
+    "twenty": 20,
+    "high": 2000,
+    "wide": 4000,
+    "higher": 20000,
+    "low": -20,
+}
 CONSTANTS = ", ".join(f"float {name} = {{{number}}}" for name, number in FLOATS.items())
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (y) '
 HEAD += f"<{CONSTANTS}, int64 three = {{3}}, bool yes = {{1}}>"
@@ -41,7 +51,7 @@ def test_what_a_further_case_shows_is_different(used: str, tmp_path: Path) -> No
 @USED
 def test_a_bound_that_a_further_case_reaches(used: str, tmp_path: Path) -> None:
     a = "m = ReduceMin <keepdims = 0> (x) c = Greater (m, low)"
-    found = own(tmp_path, a, a.replace("c = Greater (m, low)", "n = Neg (m) c = Less (n, higher)"), used)
+    found = own(tmp_path, a, a.replace("c = Greater (m, low)", "n = Neg (m) c = Less (n, high)"), used)
     assert (found.status, [p.value for p in found.places][:1]) == ("different", ["c"]), found.message
 
 
@@ -75,7 +85,7 @@ def test_what_none_shows_is_inconclusive(used: str, a: str, b: str, tmp_path: Pa
         ("m = Sigmoid (x) s = ReduceMax <keepdims = 0> (m) k = Clip (s, zero, one) c = Less (k, two)",
          "m = Sigmoid (x) k = ReduceMax <keepdims = 0> (m) c = Less (k, two)"),
         ("m = Add (x, two) s = ReduceMax <keepdims = 0> (m) n = Neg (s) c = Greater (n, low)",
-         "m = Add (x, two) s = ReduceMax <keepdims = 0> (m) c = Less (s, high)"),
+         "m = Add (x, two) s = ReduceMax <keepdims = 0> (m) c = Less (s, twenty)"),
         ("m = ReduceSumSquare <keepdims = 0> (x) s = Sqrt (m) c = Less (s, high)",
          "s = ReduceL2 <keepdims = 0> (x) c = Less (s, high)"),
     ],

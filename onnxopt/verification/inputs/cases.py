@@ -19,6 +19,7 @@ class Recipe:
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
     inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
+    `single`: batches are of one, and what agrees then proves nothing.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Recipe:
     other: bool = False
     tame: bool = False
     beyond: bool = False
+    single: bool = False
 
     @property
     def drawn(self) -> bool:
@@ -78,6 +80,7 @@ RECIPES: Final = {
         Recipe("overrides", override=True),
     )
 }
+SINGLE: Final = Recipe("batch of one", single=True)
 # What the optimizer checks its results with.
 OWN: Final = (
     Recipe("case 1"),
@@ -85,6 +88,7 @@ OWN: Final = (
     Recipe("wide", "wide"),
     Recipe("edges", "edges"),
     Recipe("other values for overridable initializers", override=True),
+    SINGLE,
 )
 # And with these, where something was not seen in any of those.
 FURTHER: Final = tuple(RECIPES[name] for name in ("zeros", "ones", "extremes"))
@@ -95,6 +99,8 @@ GROUPS: Final = {
 }
 _MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
 _MANY: Final = 16  # of small inputs: numbers enough to meet several edges
+_ROWS: Final = 64  # of models with so few
+_LITTLE: Final = 1 << 20  # bytes of weights
 _ATTEMPTS: Final = 12  # to find other sizes
 _LARGER: Final = 16  # times the sizes that the original is known to take
 
@@ -113,6 +119,8 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
     """Why the model has no such case, where these inputs are given; empty where it has."""
     if recipe.size and not plan.symbols:
         return "the model has no dynamic dims"
+    if recipe.single and not any(map(plan.is_batch, plan.symbols)):
+        return "the model has no batch that is dynamic"
     if recipe.beyond and not (plan.symbols and plan.limit):
         return "there is no size at which only one of the models does something else"
     if recipe.mask and not any(i.is_mask for i in plan.inputs):
@@ -137,10 +145,21 @@ class Trial(dict[str, int]):
 def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     """Sizes of the dynamic dims to try for a case, until the original runs; `base` are some it is known to take."""
     tried: list[dict[str, int]] = []
-    for choice in _sizes(plan, recipe, base):
+    for choice in _with_rows(plan, recipe, base):
         if choice not in tried:
             tried.append(choice)
             yield choice
+
+
+def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
+    """Where floats are decided upon, few of a few numbers are near an edge: small models have more rows, once."""
+    batches = [s for s in plan.symbols if plan.is_batch(s)]
+    more = recipe.other and base is not None and not recipe.tame and plan.decides
+    more = more and plan.bytes <= _LITTLE and plan.is_small(_ROWS)
+    for choice in _sizes(plan, recipe, base):
+        if more and batches:
+            yield Trial(choice | dict.fromkeys(batches, _ROWS))
+        yield choice
 
 
 def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
@@ -159,6 +178,10 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield from plan.size_choices((plan.limit,))
         return
     batches = [s for s in plan.symbols if plan.is_batch(s)]
+    if recipe.single:
+        if base is not None and any(base[s] > 1 for s in batches):
+            yield base | dict.fromkeys(batches, 1)
+        return
     if recipe.other and base is not None:
         changing = [s for s in plan.symbols if s not in batches and s not in plan.demanded]
         later = itertools.dropwhile(lambda choice: choice != base, plan.size_choices())  # those before it failed

@@ -1,0 +1,54 @@
+"""What cases prove, whatever a result makes of them: by the original's outputs, and the branches that they take."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from onnxopt.verification.inputs.cases import SINGLE
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.model.decisions import open_conditions
+from onnxopt.verification.protocol import Answer
+from onnxopt.verification.records import DIFFERENT, JudgedCase
+from onnxopt.verification.verdict import untaken_branches, weak_outputs
+
+
+class Proof(NamedTuple):
+    """Why the cases prove little, by output (`weak`), and by value that decides a branch (`untaken`); `taken`: those of
+    which both branches were."""
+
+    weak: dict[str, str]
+    untaken: dict[str, str]
+    taken: list[str]
+
+
+def proof(original: Path, plan: Plan, answers: Sequence[Answer], *, fixed: bool) -> Proof:
+    """`fixed`: the inputs are the same in all cases. A batch of one proves nothing: few numbers do."""
+    answers = [a for a in answers if a.case.name != SINGLE.name]
+    found = [a for a in answers if a.evidence]
+    if not plan.inputs or not found:
+        return Proof({}, {}, [])
+    outputs = {name: [a.evidence[name] for a in found] for name in found[0].evidence}
+    branches: dict[str, set[bool]] = {}
+    for answer in answers:
+        for name, taken in answer.branches.items():
+            branches.setdefault(name, set()).add(taken)
+    untaken = untaken_branches(branches)
+    both = [name for name in branches if name not in untaken]
+    if untaken:
+        with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+            still_open = open_conditions(original)
+            untaken = {name: why for name, why in untaken.items() if name in still_open}
+    return Proof(weak_outputs(outputs, fixed), untaken, both)
+
+
+def telling(answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> tuple[list[Answer], list[JudgedCase]]:
+    """Without a batch of one in which nothing differs."""
+    told = [(a, c) for a, c in zip(answers, cases, strict=True) if a.case.name != SINGLE.name or _differs(c)]
+    return [a for a, _ in told], [c for _, c in told]
+
+
+def _differs(case: JudgedCase) -> bool:
+    return case.status == DIFFERENT or any(not o.ok for o in case.outputs)
