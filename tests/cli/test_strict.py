@@ -46,7 +46,7 @@ def rough(tmp_path: Path) -> Rough:
     return make
 
 
-NOISE = "within rounding noise: it differs by 1.2e-06 of the range of `y`, 4 cases (N=2; N=3; N=16)"
+NOISE = "within rounding noise: it differs by 1.2e-06 of the range of `y`, 4 cases (N=2; N=64; N=16)"
 PLACE = "at `y`: differs by 1.2e-06 of its range, rounding alone by "
 
 
