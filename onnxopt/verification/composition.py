@@ -70,7 +70,7 @@ def _verify(tell: Tell, original: Path, plan: Plan, steps: Sequence[Step], optio
         if plan.stateful:  # onnxruntime would write into weights that parts have copies of: no comparison is fair
             judge.engine = Reference(str(original))
         judge.plan(plan)
-        answers = [judge.original(Request(r, Data({}))).case for r in OWN if not missing(r, plan)]
+        answers = [judge.original(Request(r, Data({}))).case for r in OWN if not r.single and not missing(r, plan)]
     except Refused as e:
         return Verification(UNVERIFIED, str(e))
     kept = list(judge.kept.values())

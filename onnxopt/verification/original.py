@@ -155,7 +155,7 @@ class Original:
         except Refused as e:
             record.status, record.note = "skipped", str(e)
             return Answer(record)
-        if request.recipe.drawn and any(map(is_dull, values)):
+        if request.recipe.drawn and not request.recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
         record.dims = case.dims = plan.fixed | case.dims
         self.base = self.base or case.dims

@@ -101,7 +101,7 @@ class Plan:
     narrow: bool = False  # is there an input or output of a type that numpy does not have?
     cuts: bool = False  # is there an operator that looks the same until values are large?
     decides: bool = False  # does an operator inside turn floats into what jumps?
-    decisions: list[str] = field(default_factory=list)  # of these what is no float
+    decisions: list[str] = field(default_factory=list)  # what becomes of it that is no float
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
     addends: frozenset[str] = frozenset()  # symbols that outputs have sums of

@@ -7,7 +7,8 @@ what is compared with. Where it differs then nobody is accused, for such numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -33,22 +34,21 @@ def is_made_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(made))
 
 
-def undecided(walk: Walk, sameness: Sameness) -> Iterator[str]:
+def undecided(walk: Walk, sameness: Sameness) -> list[str]:
     """The values of B that say next to nothing in any case, and something else than A's on other numbers."""
-    bounds = Bounds(walk.a), Bounds(walk.b)
-    looked = 0
-    known = walk.cuts.union(walk.pending)
-    for value in (v for v in walk.b.maker if v in known and v in walk.pairs.of):
-        if not _says_little(walk, value) or sameness.is_made_alike(value):
-            continue
-        looked += 1
-        if looked > _MOST:
-            break
-        mine, theirs = walk.a.cone([walk.pairs.of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
-        every = sorted({*bounds[0].of(mine), *bounds[1].of(theirs)})
-        numbers, cases = around(every, every) if every else [], range(len(walk.original.values))
-        if any(Beyond(walk, numbers, _FACTORS, case=k).differs(value) for k in cases):
-            yield value
+    settled, of = walk.cuts.union(walk.pending), walk.pairs.of
+    little = (v for v in walk.b.maker if v in settled and v in of and _says_little(walk, v))
+    found = list(itertools.islice((v for v in little if not sameness.is_made_alike(v)), _MOST))
+    if not found:
+        return []
+    a, b = Bounds(walk.a), Bounds(walk.b)
+    bounds = {v: sorted({*a.of(walk.a.cone([of[v]], walk.fed_of_a)), *b.of(walk.b.cone([v], walk.fed))}) for v in found}
+    cases = range(len(walk.original.values))
+    return [v for v in found if any(_beyond(walk, bounds[v], k).differs(v) for k in cases)]
+
+
+def _beyond(walk: Walk, bounds: Sequence[float], case: int) -> Beyond:
+    return Beyond(walk, around(bounds, bounds) if bounds else (), _FACTORS, case=case)
 
 
 def _says_little(walk: Walk, value: str) -> bool:
