@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import ModelError, UsageError
 from onnxopt.verification import Verification, Verifier, VerifyOptions, verify
 from tests.verification.pairs import verdict
 
@@ -366,3 +366,16 @@ def test_a_default_that_changed_is_not_fed_to_both(ir: int, tmp_path: Path) -> N
         (tmp_path / f"{name}.onnx").write_bytes(proto.SerializeToString())
     v = verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
     assert (v.status, [p.value for p in v.places]) == ("different", ["p"])
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("data", "says"), [(None, "no such file"), (b"no model", "cannot be parsed"), (b"", "is empty")]
+)
+def test_what_is_no_model_is_no_verdict(data: bytes | None, says: str, first: bool, tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(RELU), tmp_path / "good.onnx")
+    if data is not None:
+        (tmp_path / "bad.onnx").write_bytes(data)
+    pair = [tmp_path / "bad.onnx", tmp_path / "good.onnx"]
+    with pytest.raises(ModelError, match=rf"bad\.onnx.*{says}"):
+        verify(*(pair if first else pair[::-1]))
