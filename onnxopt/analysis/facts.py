@@ -226,10 +226,13 @@ class _Facts:
         return tuple(self._merged(a, b, everywhere) for a, b in zip(known, new))
 
     def _merged(self, known: Dim, new: Dim, everywhere: bool) -> Dim:
-        """Of two dims that are the same size, the one that says more: numbers, symbols of inputs, the older."""
+        """Of two dims that are the same size, the one that says more: numbers, symbols of inputs, the older. Of two
+        numbers, which meet where nothing can run, the newer: that is what a second run knows."""
         a, b = self._best(known), self._best(new)
         if a is None or b is None or a == b:
             return b if a is None else a
+        if isinstance(a, int) and isinstance(b, int):
+            return b
         if isinstance(a, int) or (isinstance(b, str) and (is_invented(b) or not is_invented(a))):
             a, b = b, a  # b says more
         if everywhere and isinstance(a, str) and a not in self.own:

@@ -10,7 +10,7 @@ from onnx import parser
 import onnxopt
 from tests.runtime import plain_session
 
-CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] seven = {7},
+CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}, int64[1] seven = {7},
     int64[1] less = {-3}, int64 first = {0}, int64 step = {1}, float unit = {1}, int64[2] both = {1, 1},
     int64[3] all = {1, 1, 1},
     float[3] few = {1, 2, 3}, float[2, 1] rows = {1, 2}>"""
@@ -94,6 +94,20 @@ NEVER = {
         "s = Shape (x)  f = Cast <to = 1> (s)  o = Mul (f, unit)  t = Cast <to = 7> (o)"
         "n = ConstantOfShape (t)  e = Cast <to = 1> (n)  y = Add (x, e)",
         "u, w = Split <axis = 0> (y, both)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "two numbers of one axis, of which one is known first": (
+        "float[4] v, float[2, 3, 4] x",
+        "s = Shape (x)  d = Slice (s, one, two, zero)  t = Concat <axis = 0> (two, d, four)  y = Reshape (x, t)",
+        "r = Shape (y)  g = Gather (r, one)  k = Mul (g, two)  u = Slice (v, zero, k, zero)"
+        "h = Shape (u)  j = Add (h, one)  l = Add (h, two)  m = Concat <axis = 0> (l, j)  n = ConstantOfShape (m)"
+        "a = Add (u, n)  e = Shape (a)  f = Cast <to = 1> (e)  o = Mul (f, unit)  w = Cast <to = 7> (o)"
+        "c = ConstantOfShape (w)  b = Add (a, c)  p = ReduceSum <keepdims = 0> (b)",
+    ),
+    "two numbers of one axis, of which one is learnt late": (
+        "float[2] v, float[3, 4] x",
+        f"{BY_FLOATS}  y = Reshape (x, t)",
+        "e = Flatten <axis = 0> (x)  r = Shape (e)  d = Gather (r, one)  k = Div (d, two)"
+        "m = Concat <axis = 0> (k, d)  n = ConstantOfShape (m)  a = Add (y, n)  p = ReduceSum <keepdims = 0> (a)",
     ),
     "lengths below zero": (
         "float[2] v, float[1, 4] x",

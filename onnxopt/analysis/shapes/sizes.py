@@ -29,13 +29,16 @@ def broadcast(shapes: list[Dims]) -> Found:
 
 
 def _common(sizes: list[Size]) -> Size | None:
-    """A symbol beside a number other than one is either one or that number."""
+    """A symbol beside a number other than one is either one or that number. Two such numbers do not meet: it never runs,
+    and neither is its size, or what is known would depend on which of them was known first."""
+    numbers = {d for d in sizes if isinstance(d, int) and d != 1}
+    if numbers:
+        return numbers.pop() if len(numbers) == 1 else None
     found: Size | None = 1
     for d in sizes:
         if isinstance(d, int):
-            if d != 1:
-                return d
-        elif isinstance(found, int):
+            continue
+        if isinstance(found, int):
             found = d
         elif found is not None and d != found and not is_least(d, found):
             found = d if is_least(found, d) else None
@@ -73,8 +76,10 @@ def joined(shapes: Sequence[Dims | None], axis: int) -> Found | None:
     total: Size = 0
     for x in known:
         total = total + x[axis]
-    numbers = ([d for d in (x[i] for x in known) if isinstance(d, int)] for i in range(len(known[0])))
-    others: list[Size] = [next(iter(ints), known[0][i]) for i, ints in enumerate(numbers)]
+    others: list[Size | None] = []
+    for sizes in zip(*known, strict=True):
+        numbers = {d for d in sizes if isinstance(d, int)}
+        others.append(sizes[0] if not numbers else numbers.pop() if len(numbers) == 1 else None)  # two do not meet
     return (*others[:axis], total, *others[axis + 1 :])
 
 
