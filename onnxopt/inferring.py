@@ -49,7 +49,7 @@ def infer_call(
     schema: OpSchema, call: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
 ) -> dict[str, TypeProto]:
     """Types of what one operator makes, which has no bodies, and whose operands have types. Raises what onnx does."""
-    if not _is_sound(call) or (call.op_type in _MINDFUL and any(map(_is_below_zero, types.values()))):
+    if not _is_sound(call) or (call.op_type in _MINDFUL and any(map(is_below_zero, types.values()))):
         return {}
     imported = [OperatorSetIdProto(domain=call.domain, version=opset)]
     found: dict[str, TypeProto] = shape_inference.infer_node_outputs(schema, call, types, data, opset_imports=imported)
@@ -122,7 +122,7 @@ def _give_types_in(graph: GraphProto) -> set[str]:
     return asked - made
 
 
-def _is_below_zero(kind: TypeProto) -> bool:
+def is_below_zero(kind: TypeProto) -> bool:
     return any(dim.dim_value < 0 for dim in kind.tensor_type.shape.dim)
 
 

@@ -4,7 +4,8 @@ Shape lists, as far as they follow them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Final
 
 import numpy as np
@@ -27,11 +28,17 @@ from onnxopt.protos import (
 
 _PICKS: Final = 4
 _CARRIED: Final = 2  # inputs of a Loop's body that are not: the number of the trip, and whether to go on
-_SEEN_THROUGH: Final = ("Cast", "Concat", "Gather", "Squeeze", "Unsqueeze")
+# Through what onnxruntime sees sizes that a Shape lists: from which opset on one, and from which on several.
+_NEVER: Final = 1 << 62
+_SEEN_THROUGH: Final = {
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), (1, 1)),
+    **dict.fromkeys(("Cast", "Concat"), (13, 13)),
+    **dict.fromkeys(("Add", "Mul", "Sub"), (13, 14)),
+    **dict.fromkeys(("Div", "Gather"), (13, _NEVER)),
+}
+_MOVED: Final = ("Gather", "Squeeze", "Unsqueeze")  # where; all that the others read has to be listed
 # What runtimes may follow sizes through that a Shape lists.
-_FOLLOWED: Final = frozenset({
-    "Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze",
-})  # fmt: skip
+_FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
 
 
 def declared(loop: Graph) -> dict[Value, Known]:
@@ -41,31 +48,51 @@ def declared(loop: Graph) -> dict[Value, Known]:
 
 
 def look_inside(nodes: Iterable[Node], inside: dict[Value, Known]) -> None:
-    """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
-    around them, which onnx's inference of a whole model does not see there."""
+    """What runtimes know of what these nodes make: not all that we do, and also what follows from sizes that are
+    listed, and from constants around a body, which onnx's inference does not follow."""
     for node in nodes:
-        made = inferred(node, inside)
-        if not made:
-            continue
-        inside.update(made)
-        listed = _followed(node, inside) if is_in_body(node) else None
+        seen = seen_by(node, inside)
+        listed = _followed(node, seen)
         if listed is not None:
             inside[node.output] = known_constant(listed)
+        else:
+            inside.update(inferred(node, seen) or {})
+
+
+def is_told_more(node: Node, inside: Mapping[Value, Known]) -> bool:
+    """Does a runtime know more of what this node reads, or lists, than inference says?"""
+    x = node.input(0)
+    if node.op == "Shape" and x is not None:
+        dims = dims_of(x, inside)
+        return dims is not None and part_of_shape(node, dims) is not None
+    return any(v in inside for v in node.inputs)
+
+
+def seen_by(node: Node, inside: MutableMapping[Value, Known]) -> MutableMapping[Value, Known]:
+    """Of what is known, what a node is told: sizes that are listed in a scope are not followed into a body there."""
+    told = [v for v in node.inputs if v is not None and v.graph is not node.graph]
+    hidden = {v: (inside[v][0], None) for v in told if v in inside and inside[v][1] is not None}
+    return ChainMap(hidden, inside) if hidden else inside
 
 
 def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
-    """The sizes that runtimes know of what a body makes: a Shape lists them, and they see through what moves them."""
+    """The sizes that runtimes know of what a node makes: a Shape lists them, and they see through what moves them."""
     x = node.input(0)
     if node.op == "Shape":
         dims = dims_of(x, inside) if x is not None else None
         return None if dims is None else part_of_shape(node, dims)
-    of_sizes = node.inputs if node.op == "Concat" else node.inputs[:1]
-    if node.op not in _SEEN_THROUGH or any(v not in inside or inside[v][1] is None for v in of_sizes if v is not None):
+    opset = opset_of(node)
+    one, several = _SEEN_THROUGH.get(node.op, (_NEVER, _NEVER))
+    if opset < one:
+        return None
+    listed = node.inputs[:1] if node.op in _MOVED else node.inputs
+    if any(v not in inside or inside[v][1] is None for v in listed if v is not None):
         return None
     arrays = operands(node, inside)
     if arrays is None or kernels.result_bytes(node, arrays) > DATA_UP_TO:
         return None
-    return _evaluated(node, arrays, opset_of(node))
+    found = _evaluated(node, arrays, opset)
+    return found if found is not None and (found.size == 1 or opset >= several) else None
 
 
 def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | None:

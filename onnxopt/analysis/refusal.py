@@ -25,24 +25,28 @@ from onnxopt.analysis.loading import (
     dims_of,
     inferred,
     is_in_body,
+    is_told_more,
     known_constant,
     look_inside,
     of_any_shape,
     operands,
     opset_of,
     part_of_shape,
+    seen_by,
 )
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.inferring import is_below_zero
 from onnxopt.protos import Array, tensor_type_proto
 from onnxopt.record import record
 
 REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or is not what they infer"
 _EARLIER: Final = "values that may be constant"
-_FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these
+_FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these,
+_WARY: Final = 1000  # and so many where one would be refused
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
@@ -55,6 +59,7 @@ class _Earlier:
 
     left: int
     far: int = _FAR
+    wary: bool = False
     known: dict[Value, Known] = field(default_factory=dict)
     inside: dict[Value, Known] = field(default_factory=dict)
     watched: set[Value] = field(default_factory=set)
@@ -82,21 +87,33 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     after: dict[Value, Known] = {value: as_given(given, others)}
     if before == after:
         return False  # it is too large to be looked at, and nobody learns a size
-    return _refuses(asked, before, after, earlier)
+    refused = _refuses(asked, before, after, earlier)
+    if refused:
+        _beware(earlier)
+    return refused
+
+
+def _beware(earlier: _Earlier) -> None:
+    """There is a body that would be refused: what cannot be asked any more is not done, and more can be asked."""
+    if not earlier.wary:
+        earlier.wary, earlier.far = True, earlier.far + _WARY
 
 
 def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Value, Known], earlier: _Earlier) -> bool:
     """Does one of these nodes, or what comes after them, refuse what is known then, and not what is known now?"""
-    now, then = (ChainMap(known, earlier.known, earlier.inside) for known in (before, after))
+    then = ChainMap(after, earlier.known, earlier.inside)
     while asked and earlier.left > 0:
         node = next(iter(asked))
         del asked[node]
         if not is_in_body(node) and operands(node, then) is None:
             if not _is_watched(node, earlier):
                 continue
+            if earlier.far <= 0:
+                return True
             earlier.far -= 1
         earlier.left -= 1
-        old, new = _made(node, now), _made(node, then)
+        inside = seen_by(node, earlier.inside)
+        old, new = (_made(node, ChainMap(known, earlier.known, inside)) for known in (before, after))
         if new is None and (old is not None or _made(node, _unshaped(node)) is not None):
             return True  # also where `old` follows from what we know, and runtimes may not
         if new != old and _is_misled(node, then):
@@ -106,6 +123,8 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
             if known != was and then.get(v) != known:
                 before[v], after[v] = was, known
                 asked.update(dict.fromkeys(v.users))
+    if asked and earlier.wary:
+        return True
     earlier.known.update(after)
     return False
 
@@ -144,17 +163,22 @@ def _watch(model: Model, earlier: _Earlier) -> None:
         {v: as_given(v) for v in read},
         _Earlier(earlier.left),
     )
+    if refused:
+        _beware(earlier)
     leads = _tells_more if not refused else (lambda v: True)
     read = read if refused else {v for v in read if types.is_open(v)}
     earlier.watched |= read
     _watch_before([v.producer for v in read if v.producer is not None], earlier.watched, leads)
-    makers = [v.producer for v in read if v.producer is not None]
-    if refused:  # what we know of them would be: it matters from where on runtimes do not
-        makers = [n for n in model.graph if not earlier.watched.isdisjoint(n.outputs)]
+    makers = {v.producer for v in read if v.producer is not None}
+    for node in model.graph:
+        if not earlier.watched.isdisjoint(node.outputs):
+            # What we know of them matters from where on runtimes do not know it: else what they know besides does.
+            if refused or node in makers or is_told_more(node, earlier.inside):
+                look_inside([node], earlier.inside)
     for scope in scopes:
         if scope.owner is not None and scope.owner.op == "Loop":
             earlier.inside.update(declared(scope))
-    look_inside(dict.fromkeys([*makers, *sorted(bodies, key=depth)]), earlier.inside)  # none before what is around it
+    look_inside(sorted(bodies, key=depth), earlier.inside)  # none before what is around it
 
 
 def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
@@ -188,7 +212,8 @@ def _is_watched(node: Node, earlier: _Earlier) -> bool:
     """Is it in a body, which may never run, or does it lead there, or to what misleads a runtime?"""
     if is_in_body(node):
         return True
-    return earlier.far > 0 and not earlier.watched.isdisjoint(v for v in node.outputs if v is not None)
+    asks = earlier.far > 0 or earlier.wary
+    return asks and not earlier.watched.isdisjoint(v for v in node.outputs if v is not None)
 
 
 def _is_read_there(value: Value, readers: Iterable[Node], earlier: _Earlier, *, constant: bool) -> bool:
@@ -229,9 +254,11 @@ def _look_before(node: Node, earlier: _Earlier) -> None:
 
 def _as_it_is(value: Value, earlier: _Earlier) -> Known:
     """What inference says of it, and nothing that is known otherwise."""
-    if value.producer is not None:
-        _look_before(value.producer, earlier)
-    made = inferred(value.producer, ChainMap(earlier.known, earlier.inside)) if value.producer is not None else None
+    maker = value.producer
+    if maker is None:
+        return of_any_shape(value)
+    _look_before(maker, earlier)
+    made = inferred(maker, ChainMap(earlier.known, seen_by(maker, earlier.inside)))
     return (made or {}).get(value) or of_any_shape(value)
 
 
@@ -248,6 +275,8 @@ def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None
         if results is not None:
             return {v: known_constant(r) for v, r in zip(node.outputs, results) if v is not None}
     found = inferred(node, given)
+    if found and any(is_below_zero(kind) for kind, _ in found.values()):
+        return None  # runtimes calculate with such a size, and refuse what does not fit it
     x = node.input(0)
     if found and node.op == "Shape" and x is not None and x in given:  # runtimes know what it lists
         dims = dims_of(x, given)

@@ -10,11 +10,15 @@ from onnx import parser
 import onnxopt
 from tests.runtime import plain_session
 
-CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}, int64[1] seven = {7},
+CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] seven = {7},
+    int64[1] four = {4}, int64[1] eight = {8},
     int64[1] less = {-3}, int64 first = {0}, int64 step = {1}, float unit = {1}, int64[2] both = {1, 1},
     int64[3] all = {1, 1, 1},
     float[3] few = {1, 2, 3}, float[2, 1] rows = {1, 2}>"""
 BY_FLOATS = "s = Shape (x)  f = Cast <to = 1> (s)  o = Mul (f, unit)  t = Cast <to = 7> (o)"
+# Each size by itself.
+LISTED = """s{i} = Shape ({x})  a{i} = Gather (s{i}, zero)  b{i} = Gather (s{i}, one)  c{i} = Gather (s{i}, two)
+    d{i} = Mul (c{i}, one)  t{i} = Concat <axis = 0> (a{i}, b{i}, d{i})  {y} = Reshape ({x}, t{i}) """
 
 # Inputs, what is made before the branch that never runs, and that.
 NEVER = {
@@ -108,6 +112,36 @@ NEVER = {
         f"{BY_FLOATS}  y = Reshape (x, t)",
         "e = Flatten <axis = 0> (x)  r = Shape (e)  d = Gather (r, one)  k = Div (d, two)"
         "m = Concat <axis = 0> (k, d)  n = ConstantOfShape (m)  a = Add (y, n)  p = ReduceSum <keepdims = 0> (a)",
+    ),
+    "sizes that are listed before the branch": (
+        "float[2] v, float[4] x",
+        "s = Shape (x)  t = Concat <axis = 0> (s)  y = Reshape (x, t)",
+        "r = Shape (y)  g = Gather (r, zero)  k = Mul (g, three)  m = Concat <axis = 0> (g, k)"
+        "u, w = Split <axis = 0> (y, m)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "a list that is not followed into the branch": (
+        "float[2] v, float[3, 4, 5] x",
+        f"{BY_FLOATS}  y = Reshape (x, t)",
+        "a = Relu (y)  n = ConstantOfShape (s)  b = Add (n, a)  w = Squeeze (b, one)p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "more of what is outside than may be asked": (
+        "float[2] v, float[2, 3, 4] x0",
+        "".join(LISTED.format(x=f"x{i}", y=f"x{i + 1}", i=i) for i in range(4)),
+        "w = MatMul (x4, x4)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "a Shape that would be read off what is known": (
+        "float[2] v, float[4] x",
+        "y = Concat <axis = 0> (x, x)",
+        "t = Concat <axis = 0> (eight)  a = Reshape (y, t)  b = LeakyRelu (a)  r = Shape (b)"
+        "k = Div (r, r)  i = Expand (k, r)  g = GatherElements (y, i)  w = Squeeze (g, zero)"
+        "p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "more than nothing of what is picked": (
+        "float[2] v, float[2, 3, 1] x",
+        "",
+        "s = Shape (x)  d = Gather (s, two)  k = Sub (d, seven)  w, i = TopK <axis = 2> (x, k)"
+        "r = Shape (w)  g = Gather (r, step)  n = Range (first, g, step)  f = Cast <to = 1> (n)  a = Add (w, f)"
+        "p = ReduceSum <keepdims = 0> (a)",
     ),
     "lengths below zero": (
         "float[2] v, float[1, 4] x",

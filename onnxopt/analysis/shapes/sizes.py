@@ -29,8 +29,8 @@ def broadcast(shapes: list[Dims]) -> Found:
 
 
 def _common(sizes: list[Size]) -> Size | None:
-    """A symbol beside a number other than one is either one or that number. Two such numbers do not meet: it never runs,
-    and neither is its size, or what is known would depend on which of them was known first."""
+    """A symbol beside a number other than one is either one or that number. Two such numbers do not meet: that never
+    runs, and is of neither size, or what is known would depend on which of them was known first."""
     numbers = {d for d in sizes if isinstance(d, int) and d != 1}
     if numbers:
         return numbers.pop() if len(numbers) == 1 else None

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.analysis.shapes.sizes import listed_by, order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
@@ -62,7 +63,7 @@ def _climb(node: Node, ctx: PassContext) -> None:
         if source is None and maker.op == "Transpose" and not maker.has_references:
             if not _climb_transpose(node, maker, ctx):
                 return
-        elif source is None or not ctx.spend("climbed", at=node):
+        elif source is None or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
             return
         else:
             node.set_input(0, source)
@@ -80,12 +81,27 @@ def _climb_transpose(node: Node, transpose: Node, ctx: PassContext) -> bool:
         return False
     given = [v.array for v in indices if v is not None]
     known = sorted(perm.tolist()) == list(range(rank)) and not any(((i < -rank) | (i >= rank)).any() for i in given)
-    if not known or not ctx.spend("climbed", at=node):
+    if not known or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
         return False
     node.set_input(0, x)
     for pick, i in zip(picks, given):
         pick.set_input(1, node.graph.constant(perm[i], pick.output.name, pick) if node.graph is not None else None)
     return True
+
+
+def _misleads(shape: Node, ctx: PassContext, what: str) -> bool:
+    """Would a body be refused, which may never run, if a runtime knew the sizes that this lists? It may know those of
+    the other tensor."""
+    for value in (shape.output, *(g.output for g in shape.output.users if g.op == "Gather")):
+        dims = _dims(value)
+        known = None if dims is None else [d for d in dims if isinstance(d, int)]
+        if dims is None or known is None or len(known) < len(dims):
+            continue
+        listed = np.array(known, np.int64)
+        if is_refused(value, listed.reshape(()) if types.rank(value) == 0 else listed):
+            ctx.decline(what, REFUSED, repr(shape))
+            return True
+    return False
 
 
 class _Shapes:
@@ -116,7 +132,7 @@ class _Shapes:
             behind = maker in position and position[maker] > position[node]
             if late and behind and any(position[other] > self._first_reader(g.output) for g in picks):
                 continue
-            if not ctx.spend("spared", at=node):
+            if _misleads(node, ctx, "spared") or not ctx.spend("spared", at=node):
                 return
             if late and not behind:
                 self._move(other, node)
