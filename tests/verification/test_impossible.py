@@ -24,6 +24,7 @@ READ = {
     "LSTM": "y, h = LSTM <hidden_size = 5> (u, r, g)",
     "Conv": "k = Conv <kernel_shape = [1]> (u, w) y = Unsqueeze (k, three)",
     "pool": "k = MaxPool <kernel_shape = [1]> (u) y = Unsqueeze (k, three)",
+    "Transpose": "t = Add (u, u) k = Transpose <perm = [2, 1, 0]> (t) y = Unsqueeze (k, three)",
 }
 
 
@@ -44,6 +45,7 @@ def test_what_its_reader_cannot_take_may_be_gone(read: str, tmp_path: Path) -> N
     [
         ("z = ReduceMax <keepdims = 0, axes = [3]> (x) i = Identity (z)", READ["LSTM"]),  # as many axes
         ("i = Identity (x)", "k = Relu (u) y = Identity (k)"),  # it takes any number of them
+        ("i = Identity (x)", "k = Transpose (u) t = ReduceSum <keepdims = 0> (k) s = Add (t, w) y = Unsqueeze (s, three)"),
         (
             "i = Identity (x)",  # it may not run
             """t = ReduceMax <keepdims = 0> (x) q = Greater (t, high) f = Neg (u)

@@ -34,11 +34,23 @@ def _fails(program: Program, i: int, taken: GraphProto) -> bool:
     from onnxopt.inferring import InferenceError, infer_shapes, inferable
 
     try:
-        infer_shapes(inferable(_with_branch(program, i, taken)), strict=True)
+        inferred = infer_shapes(inferable(_with_branch(program, i, taken)), strict=True)
     except InferenceError:
         return True
     except Exception:
         return False  # it cannot be asked
+    return _has_odd_transpose(inferred.graph)
+
+
+def _has_odd_transpose(graph: GraphProto) -> bool:
+    """Does a Transpose put fewer axes in order than there are? onnx does not mind, runtimes do."""
+    infos = [i for i in (*graph.input, *graph.value_info, *graph.output) if i.type.tensor_type.HasField("shape")]
+    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos}
+    for node in graph.node:
+        if node.op_type == "Transpose" and not node.domain and node.input:
+            axes = next((len(a.ints) for a in node.attribute if a.name == "perm"), 0)
+            if axes and ranks.get(node.input[0], axes) != axes:
+                return True
     return False
 
 
