@@ -20,6 +20,7 @@ from onnxopt.protos import (
     Array,
     array_to_tensor,
     element_type,
+    numpy_dtype,
     tensor_bytes,
     tensor_to_array,
     tensor_type,
@@ -33,9 +34,10 @@ _NEVER: Final = 1 << 62
 _SEEN_THROUGH: Final = {
     **dict.fromkeys(("Squeeze", "Unsqueeze"), (1, 1)),
     **dict.fromkeys(("Cast", "Concat"), (13, 13)),
-    **dict.fromkeys(("Add", "Mul", "Sub"), (13, 14)),
-    **dict.fromkeys(("Div", "Gather"), (13, _NEVER)),
+    **dict.fromkeys(("Add", "Mul", "Sub"), (1, 14)),
+    **dict.fromkeys(("Div", "Gather"), (1, _NEVER)),
 }
+_LARGEST: Final = 1 << 11  # size of which any type of floats tells one more
 _MOVED: Final = ("Gather", "Squeeze", "Unsqueeze")  # where; all that the others read has to be listed
 # What runtimes may follow sizes through that a Shape lists.
 _FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
@@ -47,25 +49,29 @@ def declared(loop: Graph) -> dict[Value, Known]:
     return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
 
 
-def look_inside(nodes: Iterable[Node], inside: dict[Value, Known]) -> None:
-    """What runtimes know of what these nodes make: not all that we do, and also what follows from sizes that are
-    listed, and from constants around a body, which onnx's inference does not follow."""
+def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known]) -> None:
+    """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
+    around them, which onnx's inference of a whole model does not see there."""
     for node in nodes:
-        seen = seen_by(node, inside)
-        listed = _followed(node, seen)
-        if listed is not None:
-            inside[node.output] = known_constant(listed)
-        else:
-            inside.update(inferred(node, seen) or {})
+        _look(node, inside, follow=is_in_body(node))
 
 
-def is_told_more(node: Node, inside: Mapping[Value, Known]) -> bool:
-    """Does a runtime know more of what this node reads, or lists, than inference says?"""
-    x = node.input(0)
-    if node.op == "Shape" and x is not None:
-        dims = dims_of(x, inside)
-        return dims is not None and part_of_shape(node, dims) is not None
-    return any(v in inside for v in node.inputs)
+def look_further(nodes: Iterable[Node], may: dict[Value, Known], inside: dict[Value, Known]) -> None:
+    """What they `may` know besides, as far as they follow sizes that are listed outside of bodies, of what may be known
+    to us only."""
+    known = ChainMap(may, inside)
+    for node in nodes:
+        if any(v in may for v in node.inputs) or (node.op == "Shape" and not is_in_body(node)):
+            _look(node, known, follow=True)
+
+
+def _look(node: Node, inside: MutableMapping[Value, Known], *, follow: bool) -> None:
+    seen = seen_by(node, inside)
+    listed = _followed(node, seen) if follow else None
+    if listed is not None:
+        inside[node.output] = known_constant(listed)
+    elif node.op != "Shape" or node.output not in inside:
+        inside.update(inferred(node, seen) or {})
 
 
 def seen_by(node: Node, inside: MutableMapping[Value, Known]) -> MutableMapping[Value, Known]:
@@ -92,16 +98,28 @@ def _followed(node: Node, inside: Mapping[Value, Known]) -> Array | None:
     if arrays is None or kernels.result_bytes(node, arrays) > DATA_UP_TO:
         return None
     found = _evaluated(node, arrays, opset)
-    return found if found is not None and (found.size == 1 or opset >= several) else None
+    if found is None or (node.op == "Cast" and not found.ndim):
+        return None
+    return found if found.size == 1 or opset >= several else None
 
 
 def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | None:
     """What it makes of these, if that is small."""
     try:
-        found = kernels.evaluate(node, arrays, opset)
+        found = evaluate(node, arrays, opset)
     except kernels.Invalid:
         return None
     return found[0] if found and found[0].nbytes <= DATA_UP_TO else None
+
+
+def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] | None:
+    """As kernels do, and what a Cast makes of sizes, to which runtimes pay no heed."""
+    found, x = kernels.evaluate(node, arrays, opset), arrays[0] if arrays else None
+    if found is None and node.op == "Cast" and x is not None and x.dtype.kind in "iuf" and x.size:
+        kind = numpy_dtype(node.attr("to"))
+        if kind.kind in "iuf" and (x == np.clip(np.floor(x), 0, _LARGEST)).all():
+            return [x.astype(kind)]
+    return found
 
 
 def depth(node: Node) -> int:
@@ -147,34 +165,44 @@ def as_given(given: Array | Value, known: Mapping[Value, Known] = NOTHING) -> Kn
     """All that is `known` of it, or that we know; of a Shape, and what is picked of it, runtimes know what it lists."""
     if not isinstance(given, Value) or given.constant:
         return known_constant(given)
-    listed = _listed(given, _PICKS, {})
+    listed = _listed(given, _PICKS, {}, known)
     if listed is not None:
         return known_constant(listed)
     return known[given] if given in known else (tensor_type_proto(types.dtype(given), types.shape(given)), None)
 
 
-def _listed(value: Value, steps: int, seen: dict[Value, Array | None]) -> Array | None:
+def _listed(value: Value, steps: int, seen: dict[Value, Array | None], known: Mapping[Value, Known]) -> Array | None:
     """The sizes that it holds, by way of so many nodes. `seen`: those that were asked for before."""
     if value not in seen:
-        seen[value] = _listed_anew(value, steps, seen)
+        seen[value] = _listed_anew(value, steps, seen, known)
     return seen[value]
 
 
-def _listed_anew(value: Value, steps: int, seen: dict[Value, Array | None]) -> Array | None:
+def _listed_anew(
+    value: Value, steps: int, seen: dict[Value, Array | None], known: Mapping[Value, Known]
+) -> Array | None:
     node = value.producer
     if value.constant:
         return content(value, {})
     if node is None or not steps or node.has_references:
         return None
     if node.op == "Shape":
-        dims = types.shape(node.inputs[0]) if node.inputs[0] is not None else None
+        dims = _dims_told(node.inputs[0], known) if node.inputs[0] is not None else None
         return None if dims is None else part_of_shape(node, dims)
     if node.op not in _FOLLOWED:
         return None
-    arrays = [None if v is None else _listed(v, steps - 1, seen) for v in node.inputs]
+    arrays = [None if v is None else _listed(v, steps - 1, seen, known) for v in node.inputs]
     if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
         return None
     return _evaluated(node, arrays, value.graph.opset())  # the node may be new, and in no graph yet
+
+
+def _dims_told(value: Value, known: Mapping[Value, Known]) -> Shape | None:
+    """What runtimes may come to know of its dims: what they know, and what we do of the others."""
+    ours, theirs = types.shape(value), dims_of(value, known)
+    if ours is None or theirs is None or len(ours) != len(theirs):
+        return ours if theirs is None else theirs
+    return tuple(b if isinstance(b, int) else a for a, b in zip(ours, theirs))
 
 
 def of_any_shape(value: Value) -> Known:

@@ -23,10 +23,11 @@ from onnxopt.analysis.loading import (
     declared,
     depth,
     dims_of,
+    evaluate,
     inferred,
     is_in_body,
-    is_told_more,
     known_constant,
+    look_further,
     look_inside,
     of_any_shape,
     operands,
@@ -54,14 +55,16 @@ _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 @record
 class _Earlier:
     """What the same round of passes was told it may do, which may meet, and how much it may still ask, in all and of
-    what is in no body. `inside`: what runtimes knew before of values in bodies. `watched`: values from which
-    a body that would refuse what is so learns more, or what is inferred otherwise than it is."""
+    what is in no body. `inside`: what runtimes knew before of values in bodies, `may`: and what they may have known.
+    `watched`: values from which a body that would refuse what is so learns more, or what is inferred otherwise than it
+    is."""
 
     left: int
     far: int = _FAR
     wary: bool = False
     known: dict[Value, Known] = field(default_factory=dict)
     inside: dict[Value, Known] = field(default_factory=dict)
+    may: dict[Value, Known] = field(default_factory=dict)
     watched: set[Value] = field(default_factory=set)
 
 
@@ -76,14 +79,14 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     earlier = _earlier(graph.model)
     if graph.owner is None and not graph.owners and not earlier.watched:
         return False
+    if isinstance(given, Value) and given in earlier.watched:
+        earlier.watched.add(value)  # which takes its place
     asked = dict.fromkeys(value.users if readers is None else readers)
     constant = not isinstance(given, Value) or given.constant
     if not _is_read_there(value, asked, earlier, constant=constant):
         return False
-    if isinstance(given, Value) and given in earlier.watched:
-        earlier.watched.add(value)  # which takes its place
     before: dict[Value, Known] = {value: _as_it_is(value, earlier)}
-    others = NOTHING if given is value else ChainMap(earlier.known, earlier.inside)  # itself: by what we know of it
+    others = NOTHING if given is value else ChainMap(earlier.known, earlier.may, earlier.inside)  # itself: by our facts
     after: dict[Value, Known] = {value: as_given(given, others)}
     if before == after:
         return False  # it is too large to be looked at, and nobody learns a size
@@ -101,7 +104,8 @@ def _beware(earlier: _Earlier) -> None:
 
 def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Value, Known], earlier: _Earlier) -> bool:
     """Does one of these nodes, or what comes after them, refuse what is known then, and not what is known now?"""
-    then = ChainMap(after, earlier.known, earlier.inside)
+    told = ChainMap(after, earlier.known)
+    then = ChainMap(after, earlier.known, earlier.may, earlier.inside)
     while asked and earlier.left > 0:
         node = next(iter(asked))
         del asked[node]
@@ -112,15 +116,15 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
                 return True
             earlier.far -= 1
         earlier.left -= 1
-        inside = seen_by(node, earlier.inside)
-        old, new = (_made(node, ChainMap(known, earlier.known, inside)) for known in (before, after))
+        old = _made(node, ChainMap(before, earlier.known, seen_by(node, earlier.inside)))
+        new = _made(node, ChainMap(after, earlier.known, seen_by(node, ChainMap(earlier.may, earlier.inside))))
         if new is None and (old is not None or _made(node, _unshaped(node)) is not None):
             return True  # also where `old` follows from what we know, and runtimes may not
         if new != old and _is_misled(node, then):
             return True
         for v, known in (new or {}).items():
             was = (old or {}).get(v, _NOTHING)
-            if known != was and then.get(v) != known:
+            if known != was and told.get(v) != known:
                 before[v], after[v] = was, known
                 asked.update(dict.fromkeys(v.users))
     if asked and earlier.wary:
@@ -169,16 +173,15 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     read = read if refused else {v for v in read if types.is_open(v)}
     earlier.watched |= read
     _watch_before([v.producer for v in read if v.producer is not None], earlier.watched, leads)
-    makers = {v.producer for v in read if v.producer is not None}
-    for node in model.graph:
-        if not earlier.watched.isdisjoint(node.outputs):
-            # What we know of them matters from where on runtimes do not know it: else what they know besides does.
-            if refused or node in makers or is_told_more(node, earlier.inside):
-                look_inside([node], earlier.inside)
+    leading = [n for n in model.graph if not earlier.watched.isdisjoint(n.outputs)]
+    # If it is refused, what we know of all these matters: from where on runtimes do not.
+    makers = leading if refused else [v.producer for v in read if v.producer is not None]
     for scope in scopes:
         if scope.owner is not None and scope.owner.op == "Loop":
             earlier.inside.update(declared(scope))
-    look_inside(sorted(bodies, key=depth), earlier.inside)  # none before what is around it
+    bodies.sort(key=depth)  # none before what is around it
+    look_inside(dict.fromkeys([*makers, *bodies]), earlier.inside)
+    look_further(dict.fromkeys([*leading, *bodies]), earlier.may, earlier.inside)
 
 
 def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
@@ -269,7 +272,7 @@ def _made(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None
     arrays = operands(node, given)
     if arrays is not None and not node.has_references and kernels.result_bytes(node, arrays) <= DATA_UP_TO:
         try:
-            results = kernels.evaluate(node, arrays, opset_of(node))
+            results = evaluate(node, arrays, opset_of(node))
         except kernels.Invalid:
             return None
         if results is not None:

@@ -11,7 +11,7 @@ import onnxopt
 from tests.runtime import plain_session
 
 CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] seven = {7},
-    int64[1] four = {4}, int64[1] eight = {8},
+    int64[1] four = {4}, int64[1] eight = {8}, int64 last = {2},
     int64[1] less = {-3}, int64 first = {0}, int64 step = {1}, float unit = {1}, int64[2] both = {1, 1},
     int64[3] all = {1, 1, 1},
     float[3] few = {1, 2, 3}, float[2, 1] rows = {1, 2}>"""
@@ -142,6 +142,13 @@ NEVER = {
         "s = Shape (x)  d = Gather (s, two)  k = Sub (d, seven)  w, i = TopK <axis = 2> (x, k)"
         "r = Shape (w)  g = Gather (r, step)  n = Range (first, g, step)  f = Cast <to = 1> (n)  a = Add (w, f)"
         "p = ReduceSum <keepdims = 0> (a)",
+    ),
+    "two numbers of one axis, of which runtimes know one": (
+        "float[2] v, float[1, S, 6] x",
+        f"{BY_FLOATS}  y = Reshape (x, t)  l = Concat <axis = 0> (two, four)  h, j = Split <axis = 2> (y, l)",
+        "r = Shape (j)  g = Gather (r, last)  a = Unsqueeze (g, zero)  m = Concat <axis = 0> (zero, a)"
+        "n = ConstantOfShape (m)  b = Add (x, n)  d = Shape (b)  k = Slice (d, two, three, zero)"
+        "w = Unsqueeze (b, k)  e = ReduceSum <keepdims = 0> (w)  c = ReduceSum <keepdims = 0> (h)  p = Add (e, c)",
     ),
     "lengths below zero": (
         "float[2] v, float[1, 4] x",

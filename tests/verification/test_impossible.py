@@ -45,7 +45,7 @@ def test_what_its_reader_cannot_take_may_be_gone(read: str, tmp_path: Path) -> N
     [
         ("z = ReduceMax <keepdims = 0, axes = [3]> (x) i = Identity (z)", READ["LSTM"]),  # as many axes
         ("i = Identity (x)", "k = Relu (u) y = Identity (k)"),  # it takes any number of them
-        ("i = Identity (x)", "k = Transpose (u) t = ReduceSum <keepdims = 0> (k) s = Add (t, w) y = Unsqueeze (s, three)"),
+        ("i = Identity (x)", "k = Transpose (u) t = ReduceSum (k) s = Add (t, w) y = Unsqueeze (s, three)"),
         (
             "i = Identity (x)",  # it may not run
             """t = ReduceMax <keepdims = 0> (x) q = Greater (t, high) f = Neg (u)

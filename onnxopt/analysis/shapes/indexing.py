@@ -148,13 +148,19 @@ def _reshape(s: ShapeData, n: Node) -> Found | None:
     x, target = s.shape(n.input(0)), s.content(n.input(1))
     if target is None:
         return None
-    result: list[Size | None] = target.reshape(-1).tolist()
+    found: list[Size | None] = target.reshape(-1).tolist()
+    result = [t if x is not None and i < len(x) and t == x[i] else _as_size(t) for i, t in enumerate(found)]
     if not n.attr("allowzero", 0):
         result = [_or_copied(t, i, x) for i, t in enumerate(result)]
     if -1 in result and x is not None:
         others = [t for t in result if t != -1]
         result[result.index(-1)] = None if None in others else divide(product(x), product(others))
     return tuple(None if t == -1 else t for t in result)
+
+
+def _as_size(t: Size | None) -> Size | None:
+    """None for what may be -1 at run time, which is what is left, or 0 where nothing is empty: 3 - N."""
+    return t if isinstance(t, int) or t is None or is_nonnegative(t) else None
 
 
 def _or_copied(t: Size | None, i: int, x: Dims | None) -> Size | None:
