@@ -53,7 +53,12 @@ def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known]) -> 
     """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
     around them, which onnx's inference of a whole model does not see there."""
     for node in nodes:
-        _look(node, inside, follow=is_in_body(node))
+        seen = seen_by(node, inside)
+        listed = _followed(node, seen) if is_in_body(node) else None
+        if listed is not None:
+            inside[node.output] = known_constant(listed)
+        else:
+            inside.update(inferred(node, seen) or {})
 
 
 def look_further(nodes: Iterable[Node], may: dict[Value, Known], inside: dict[Value, Known]) -> None:
@@ -61,17 +66,23 @@ def look_further(nodes: Iterable[Node], may: dict[Value, Known], inside: dict[Va
     to us only."""
     known = ChainMap(may, inside)
     for node in nodes:
-        if any(v in may for v in node.inputs) or (node.op == "Shape" and not is_in_body(node)):
-            _look(node, known, follow=True)
+        told = any(v in may for v in node.inputs)
+        if not told and (node.op != "Shape" or is_in_body(node)):
+            continue
+        seen = seen_by(node, known)
+        listed = _followed(node, seen)
+        if listed is not None:
+            may[node.output] = known_constant(listed)
+        elif told:
+            found = inferred(node, seen) or {}
+            may.update({v: k for v, k in found.items() if _says_more(k, dims_of(v, inside))})
 
 
-def _look(node: Node, inside: MutableMapping[Value, Known], *, follow: bool) -> None:
-    seen = seen_by(node, inside)
-    listed = _followed(node, seen) if follow else None
-    if listed is not None:
-        inside[node.output] = known_constant(listed)
-    elif node.op != "Shape" or node.output not in inside:
-        inside.update(inferred(node, seen) or {})
+def _says_more(found: Known, dims: Shape | None) -> bool:
+    new = tensor_type(found[0])[1]
+    if new is None or dims is None or len(new) != len(dims):
+        return new is not None
+    return any(isinstance(d, int) and not isinstance(old, int) for d, old in zip(new, dims))
 
 
 def seen_by(node: Node, inside: MutableMapping[Value, Known]) -> MutableMapping[Value, Known]:
