@@ -91,8 +91,14 @@ def bias_of(node: Node, b: Array | None, channels: int) -> Array | None:
     if node.op == "Gemm":
         if b.ndim > 2 or (b.ndim == 2 and b.shape[0] != 1) or (b.size != 1 and b.shape[-1] != channels):
             return None
-        return np.broadcast_to(wide.reshape(-1), (channels,)) * float(node.attr("beta"))
+        return np.broadcast_to(added_by_gemm(node, b).reshape(-1), (channels,))
     return wide if b.shape == (channels,) else None
+
+
+def added_by_gemm(node: Node, b: Array) -> Array:
+    """beta b in float64: where beta is 0 runtimes do not look at b, though it may be infinite."""
+    beta = float(node.attr("beta"))
+    return b.astype(np.float64) * beta if beta else np.zeros(b.shape)
 
 
 def per_channel(z: Array, rank: int, channels: int) -> Array | None:

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.weights.linear import added_by_gemm
 from onnxopt.graph import Model, Node, Value
 from onnxopt.pipeline import PassContext, PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
@@ -48,7 +49,7 @@ def sum_of_products(m: Match, x: Value, w: Value, b: Array | None, y: Value, v: 
     for term, node in ((b, m.gemm), (c, m.other)):
         if term is not None:
             m.require(term.size in (1, *term.shape[-1:]), "the bias differs from row to row")
-            total = term.astype(np.float64) * node.attr("beta") + (0 if total is None else total)
+            total = added_by_gemm(node, term) + (0 if total is None else total)
     given = "c" if b is None else "b"
     bias = None if total is None else m.const(total, like=m.value("w"), hint=m.value(given).name)
     return m.op.Gemm(x, w, m.op.Gemm(y, v, bias, like=m.other, beta=1.0), like=m.gemm, beta=1.0)
