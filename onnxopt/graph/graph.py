@@ -144,7 +144,6 @@ class Graph(Order):
             operands.pop()
         domain, _, op_type = op.rpartition("::")
         node = Node(make_call(self, op_type, domain, operands, outputs, attributes, place=before), operands, [])
-        node.stale = True
         first = next((v.name for v in operands if v is not None), op_type)
         for _ in range(outputs):
             value = Value(self.model.names.fresh(first, f"_{op_type}"), self)
@@ -155,6 +154,7 @@ class Graph(Order):
 
     def insert(self, node: Node, before: Node | None = None) -> Node:
         """Insert a node that a pass made (and its bodies) before another, or at the end; its inputs gain it as user.
+        The names of what it reads and makes are written when the model is.
 
         The domain of its operator is imported where it was not. Raises DomainError where it may not enter, and
         EmissionError for an operator that there is not.
@@ -163,6 +163,7 @@ class Graph(Order):
             admit(self, node)
         if "::" in node._op:
             self.model.foreign.append(node)
+        node.stale = True
         self.place(node, before)
         self.touch(node)
         return node
@@ -359,10 +360,7 @@ class Graph(Order):
             self.initializers_changed = True
             self.model.version += 1
         else:
-            node = Node(make_node("Constant", "", "", {"value": array}), [], [value])
-            node.stale = True
-            self.place(node, before)
-            self.touch(node)
+            self.insert(Node(make_node("Constant", "", "", {"value": array}), [], [value]), before)
 
     def add_initializer(self, value: Value) -> None:
         """Make an existing value, whose array or tensor is set, an initializer of this scope."""

@@ -34,7 +34,6 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
     proto = _function(graph, nodes, [*inputs, *constants], outputs, name, domain)
     graph.model.add_function(proto)
     call = Node(make_node(proto.name, domain, proto.name, {}), [*inputs, *constants], [])
-    call.stale = True
     graph.insert(call, last.next)
     place = call
     for node in behind:

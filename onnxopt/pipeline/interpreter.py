@@ -96,7 +96,6 @@ def _emit_again(m: Match, node: Node, args: Args) -> Result:
     outputs: list[Value | None] = [None if v is None else Value("", m.graph) for v in node.outputs]
     new = Node(node.proto, inputs, outputs)
     new.bodies = node.bodies
-    new.stale = True
     for i, v in enumerate(outputs):
         if v is not None:
             v.producer, v.index = new, i

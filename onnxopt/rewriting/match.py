@@ -256,7 +256,6 @@ class Builder:
             results: list[Value | None] = [Value("", m.graph) for _ in range(outputs)]
             m.adopt(ins)
             node = Node(proto, ins, results)
-            node.stale = True
             for i, v in enumerate(results):
                 assert v is not None
                 v.producer, v.index, v.unasked = node, i, True

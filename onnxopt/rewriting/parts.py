@@ -86,7 +86,6 @@ def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, size
         node = Node(make_node("Split", "", "", {"axis": axis}), [x, given], [])
     else:
         node = Node(make_node("Split", "", "", {"axis": axis, "split": list(sizes)}), [x], [])
-    node.stale = True
     graph.insert(node, before)
     for i, part in enumerate(parts):
         graph.take_over(part, node, i)
@@ -98,7 +97,6 @@ def new_node(graph: Graph, proto: NodeProto, inputs: list[Value | None], like: V
     value = Value(graph.model.names.fresh(like.name, "_joined"), graph)
     value.dtype = types.dtype(like)
     node = Node(proto, inputs, [value])
-    node.stale = True
     graph.insert(node, before)
     return value
 
@@ -127,7 +125,6 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
         part = Value(graph.model.names.fresh(node.output.name, "_part"), graph)
         part.dtype = types.dtype(node.output)
         reorder = Node(make_node("Transpose", "", "", {"perm": list(perm)}), [part], [])
-        reorder.stale = True
         graph.insert(reorder, node)
         graph.take_over(node.output, reorder)
         parts.append(part)

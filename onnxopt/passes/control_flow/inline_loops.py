@@ -84,5 +84,4 @@ def _with_axis(graph: Graph, node: Node, value: Value) -> Value:
     else:
         wide = Node(make_node("Unsqueeze", "", "", {"axes": [0]}), [value], [None])
     wide.outputs[0] = Value(graph.model.names.fresh(value.name, "_collected"), graph)
-    wide.stale = True
     return graph.insert(wide, node).output

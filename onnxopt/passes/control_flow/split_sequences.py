@@ -74,7 +74,6 @@ def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
     parts = [Value(fresh(value.name, f"_{i}"), graph) for i in range(len(sizes))]
     split = Node(make_node("Split", "", node.name, {"axis": node.attr("axis")}), [node.inputs[0], lengths], [*parts])
     split.proto.metadata_props.extend(node.proto.metadata_props)
-    split.stale = True
     graph.insert(split, node)
     taken: set[int] = set()
     for user in list(value.users):
@@ -88,7 +87,6 @@ def _split(graph: Graph, node: Node, sizes: list[int]) -> None:
             identity = graph.insert(
                 Node(make_node("Identity", "", user.name, {}), [split.outputs[position]], [None]), user
             )
-            identity.stale = True
             graph.take_over(element, identity)
         else:
             part = split.outputs[position]

@@ -338,7 +338,6 @@ class _Conversion:
             return known
         made = self.casts[value, scope] = self._new(value, is_narrow)
         node = Node(make_node("Cast", "", "", {"to": self._code(is_narrow)}), [value], [made])
-        node.stale = True
         behind = value.producer if value.graph is scope else None
         scope.insert(node, behind.next if behind is not None else scope.first)
         return made

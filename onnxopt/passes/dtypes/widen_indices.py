@@ -125,7 +125,6 @@ def _widen(graph: Graph, between: list[Node]) -> None:
         made = Value(graph.model.names.fresh(node.output.name, "_wide"), graph)
         made.dtype, made.shape = TensorProto.INT64, node.output.shape
         copy = Node(proto, inputs, [made])
-        copy.stale = True
         graph.insert(copy, node)
         wide[node.output] = made
     for narrow, made in wide.items():

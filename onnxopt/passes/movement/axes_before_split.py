@@ -89,4 +89,3 @@ def _move(graph: Graph, split: Node, alike: _Alike) -> None:
             graph.remove(node)
         elif part is not None:  # its shape is another
             graph.take_over(Value(graph.model.names.fresh(part.name, "_other"), graph), split, i)
-    split.stale = True

@@ -184,7 +184,6 @@ class _Region:
     def _reshape(self, value: Value, target: list[int], result: Value | None, before: Node) -> Node:
         shape = self.graph.constant(np.array(target, np.int64), f"{value.name}_shape", before)
         node = Node(make_node("Reshape", "", "", {}), [value, shape], [result])
-        node.stale = True
         return self.graph.insert(node, before)
 
     def _on_rows(self, node: Node, matrix: dict[Value, Value]) -> list[Value]:
@@ -203,7 +202,6 @@ class _Region:
         proto.CopyFrom(node.proto)
         results = [self._new(v) for v in node.outputs if v is not None]
         new = Node(proto, inputs, [*results])
-        new.stale = True
         self.graph.insert(new, node)
         if node.op in _ALONG_LAST and node.attr("axis") != -1:
             new.set_attr("axis", 1)

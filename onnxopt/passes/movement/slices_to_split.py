@@ -125,7 +125,6 @@ def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> 
         numbers = [graph.constant(np.array(n, np.int64), f"{part.name}_{what}", split) for what, n in given.items()]
         node = Node(make_node("Slice", "", split.name, {}), [split.inputs[0], *numbers], [None])
     node.proto.metadata_props.extend(split.proto.metadata_props)
-    node.stale = True
     graph.take_over(part, graph.insert(node, split))
     graph.remove(split)
 
@@ -147,7 +146,6 @@ def _split(graph: Graph, axis: int, cuts: dict[Range, list[Node]], first: Node) 
         inputs = [source, graph.constant(np.array(sizes, np.int64), f"{source.name}_sizes", first)]
     split = Node(proto, [*inputs], [None] * len(cuts))
     split.proto.metadata_props.extend(first.proto.metadata_props)
-    split.stale = True
     graph.insert(split, first)
     for i, group in enumerate(cuts.values()):
         for j, node in enumerate(group):

@@ -252,7 +252,6 @@ class _Region:
             proto.CopyFrom(node.proto)
             results: list[Value | None] = [self._new(v, q) for v in node.outputs if v is not None]
             new = Node(proto, inputs, results)
-            new.stale = True
             self.graph.insert(new, node)
             _rename_axes(new, node, back, self.rank)
             turned.update((old, made) for old, made in zip(node.outputs, results) if old is not None and made)
@@ -311,7 +310,6 @@ class _Region:
 
     def _transpose(self, x: Value, perm: Perm, result: Value | None, before: Node | None) -> Node:
         node = Node(make_node("Transpose", "", "", {"perm": list(perm)}), [x], [result])
-        node.stale = True
         return self.graph.insert(node, before)
 
     def _hand_out(self, value: Value, new: Value, transposes: list[Node], others: bool, back: Perm) -> None:
