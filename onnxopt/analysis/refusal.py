@@ -159,6 +159,8 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     bodies = [n for scope in scopes for n in scope]
     read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
     misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if _is_misled(n)]
+    if not bodies and not misled:
+        return
     earlier.watched = {v for n in misled for v in n.outputs if v is not None}
     _watch_before(misled, earlier.watched, lambda v: True)
     refused = _refuses(

@@ -165,25 +165,24 @@ class Graph(Order):
             self.model.foreign.append(node)
         node.stale = True
         self.place(node, before)
+        constant = node._op == "Constant" and node.holds_array
+        for i, v in enumerate(node.outputs):
+            if v is not None:
+                v.producer, v.index, v.graph, v.constant = node, i, self, constant
         self.touch(node)
         return node
 
     def place(self, node: Node, before: Node | None = None) -> None:
-        """Insert a node as it is, which a file has: nobody has looked at it yet."""
+        """Insert a node as it is, which a file has: nobody has looked at it yet, and its results know it."""
         assert node.graph is None
         node.graph = self
         self._put(node, before)
         self.size += 1
-        op = node._op
-        self.by_op[op][node] = None
+        self.by_op[node._op][node] = None
         for v in node.inputs:
             if v is not None:
                 users = v.users
                 users[node] = users.get(node, 0) + 1
-        constant = op == "Constant" and node.holds_array
-        for i, v in enumerate(node.outputs):
-            if v is not None:
-                v.producer, v.index, v.graph, v.constant = node, i, self, constant
         if node.bodies:
             self.owners[node] = None
             for body in node.bodies.values():

@@ -243,6 +243,10 @@ class _Reader:
                 node.graph = None
                 unsorted = unsorted or any(p.graph is None for p in captured(node, graph))
             graph.place(node)
+            if node._op == "Constant":
+                for v in node.outputs:
+                    if v is not None:
+                        v.constant = node.holds_array
         graph.nodes_changed = False
         if unsorted:
             sort_nodes(graph)  # a change, but not one of ours: the file is only written so if a pass changes more

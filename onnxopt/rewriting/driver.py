@@ -100,7 +100,8 @@ class Driver:
         budget = 1000 + 20 * model.node_count()
         done = 0
         outer, model.watch = model.watch, self._touched.append
-        queue, queued, again, candidates = self._queue, self._queued, self._again, self.rules.candidates
+        queue, queued, again = self._queue, self._queued, self._again
+        candidates, declined = self.rules.candidates, self.declined
         try:
             while queue:
                 node = queue.popleft()
@@ -110,7 +111,8 @@ class Driver:
                 only = again.pop(node, None) if again else None
                 found = candidates(node)
                 if not found:  # most nodes
-                    self.declined.pop(node, None)
+                    if declined:
+                        declined.pop(node, None)
                     continue
                 if self._visit(node, found, only):
                     done += 1

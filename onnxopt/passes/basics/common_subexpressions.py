@@ -59,18 +59,20 @@ class _Merging:
                 for body in node.bodies.values():
                     if not body.skipped:
                         self.merge(body, ChainMap({}, seen))  # what a body computes is not seen outside
-            if node._op not in pure or not node.is_used or may_train(node):
-                continue
-            if any(v is not None and len(v.users) == 1 and not v.constant for v in node.inputs):
-                self.alone[node] = seen
-                continue
-            first = self._first_like(node, seen)
-            if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
-                self._replace(node, first)
+            if node._op in pure:
+                if _reads_alone(node):
+                    self.alone[node] = seen
+                else:
+                    self._merge_node(node, seen)
 
-    def _first_like(self, node: Node, seen: Seen) -> Node:
+    def _merge_node(self, node: Node, seen: Seen) -> None:
+        """Of those that are alike the first is the one that is kept."""
+        if not node.is_used or may_train(node):
+            return
         told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
-        return first_like(node, seen, told)
+        first = first_like(node, seen, told)
+        if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
+            self._replace(node, first)
 
     def _is_pure(self, graph: Graph, op: str) -> bool:
         """Is it deterministic, or a function of such? Nodes that may train are looked at one by one."""
@@ -92,7 +94,7 @@ class _Merging:
             else:
                 a.replace_all_uses_with(b)
             if reader in self.alone:  # no longer: what comes may be like it
-                self._first_like(reader, self.alone.pop(reader))
+                self._merge_node(reader, self.alone.pop(reader))
         graph.remove(node)
 
     def _form(self, node: Node) -> Hashable:
@@ -153,6 +155,14 @@ class _Merging:
 def _gives_the_same(graph: Graph, op: str) -> bool:
     """Is what these nodes of the standard give a matter of their inputs only?"""
     return graph.knows(op) and is_deterministic(op) and not any(map(may_train, graph.by_op[op]))
+
+
+def _reads_alone(node: Node) -> bool:
+    """Does no other node read one of the values that this one reads?"""
+    for v in node.inputs:
+        if v is not None and len(v.users) == 1 and not v.constant:
+            return True
+    return False
 
 
 def _replaceable(node: Node, first: Node) -> bool:
