@@ -54,6 +54,7 @@ class Session:
         self._service: Service | None = None
         self._requests: list[tuple[Recipe, Read]] = []
         self._answers: list[Answer] | None = None  # of the original
+        self._more = 0  # of these, that are there for one result only
         self._base: dict[str, int] | None = None
         self._path = ""
         self._options = VerifyOptions()
@@ -217,8 +218,8 @@ class Session:
         return taken
 
     def further(self, recipes: Sequence[Recipe]) -> list[Answer]:
-        """Run the original on more cases, which what is submitted later is held against, too: what came of these. None
-        where that is the end of the worker: what kills the original is no case."""
+        """Run the original on more cases, for the result that is there: what came of these. None where that is the end
+        of the worker: what kills the original is no case."""
         known = list(self._requests)
         new = [(recipe, known[0][1]) for recipe in recipes if known]
         try:
@@ -227,9 +228,18 @@ class Session:
             return []
         taken = [answer.case.name for answer in found if answer.case.status != "skipped"]
         self._requests += [(recipe, read) for recipe, read in new if recipe.name in taken]
+        self._more = len(taken)
         more = [answer for answer in found if answer.case.name in taken]
         self._answers = [*(self._answers or ()), *more]
         return more
+
+    def as_before(self) -> None:
+        """The cases that there were at first: what is seen in others only, the next result may hide there."""
+        if self._more:
+            del self._requests[-self._more :]
+            if self._answers:
+                del self._answers[-self._more :]
+        self._more = 0
 
     def compare(self, answer: Answer, data: Data | None = None) -> JudgedCase:
         expected = data.expected if data is not None else {}

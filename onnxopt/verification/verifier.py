@@ -170,6 +170,8 @@ class Verifier:
         from onnxopt.verification.proof import telling
 
         session = self._session
+        session.as_before()
+        self._has_further = False
         if self._refusal and not session.has_answers:  # nothing has changed since
             raise Refused(self._refusal)
         if not session.alive:

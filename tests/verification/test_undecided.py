@@ -55,6 +55,23 @@ def test_a_bound_that_a_further_case_reaches(used: str, tmp_path: Path) -> None:
     assert (found.status, [p.value for p in found.places][:1]) == ("different", ["c"]), found.message
 
 
+def test_further_cases_are_for_the_result_that_asked_for_them(tmp_path: Path) -> None:
+    """A branch that only these take is not seen by them: the next result may differ in it, where all is zero."""
+    a = "s = ReduceSumSquare <keepdims = 0> (x) m = Mul (s, two) c = Greater (m, half)"
+    wrong = a.replace("Mul (s, two)", "Add (s, two)")
+    then = BRANCH.replace("Neg (x)", "Mul (x, two)")
+    for name, text in (("a", f"{a} {BRANCH}"), ("b", f"{wrong} {BRANCH}"), ("c", f"{a} {then}")):
+        onnx.save(parser.parse_model(f"{HEAD} {{ {text} }}"), tmp_path / f"{name}.onnx")
+    found = []
+    with Verifier(tmp_path / "a.onnx") as verifier:
+        for name in ("b", "a", "c"):
+            verifier.submit(tmp_path / f"{name}.onnx")
+            found.append(verifier.finish())
+    assert found[0].status == "different" and found[1].status in ("equal", "verified in pieces")
+    assert "zeros" in {c.name for c in found[0].cases} - {c.name for c in found[1].cases}
+    assert found[2].status in ("different", "inconclusive"), found[2].message
+
+
 MEAN, SUM = "m = ReduceMean <keepdims = 0> (x)", "m = ReduceSum <keepdims = 0> (x)"
 
 
