@@ -138,11 +138,12 @@ def contiguous(array: Array) -> Array:
 def tensor_to_array(tensor: TensorProto, stored: memoryview | None = None) -> Array:
     """A read-only array of an inline tensor; shares the bytes with the message where it can, or with `stored`, which is
     what its raw_data would be."""
-    raw = _RAW.get(tensor.data_type)
-    if raw is None and tensor.data_type in _NAMELESS and sys.byteorder == "little":
-        raw = numpy_dtype(tensor.data_type)
+    data_type = tensor.data_type
+    raw = _RAW.get(data_type)
+    if raw is None and data_type in _NAMELESS and sys.byteorder == "little":
+        raw = numpy_dtype(data_type)
     data = tensor.raw_data if stored is None else stored
-    if raw is not None and (len(data) or tensor.HasField("raw_data")):
+    if raw is not None and (data or tensor.HasField("raw_data")):
         array, dims = np.frombuffer(data, raw), tensor.dims[:]
         return array if dims == [array.size] else array.reshape(dims)
     if stored is not None:

@@ -202,7 +202,7 @@ class Graph(Order):
         # No cycle is left behind: what only this node kept goes now, not when a collector finds it.
         for v in node.outputs:
             if v is not None and v.producer is node:
-                if v.is_used:
+                if v.users or v.output_count:
                     raise self._still_read(node, v)
                 v.producer = None
         if node.bodies:
@@ -377,7 +377,7 @@ class Graph(Order):
                 self.model.mark(user)
 
     def remove_initializer(self, value: Value) -> None:
-        assert not value.is_used
+        assert not value.users and not value.output_count
         del self.initializers[value.name]
         self.initializers_changed = True
         self.model.version += 1

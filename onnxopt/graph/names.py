@@ -32,17 +32,17 @@ class Names:
 
     def fresh(self, hint: str, ending: str = "") -> str:
         """`hint` and `ending` if free, else with `_1`, `_2`, … behind; amortised constant time."""
-        stem = self._stem.get(hint, hint) if ending or hint in self._known else hint
-        base = stem + ending
-        name, i = base, 0
-        if name in self._known:
+        known = self._known
+        stem = self._stem.get(hint, hint) if ending or hint in known else hint
+        name = base = stem + ending
+        if name in known:
             i = self._next.get(base, 0)
-            while name in self._known:
+            while name in known:
                 i += 1
                 name = f"{base}_{i}"
             if i > 1:  # most are asked for once
                 self._next[base] = i
-        self._known[name] = None
+        known[name] = None
         if name != stem:
             self._stem[name] = stem
         return name

@@ -62,7 +62,7 @@ def _check_versions(model: Model) -> None:
 
 def _check_text(model: Model) -> None:
     """protobuf hands out as bytes what is not UTF-8. The names of nodes are nobody's but the file's."""
-    texts: list[object] = list(model.names)
+    texts: list[object] = [] if set(map(type, model.names)) <= {str} else list(model.names)
     for scope in model.scopes():
         texts += [scope.proto.name, getattr(scope.proto, "domain", "")]
         for nodes in scope.by_op.values():

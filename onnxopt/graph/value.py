@@ -104,10 +104,11 @@ class Value:
         """The constant's data, read-only. Only for `constant` values; decoded on first use."""
         if self._array is None:
             if self.tensor is not None:
-                self._array = self.graph.model.decode(self.tensor, self.stored)
-                if not self._array.flags.aligned:
-                    self._array = np.require(self._array, requirements="A")
-                    self._array.flags.writeable = False
+                array = self.graph.model.decode(self.tensor, self.stored)
+                if not array.flags.aligned:  # it begins anywhere in a file
+                    array = np.require(array, requirements="A")
+                    array.flags.writeable = False
+                self._array = array
             else:
                 assert self.producer is not None, f"{self.name} is not constant"
                 self._array = self.producer.constant_array()

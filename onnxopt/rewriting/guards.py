@@ -21,7 +21,12 @@ def quantized(m: Match, x: Value) -> bool:
     """Is the match between DequantizeLinear and QuantizeLinear? Runtimes look for exactly that structure."""
     if x.producer is not None and x.producer.op == "DequantizeLinear":
         return True
-    return any(user.op == "QuantizeLinear" for v in m.anchor.outputs if v is not None for user in v.users)
+    for v in m.anchor.outputs:
+        if v is not None:
+            for user in v.users:
+                if user._op == "QuantizeLinear":
+                    return True
+    return False
 
 
 def widens(m: Match, x: Value, c: Value) -> bool:

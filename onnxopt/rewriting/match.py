@@ -153,9 +153,15 @@ class Match:
         """The constants that are bound, those of them that many read, and whether one is a fill; the same for all that
         a rule makes."""
         if self._constants is None:
-            found = [v for v in self.bindings.values.values() if v is not None and v.constant]
-            many = [v for v in found if len(v.users) > READERS]
-            self._constants = found, many, any(v.is_fill for v in found if v.producer is not None)
+            found, many, has_fill = [], [], False
+            for v in self.bindings.values.values():
+                if v is not None and v.constant:
+                    found.append(v)
+                    if len(v.users) > READERS:
+                        many.append(v)
+                    if v.producer is not None and v.is_fill:
+                        has_fill = True
+            self._constants = found, many, has_fill
         return self._constants
 
     def _fill(self, data: Array) -> Value:
