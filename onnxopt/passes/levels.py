@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from onnxopt.errors import UsageError
+from onnxopt.passes.needs import NEEDS
 from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pipeline
+from onnxopt.pipeline.later import Later
 
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,constant-folding,known-conditions,"
@@ -59,12 +62,17 @@ def option_for(info: PassInfo) -> str:
     return _OWN.get(info.name, f"--with {info.name}")
 
 
+@cache
+def _later() -> dict[str, Later]:
+    return {name: Later(name, level, ops) for name, (level, ops) in NEEDS.items()}
+
+
 def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
     """The pipeline of a level, 0 to 3. The passes named in `extra` join its last fixed point, placed by their own
     `after` and `before`, else at the end. Raises UsageError for a name that does not exist, or has its own option."""
-    pipeline = parse_pipeline(LEVELS[level])
     if not extra:
-        return pipeline
+        return parse_pipeline(LEVELS[level], _later())
+    pipeline = parse_pipeline(LEVELS[level])
     for name in extra:
         if (own := _OWN.get(get_pass(name).info.name)) is not None:
             raise UsageError(f"{name} is no pass that runs with the others", f"say {own}")

@@ -28,6 +28,7 @@ from onnxopt.pipeline.analyses import carry_over
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.boundary import check_model
 from onnxopt.pipeline.context import PassContext
+from onnxopt.pipeline.later import Later
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass
 
@@ -67,9 +68,14 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
 def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -> None:
     """One pass of a run, with its requirements, checks and hooks. Skipped, with a reason, unless `direct`."""
     assert ctx.report is not None
+    if isinstance(p, Later):
+        if obstacle := ctx.obstacle(p, model):
+            ctx.report.leave_out(p.name, obstacle)
+            return
+        p = p.imported()
     p = ctx.configured(p)
     if not direct and (obstacle := ctx.obstacle(p, model)):
-        ctx.report.skipped[p.name] = obstacle
+        ctx.report.leave_out(p.name, obstacle)
         return
     ctx.report.skipped.pop(p.name, None)
     _meet_requirements(p, model, ctx)
@@ -97,6 +103,10 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
 
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
     """Is the model as `p`, with these options and settings, left it?"""
+    if isinstance(p, Later):
+        if p.info.obstacle(model, ctx.target):
+            return False
+        p = p.imported()
     left = model.left_by.get(_key(ctx.configured(p), ctx))
     return left is not None and left.state == model.state
 

@@ -63,5 +63,10 @@ class PipelineReport:
         self.passes.append(PassReport(name))
         return self.passes[-1]
 
+    def leave_out(self, name: str, why: str) -> None:
+        """A pass does not run now; that is told unless it ran before."""
+        if all(report.name != name for report in self.passes):
+            self.skipped[name] = why
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

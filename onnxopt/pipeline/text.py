@@ -11,29 +11,33 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from onnxopt.errors import UsageError, nearest
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.config import fits, options_of, type_of
+from onnxopt.pipeline.later import Later
 from onnxopt.pipeline.registry import get_pass, is_recipe
 from onnxopt.pipeline.sequence import Sequential
 
 _TOKEN: Final = re.compile(r'\s+|\#[^\n]*|(?P<string>"(?:[^"\\]|\\.)*")|(?P<word>[\w.:/+-]+)|(?P<mark>[{}()\[\],=])')
 _WORD: Final = re.compile(r"[\w.:/+-]+")
+_NONE: Final[Mapping[str, Later]] = {}
 
 
-def parse_pipeline(text: str) -> Sequential:
-    """The passes that `text` names. Raises UsageError that points at the line and column."""
+def parse_pipeline(text: str, later: Mapping[str, Later] = _NONE) -> Sequential:
+    """The passes that `text` names, without options those that are to be imported `later`. Raises UsageError that
+    points at the line and column."""
     try:
-        return _Parser(text).everything()
+        return _Parser(text, later).everything()
     except RecursionError:
         raise UsageError("the pipeline is nested too deep", "write fewer passes inside each other") from None
 
 
 def text(p: Pass) -> str:
     """The text that `parse_pipeline` reads back as `p`; options at their defaults are left out."""
-    if is_recipe(p):
+    if isinstance(p, Later) or is_recipe(p):
         return p.name
     cls = type(p)
     options = [
@@ -87,8 +91,9 @@ def literal(word: str) -> Any:
 class _Parser:
     """Recursive descent over tokens (kind, text, offset)."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, later: Mapping[str, Later]) -> None:
         self.source = source
+        self.later = later
         self.tokens: list[tuple[str, str, int]] = []
         self.next = 0
         offset = 0
@@ -144,6 +149,8 @@ class _Parser:
 
     def one(self) -> Pass:
         name, offset = self.word("the name of a pass")
+        if name in self.later and self.tokens[self.next][1] not in ("{", "("):
+            return self.later[name]
         try:
             cls = get_pass(name)
         except UsageError as e:

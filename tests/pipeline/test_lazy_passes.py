@@ -1,22 +1,49 @@
-"""A pass is imported when somebody asks for it."""
+"""A pass is imported when somebody asks for it, and those of a level when a model has one of their operators.
+
+What is known of these before, `onnxopt/passes/needs.py`, is written by `python -m tests.pipeline.test_lazy_passes`.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import onnx.parser
+import pytest
+
 import onnxopt.passes
-from onnxopt.pipeline import all_passes
+from onnxopt.graph import read_model
+from onnxopt.passes.levels import LEVELS, pipeline_for
+from onnxopt.passes.needs import NEEDS
+from onnxopt.pipeline import PassContext, PassInfo, RewritePass, all_passes, execute, get_pass, parse_pipeline
+from onnxopt.pipeline.text import text
+from onnxopt.rewriting.pattern import Call
+from tests.cases.test_cases import all_cases
+from tests.samples import sample
 
 HERE = Path(onnxopt.passes.__file__).parent
+OURS = {name: cls for name, cls in all_passes().items() if cls.__module__.startswith("onnxopt.passes.")}
+RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+
+
+def infos() -> dict[str, PassInfo]:
+    return {name: cls.info for name, cls in sorted(OURS.items()) if cls.info.ops}
+
+
+def needs() -> str:
+    """The text of `needs.py`."""
+    lines = "".join(f'    "{name}": ({info.opt_level}, {info.ops!r}),\n' for name, info in infos().items())
+    given = (HERE / "needs.py").read_text()
+    return given[: given.index("{\n") + 2] + lines.replace("'", '"') + "}\n"
 
 
 def test_a_file_is_called_as_its_pass() -> None:
-    homes = {name: cls.__module__ for name, cls in all_passes().items() if cls.__module__.startswith("onnxopt.passes.")}
-    for name, home in homes.items():
-        assert home.split(".")[3:] == [name.replace("-", "_")]
-    assert {f.stem.replace("_", "-") for f in HERE.rglob("*.py")} - {"--init--", "levels"} == set(homes)
+    for name, cls in OURS.items():
+        assert cls.__module__.split(".")[3:] == [name.replace("-", "_")]
+    assert {f.stem.replace("_", "-") for f in HERE.rglob("*.py")} - {"--init--", "levels", "needs"} == set(OURS)
 
 
 def test_a_room_has_what_it_is_said_to_have() -> None:
@@ -25,15 +52,85 @@ def test_a_room_has_what_it_is_said_to_have() -> None:
         assert files == {name.replace("-", "_") for name in names}
 
 
+def imported(code: str) -> set[str]:
+    """The passes that are imported when this was run."""
+    shown = "print(*sorted(m for m in sys.modules if m.startswith('onnxopt.passes.')))"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{shown}"], capture_output=True, text=True, check=True)
+    return {m.rpartition(".")[2] for m in done.stdout.split()}
+
+
 def test_a_level_imports_no_other_s_passes() -> None:
-    code = (
-        "import sys; from onnxopt.api import OptimizeOptions; o = OptimizeOptions(level={}); o.passes(); o.context()\n"
-        "print(*sorted(m for m in sys.modules if m.startswith('onnxopt.passes.')))"
+    level = (
+        "import sys; from onnxopt.api import OptimizeOptions; o = OptimizeOptions(level={}); o.passes(); o.context()"
     )
-    imported = []
-    for level in (0, 1, 3):
-        done = subprocess.run([sys.executable, "-c", code.format(level)], capture_output=True, text=True, check=True)
-        imported.append({m.rpartition(".")[2] for m in done.stdout.split()})
-    assert imported[0] == {"levels"}
-    assert {"canonicalize", "dead_code"} < imported[1] and not imported[1] & {"conv_bn_folding", "fuse_attention"}
-    assert {"conv_bn_folding", "fuse_attention"} < imported[2] and "convert_dtype" not in imported[2]
+    none, exact, all_ = (imported(level.format(i)) for i in (0, 1, 3))
+    assert none == {"levels", "needs"}
+    assert {"canonicalize", "dead_code"} < exact and not exact & {"fuse_normalization", "implicit_broadcast"}
+    assert {"fuse_normalization", "implicit_broadcast"} < all_ and "convert_dtype" not in all_
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_what_a_model_has_nothing_for_is_not_imported(level: int) -> None:
+    run = "import sys, onnx.parser, onnxopt; onnxopt.optimize(onnx.parser.parse_model({!r}), level={})"
+    asked = {name.replace("-", "_") for name in NEEDS}
+    assert not imported(run.format(RELU, level)) & asked
+    clip = RELU.replace("y = Relu(x)", "h = Relu(x) y = Clip(h)")
+    assert imported(run.format(clip, level)) & asked == {"clip_chains"}
+
+
+def test_what_is_known_before_is_what_passes_say() -> None:
+    assert {name: (info.opt_level, info.ops) for name, info in infos().items()} == NEEDS, __doc__
+
+
+def calls(pattern: Call) -> Iterator[Call]:
+    yield pattern
+    for p in pattern.inputs:
+        if isinstance(p, Call):
+            yield from calls(p)
+
+
+@pytest.mark.parametrize("name", [name for name, cls in OURS.items() if issubclass(cls, RewritePass) and cls.info.ops])
+def test_no_pattern_matches_without_one_of_these_operators(name: str) -> None:
+    cls = OURS[name]
+    assert issubclass(cls, RewritePass)
+    for rule in cls.rules:
+        for pattern in rule.patterns:
+            assert any(set(call.ops) <= set(cls.info.ops) for call in calls(pattern)), rule.name
+
+
+def test_without_them_a_pass_changes_nothing() -> None:
+    looked = Counter[str]()
+    for case in all_cases():
+        model = read_model(case.build())
+        for name, info in infos().items():
+            if info.obstacle(model, "any"):
+                execute(get_pass(name)(), model)
+                assert model.version == 0, f"{name}: {case.name}"
+                looked[name] += 1
+    assert min(looked[name] for name in NEEDS) > 100
+
+
+def test_why_it_did_not_run_is_told() -> None:
+    model = read_model(onnx.parser.parse_model(RELU))
+    with PassContext(disabled_pass=["inline-loops"]):
+        report = execute(pipeline_for(2), model)
+    assert report.skipped["scan-axes"] == "the model has no Scan"
+    assert report.skipped["inline-loops"] == "disabled"
+
+
+def test_what_ran_before_is_not_called_left_out() -> None:
+    model = read_model(sample("residual_block"))
+    report = execute(pipeline_for(2), model)
+    assert report.of("conv-bn-folding").runs == 1, "then there is no BatchNormalization any more"
+    assert "conv-bn-folding" not in report.skipped and report.skipped["simplify-einsum"] == "the model has no Einsum"
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_a_level_reads_as_it_is_written(level: int) -> None:
+    shown = ",".join(map(text, pipeline_for(level).passes))
+    assert shown == LEVELS[level].replace("\n", "")
+    assert text(parse_pipeline(shown)) == text(pipeline_for(level))
+
+
+if __name__ == "__main__":
+    (HERE / "needs.py").write_text(needs())

@@ -78,5 +78,5 @@ class BatchProducts(RewritePass):
     product alone. Exporters of Einsum and of bmm write attention like that.
     """
 
-    info = PassInfo("batch-products", opt_level=2, after=("shape-arithmetic",))
+    info = PassInfo("batch-products", opt_level=2, after=("shape-arithmetic",), ops=("MatMul",))
     rules = (product_of_batches,)

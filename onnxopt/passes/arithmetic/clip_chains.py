@@ -85,5 +85,5 @@ class ClipChains(RewritePass):
     Not done: Max and Min, which in runtimes may turn -0.0 into 0.0 (`simplify-arithmetic` does it).
     """
 
-    info = PassInfo("clip-chains", opt_level=1)
+    info = PassInfo("clip-chains", opt_level=1, ops=("Clip",))
     rules = (clip_of_clip, clip_of_relu, relu_of_clip)

@@ -197,7 +197,7 @@ class FoldSigns(RewritePass):
     Not done: -(x - y), which is -0.0 where y - x is 0.0 (`simplify-arithmetic` does it); constants that are integers.
     """
 
-    info = PassInfo("fold-signs", opt_level=1)
+    info = PassInfo("fold-signs", opt_level=1, ops=("Neg", "Abs", "Concat"))
     rules = (
         neg_of_neg,
         add_of_neg,

@@ -78,5 +78,5 @@ class SimplifyEinsum(RewritePass):
     Not done: ellipses, diagonals, products that would need a Transpose as well.
     """
 
-    info = PassInfo("simplify-einsum", opt_level=2)
+    info = PassInfo("simplify-einsum", opt_level=2, ops=("Einsum",))
     rules = (einsum_of_one, einsum_of_two)

@@ -110,7 +110,7 @@ class SimplifyLogic(RewritePass):
     Not done: not (a > b) of floats, where NaN is neither.
     """
 
-    info = PassInfo("simplify-logic", opt_level=1)
+    info = PassInfo("simplify-logic", opt_level=1, ops=("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Xor"))
     rules = (
         not_of_comparison,
         same_truth,

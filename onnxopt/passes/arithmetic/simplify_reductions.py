@@ -102,5 +102,9 @@ class SimplifyReductions(RewritePass):
     times as long for them.
     """
 
-    info = PassInfo("simplify-reductions", opt_level=2)
+    info = PassInfo(
+        "simplify-reductions",
+        opt_level=2,
+        ops=("GlobalAveragePool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
+    )
     rules = (reduce_of_reduce, mean_of_sum, mean_of_squares, centered_first, centered_product)

@@ -50,5 +50,5 @@ class TableLookups(RewritePass):
     Classifiers of scikit-learn find their labels like that, through floats.
     """
 
-    info = PassInfo("table-lookups", opt_level=1)
+    info = PassInfo("table-lookups", opt_level=1, ops=("Cast", "ArgMax"))
     rules = (cast_of_lookup, label_of_best)

@@ -21,7 +21,7 @@ class DefaultInputs(GraphPass):
     Applies when: it is a constant, or a fill of a computed shape, maybe cut, reshaped or joined, of zeros.
     """
 
-    info = PassInfo("default-inputs", opt_level=1)
+    info = PassInfo("default-inputs", opt_level=1, ops=tuple(_RECURRENT))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for op, positions in _RECURRENT.items():

@@ -21,7 +21,7 @@ class LiftConstants(GraphPass):
     Keeps: the tensor as it is, with its documentation; a Constant that is itself a graph output.
     """
 
-    info = PassInfo("lift-constants", opt_level=1)
+    info = PassInfo("lift-constants", opt_level=1, ops=("Constant", "Identity"))
     max_copy: int = option(1024, "an outer constant that a body only hands out is copied up to this many bytes")
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:

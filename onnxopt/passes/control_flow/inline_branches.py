@@ -17,7 +17,7 @@ class InlineBranches(GraphPass):
     Not done: branches marked `onnxopt.skip`; initializers of a branch in a function, which holds none.
     """
 
-    info = PassInfo("inline-branches", opt_level=1)
+    info = PassInfo("inline-branches", opt_level=1, ops=("If",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         inlined = False

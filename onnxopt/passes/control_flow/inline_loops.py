@@ -22,7 +22,7 @@ class InlineLoops(GraphPass):
     `onnxopt.skip`.
     """
 
-    info = PassInfo("inline-loops", opt_level=1)
+    info = PassInfo("inline-loops", opt_level=1, ops=("Loop",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         inlined = False

@@ -22,7 +22,7 @@ class ScanAxes(GraphPass):
     A recurrence goes along the time, which is the second axis of a batch.
     """
 
-    info = PassInfo("scan-axes", opt_level=1, after=("simplify-loops",))
+    info = PassInfo("scan-axes", opt_level=1, after=("simplify-loops",), ops=("Scan",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < _SCAN_OF_AXES:

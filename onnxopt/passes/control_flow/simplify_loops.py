@@ -34,7 +34,7 @@ class SimplifyLoops(GraphPass):
     Frameworks write a recurrence as a while loop, which carries its weights, the number of steps and all counters.
     """
 
-    info = PassInfo("simplify-loops", opt_level=1, after=("inline-loops",))
+    info = PassInfo("simplify-loops", opt_level=1, after=("inline-loops",), ops=("Loop", "Scan"))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in [*graph.by_op.get("Loop", ()), *graph.by_op.get("Scan", ())]:

@@ -20,7 +20,7 @@ class SplitSequences(GraphPass):
     Not done: sequences that are handed on whole; `keepdims` = 0.
     """
 
-    info = PassInfo("split-sequences", opt_level=1)
+    info = PassInfo("split-sequences", opt_level=1, ops=("SplitToSequence",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in list(graph.by_op.get("SplitToSequence", ())):

@@ -30,7 +30,7 @@ class WidenIndices(ModelPass):
     TensorFlow computes shapes in 32 bits, the operators that take them want 64.
     """
 
-    info = PassInfo("widen-indices", opt_level=1, after=("shape-arithmetic",))
+    info = PassInfo("widen-indices", opt_level=1, after=("shape-arithmetic",), ops=("Cast",))
 
     def run(self, model: Model, ctx: PassContext) -> None:
         casts = [n for g in model.open_scopes() if not g.root.is_function for n in g.by_op.get("Cast", ())]

@@ -182,5 +182,5 @@ class FuseAttention(RewritePass):
     is empty, the formula gives nothing, and onnxruntime's operator fails.
     """
 
-    info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",))
+    info = PassInfo("fuse-attention", opt_level=3, after=("merge-parallel",), ops=("MatMul", "Neg"))
     rules = (attention, rotary_embedding)

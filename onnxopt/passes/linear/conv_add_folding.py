@@ -160,7 +160,9 @@ class ConvAddFolding(RewritePass):
     """
 
     # After: what is computed twice is computed once, which weights of their own would hide.
-    info = PassInfo("conv-add-folding", opt_level=2, after=("common-subexpressions",))
+    info = PassInfo(
+        "conv-add-folding", opt_level=2, after=("common-subexpressions",), ops=("Conv", "ConvTranspose", "Gemm")
+    )
     rules = (
         fold_add,
         fold_subtract,

@@ -73,5 +73,5 @@ class ConvAxes(RewritePass):
     Keeps: weights that are used elsewhere, or quantized.
     """
 
-    info = PassInfo("conv-axes", opt_level=2)
+    info = PassInfo("conv-axes", opt_level=2, ops=("Conv",))
     rules = (conv_over_one, conv_over_turned)

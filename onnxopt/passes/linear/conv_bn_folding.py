@@ -137,5 +137,5 @@ class ConvBnFolding(RewritePass):
     """
 
     # After: what is computed twice is computed once, which weights of their own would hide.
-    info = PassInfo("conv-bn-folding", opt_level=2, after=("common-subexpressions",))
+    info = PassInfo("conv-bn-folding", opt_level=2, after=("common-subexpressions",), ops=("BatchNormalization",))
     rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before, fold_after_bn)

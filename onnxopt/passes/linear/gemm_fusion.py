@@ -130,7 +130,7 @@ class GemmFusion(RewritePass):
     not load the result.
     """
 
-    info = PassInfo("gemm-fusion", opt_level=2)
+    info = PassInfo("gemm-fusion", opt_level=2, ops=("MatMul", "Gemm"))
     rules = (fold_matmul_add, sum_of_products, transpose_of_first, transpose_of_second, product_of_rows)
 
     def run(self, model: Model, ctx: PassContext) -> None:

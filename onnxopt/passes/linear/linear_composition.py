@@ -177,7 +177,9 @@ class LinearComposition(RewritePass):
     Not done: groups, quantized operators.
     """
 
-    info = PassInfo("linear-composition", opt_level=3, after=("conv-bn-folding", "conv-add-folding"))
+    info = PassInfo(
+        "linear-composition", opt_level=3, after=("conv-bn-folding", "conv-add-folding"), ops=("Conv", "Gemm", "MatMul")
+    )
     max_operations: int = option(_MULTIPLICATIONS, "one composition may take this many multiplications")
     rules = (
         compose_pointwise_after,

@@ -85,5 +85,5 @@ class MatMulScaleFolding(RewritePass):
     """
 
     # After: what is computed twice is computed once, which weights of their own would hide.
-    info = PassInfo("matmul-scale-folding", opt_level=2, after=("common-subexpressions",))
+    info = PassInfo("matmul-scale-folding", opt_level=2, after=("common-subexpressions",), ops=("MatMul",))
     rules = (fold_factor, fold_divisor, fold_scaled_rows, join_factors)

@@ -35,7 +35,7 @@ class MergeParallel(GraphPass):
     onnxruntime, up to 7 % are gained below the limit and 4 % lost above. A size that is not known counts as one.
     """
 
-    info = PassInfo("merge-parallel", opt_level=3, after=("gemm-fusion",))
+    info = PassInfo("merge-parallel", opt_level=3, after=("gemm-fusion",), ops=(*_OPS, "Split"))
     max_bytes: int = option(1 << 28, "weights that would be larger than this together stay apart")
     max_result: int = option(1 << 14, "results of more elements than this together stay apart")
 

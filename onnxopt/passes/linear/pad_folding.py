@@ -201,5 +201,5 @@ class PadFolding(RewritePass):
     taps in the border. An image of unknown size is taken for one that is not empty: runtimes pool no other.
     """
 
-    info = PassInfo("pad-folding", opt_level=2)
+    info = PassInfo("pad-folding", opt_level=2, ops=("Pad", "Conv", "ConvTranspose"))
     rules = (pad_of_conv, pad_of_average, pad_of_max, cut_of_conv)

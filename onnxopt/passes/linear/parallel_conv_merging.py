@@ -142,5 +142,5 @@ class ParallelConvMerging(RewritePass):
     Not done: padding that depends on the input, quantized convolutions.
     """
 
-    info = PassInfo("parallel-conv-merging", opt_level=3, after=("conv-bn-folding",))
+    info = PassInfo("parallel-conv-merging", opt_level=3, after=("conv-bn-folding",), ops=("Conv",))
     rules = (merge_convs, merge_convs_in_sum, merge_identity, merge_batch_norm)

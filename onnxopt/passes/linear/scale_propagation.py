@@ -43,7 +43,9 @@ class ScalePropagation(GraphPass):
     normalization or Gelu that is written out does not travel on.
     """
 
-    info = PassInfo("scale-propagation", opt_level=2, after=("conv-add-folding", "matmul-scale-folding"))
+    info = PassInfo(
+        "scale-propagation", opt_level=2, after=("conv-add-folding", "matmul-scale-folding"), ops=("Mul", "Div")
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:

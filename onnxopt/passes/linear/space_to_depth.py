@@ -100,5 +100,5 @@ class SpaceToDepth(RewritePass):
     """
 
     # After: a Slice of a Slice may be one.
-    info = PassInfo("space-to-depth", opt_level=2, after=("merge-chains",))
+    info = PassInfo("space-to-depth", opt_level=2, after=("merge-chains",), ops=("Concat", "Gather"))
     rules = (blocks_of_pixels, fold_order_of_channels)

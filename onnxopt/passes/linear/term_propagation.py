@@ -25,7 +25,9 @@ class TermPropagation(GraphPass):
     """
 
     # After: what stands right behind a product is in its bias, and axes are put in before parts are made.
-    info = PassInfo("term-propagation", opt_level=2, after=("conv-add-folding", "axes-before-split"))
+    info = PassInfo(
+        "term-propagation", opt_level=2, after=("conv-add-folding", "axes-before-split"), ops=("Add", "Sub")
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:

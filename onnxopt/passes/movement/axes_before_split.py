@@ -33,7 +33,9 @@ class AxesBeforeSplit(GraphPass):
     """
 
     # After: Slices are a Split, and Unsqueezes in a row are one.
-    info = PassInfo("axes-before-split", opt_level=1, after=("slices-to-split", "merge-chains", "stacks-to-split"))
+    info = PassInfo(
+        "axes-before-split", opt_level=1, after=("slices-to-split", "merge-chains", "stacks-to-split"), ops=("Split",)
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for split in list(graph.by_op.get("Split", ())):

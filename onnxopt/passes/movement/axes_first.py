@@ -32,7 +32,7 @@ class AxesFirst(GraphPass):
     """
 
     # After: Unsqueezes in a row are one, and what is computed twice is computed once.
-    info = PassInfo("axes-first", opt_level=1, after=("merge-chains", "common-subexpressions"))
+    info = PassInfo("axes-first", opt_level=1, after=("merge-chains", "common-subexpressions"), ops=("Unsqueeze",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:

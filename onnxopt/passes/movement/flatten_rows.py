@@ -45,7 +45,9 @@ class FlattenRows(GraphPass):
     Not done: products of integers.
     """
 
-    info = PassInfo("flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",))
+    info = PassInfo(
+        "flatten-rows", opt_level=2, after=("merge-chains",), before=("gemm-fusion",), ops=("MatMul", "Gemm")
+    )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):

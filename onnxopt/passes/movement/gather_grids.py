@@ -139,5 +139,5 @@ class GatherGrids(RewritePass):
     Not done: indices that repeat elements; rows that may be cut, where more would be taken of the next.
     """
 
-    info = PassInfo("gather-grids", opt_level=1, after=("index-chains", "shape-arithmetic"))
+    info = PassInfo("gather-grids", opt_level=1, after=("index-chains", "shape-arithmetic"), ops=("Gather", "GatherND"))
     rules = (gather_of_places, gather_of_grid, gather_of_elements, gather_of_rows)

@@ -375,7 +375,12 @@ class IndexChains(RewritePass):
     last axis on, and turns them around.
     """
 
-    info = PassInfo("index-chains", opt_level=1, after=("merge-chains",))
+    info = PassInfo(
+        "index-chains",
+        opt_level=1,
+        after=("merge-chains",),
+        ops=("Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
+    )
     rules = (
         unsqueeze_of_gather,
         squeeze_of_slice,

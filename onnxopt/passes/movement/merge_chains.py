@@ -331,7 +331,9 @@ class MergeChains(RewritePass):
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
 
-    info = PassInfo("merge-chains", opt_level=1)
+    info = PassInfo(
+        "merge-chains", opt_level=1, ops=("Cast", "Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")
+    )
     rules = (
         concat_of_concat,
         concat_of_split,

@@ -373,7 +373,12 @@ class ReshapeChains(RewritePass):
     Not done: a Reshape past a Transpose where no node goes; dims of 0.
     """
 
-    info = PassInfo("reshape-chains", opt_level=1, after=("elim-identity",))
+    info = PassInfo(
+        "reshape-chains",
+        opt_level=1,
+        after=("elim-identity",),
+        ops=("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
+    )
     rules = (
         transpose_of_ones,
         reshape_of_reshape,

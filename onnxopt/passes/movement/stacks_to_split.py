@@ -41,7 +41,7 @@ class StacksToSplit(GraphPass):
     """
 
     # After: Slices are a Split, and what is gathered of one element is a Squeeze.
-    info = PassInfo("stacks-to-split", opt_level=1, after=("slices-to-split", "index-chains"))
+    info = PassInfo("stacks-to-split", opt_level=1, after=("slices-to-split", "index-chains"), ops=("Reshape",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 5:

@@ -33,7 +33,7 @@ class ShapeSources(GraphPass):
     Exporters ask for the batch wherever they need it: of tokens, of a mask, of a cache.
     """
 
-    info = PassInfo("shape-sources", opt_level=1, after=("shape-arithmetic", "index-chains"))
+    info = PassInfo("shape-sources", opt_level=1, after=("shape-arithmetic", "index-chains"), ops=("Shape",))
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in list(graph.by_op.get("Shape", ())):

@@ -1,0 +1,52 @@
+"""What is known of passes before they are imported: the level, and operators of which a model has to have one.
+
+Written by the tests from what the passes say (`PassInfo.ops`); see tests/pipeline/test_lazy_passes.py.
+"""
+
+from typing import Final
+
+NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
+    "axes-before-split": (1, ("Split",)),
+    "axes-first": (1, ("Unsqueeze",)),
+    "batch-products": (2, ("MatMul",)),
+    "clip-chains": (1, ("Clip",)),
+    "conv-add-folding": (2, ("Conv", "ConvTranspose", "Gemm")),
+    "conv-axes": (2, ("Conv",)),
+    "conv-bn-folding": (2, ("BatchNormalization",)),
+    "default-inputs": (1, ("LSTM", "GRU", "RNN")),
+    "flatten-rows": (2, ("MatMul", "Gemm")),
+    "fold-signs": (1, ("Neg", "Abs", "Concat")),
+    "fuse-attention": (3, ("MatMul", "Neg")),
+    "gather-grids": (1, ("Gather", "GatherND")),
+    "gemm-fusion": (2, ("MatMul", "Gemm")),
+    "index-chains": (1, ("Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")),
+    "inline-branches": (1, ("If",)),
+    "inline-loops": (1, ("Loop",)),
+    "known-conditions": (1, ("If",)),
+    "lift-constants": (1, ("Constant", "Identity")),
+    "linear-composition": (3, ("Conv", "Gemm", "MatMul")),
+    "matmul-scale-folding": (2, ("MatMul",)),
+    "merge-chains": (1, ("Cast", "Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")),
+    "merge-parallel": (3, ("MatMul", "Gemm", "Conv", "Split")),
+    "pad-folding": (2, ("Pad", "Conv", "ConvTranspose")),
+    "parallel-conv-merging": (3, ("Conv",)),
+    "reshape-chains": (1, ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")),
+    "scale-propagation": (2, ("Mul", "Div")),
+    "scan-axes": (1, ("Scan",)),
+    "shape-sources": (1, ("Shape",)),
+    "simplify-einsum": (2, ("Einsum",)),
+    "simplify-logic": (1, ("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Xor")),
+    "simplify-loops": (1, ("Loop", "Scan")),
+    "simplify-reductions": (
+        2,
+        ("GlobalAveragePool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"),
+    ),
+    "slices-to-split": (1, ("Slice", "Gather", "ai.onnx.ml::ArrayFeatureExtractor", "Split")),
+    "space-to-depth": (2, ("Concat", "Gather")),
+    "split-sequences": (1, ("SplitToSequence",)),
+    "stacks-to-split": (1, ("Reshape",)),
+    "table-lookups": (1, ("Cast", "ArgMax")),
+    "term-propagation": (2, ("Add", "Sub")),
+    "transpose-propagation": (2, ("Transpose",)),
+    "widen-indices": (1, ("Cast",)),
+}
