@@ -88,6 +88,36 @@ def gather_of_rows(m: Match, x: Value, a: Value, b: Value, columns: Value) -> Va
     return _spread(m, x, [c and c._replace(axis=c.axis - len(tail)) for c in lines], (*places, *tail))
 
 
+_PLACES: Final = op.Transpose(op.NonZero(var("mask")), name="places", shared=True)
+_COLUMNS: Final = op.Split(_PLACES, ..., axis=lambda axis: axis in (1, -1), name="columns", shared=True)
+
+
+@rewrite(
+    op.Gather(
+        _FLAT,
+        op.Add(
+            op.Mul(op.Squeeze(_COLUMNS.at(0), const("of_i"), shared=True), const("width")),
+            op.Squeeze(_COLUMNS.at(1), const("of_j"), shared=True),
+        ),
+        name="gather",
+    )
+)
+def gather_of_found(m: Match, x: Value, mask: Value, of_i: Array, of_j: Array, width: Array) -> Value:
+    """Gather(Reshape(x, [-1]), i n + j) = GatherND(x, (i, j)), i and j of what is not zero in a matrix of n columns."""
+    tail = _row(m)
+    dims, found = m.shape(x), m.shape(mask)
+    m.require(dims is not None and found is not None and len(dims) == len(found) == 2, "no matrices")
+    assert dims is not None and found is not None
+    # A column behind the last of x would be the first of the next row, and no error.
+    m.require(isinstance(dims[1], int) and found[1] == dims[1], "rows of another length")
+    m.require(width.size == 1 and width.item() == dims[1], "not rows of this length")
+    m.require(m.places.attr("perm") in (None, [1, 0]), "not place by place")
+    m.require(of_i.tolist() in ([1], [-1]) and of_j.tolist() in ([1], [-1]), "not one index for each place")
+    m.require(m.opset >= 11, "there is no GatherND before opset 11")
+    rows = m.op.Unsqueeze(x, m.const(np.array([2], np.int64))) if tail else x
+    return m.op.GatherND(rows, m.places.output)
+
+
 def _row(m: Match) -> list[int]:
     """The ones behind the elements of what lies flat."""
     flat = m.shape(m.flat.output)
@@ -136,8 +166,9 @@ class GatherGrids(RewritePass):
 
     Applies when: what picks is stored, or made of Ranges along axes of their own, and the dims are known; where they
     may pick less than there is, a Slice is left. Masks of language models are looked up like that, token by token.
+    Gather(Flatten(x), i n + j) = GatherND(x, (i, j)) where NonZero finds i and j: the weights of a mixture of experts.
     Not done: indices that repeat elements; rows that may be cut, where more would be taken of the next.
     """
 
     info = PassInfo("gather-grids", opt_level=1, after=("index-chains", "shape-arithmetic"), ops=("Gather", "GatherND"))
-    rules = (gather_of_places, gather_of_grid, gather_of_elements, gather_of_rows)
+    rules = (gather_of_places, gather_of_grid, gather_of_elements, gather_of_rows, gather_of_found)
