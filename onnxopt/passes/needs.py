@@ -6,7 +6,7 @@ Written by the tests from what the passes say (`PassInfo.ops`); see tests/pipeli
 from typing import Final
 
 NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
-    "axes-before-split": (1, ("Split",)),
+    "axes-before-split": (1, ("Split", "Gather")),
     "axes-first": (1, ("Unsqueeze",)),
     "batch-products": (2, ("MatMul",)),
     "clip-chains": (1, ("Clip",)),

@@ -1,7 +1,8 @@
-"""Axes that all parts of a tensor get, or lose, are put in or taken out once, before it is split."""
+"""Axes that all parts of a tensor get, or lose, are put in or taken out once, before it is taken apart."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,14 +28,20 @@ class _Alike(NamedTuple):
 class AxesBeforeSplit(GraphPass):
     """Unsqueeze(p) for each part p of Split(x) = the parts of Split(Unsqueeze(x)); so Squeeze.
 
+    Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i.
+
     Applies when: each part that is read is read by one such node alone, all with the same constant axes. Scales and
-    shifts that are made of an embedding at once are taken apart, and broadcast along the tokens.
+    shifts that are made of an embedding at once are taken apart, and broadcast along the tokens; a recurrence that is
+    written out picks what it reads step by step.
     Keeps: a Squeeze of the axis that is split.
     """
 
     # After: Slices are a Split, and Unsqueezes in a row are one.
     info = PassInfo(
-        "axes-before-split", opt_level=1, after=("slices-to-split", "merge-chains", "stacks-to-split"), ops=("Split",)
+        "axes-before-split",
+        opt_level=1,
+        after=("slices-to-split", "merge-chains", "stacks-to-split"),
+        ops=("Split", "Gather"),
     )
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
@@ -44,6 +51,9 @@ class AxesBeforeSplit(GraphPass):
                 ctx.decline("moved", alike, repr(split))
             elif alike is not None and ctx.spend("moved", at=split):
                 _move(graph, split, alike)
+        for (x, place, axes), found in _picks(graph).items():
+            if len(found) > 1 and ctx.spend("moved", len(found), at=found[0][0]):
+                _move_before_picks(graph, x, place, axes, found)
 
 
 def _alike(split: Node) -> _Alike | str | None:
@@ -91,3 +101,49 @@ def _move(graph: Graph, split: Node, alike: _Alike) -> None:
             graph.remove(node)
         elif part is not None:  # its shape is another
             graph.take_over(Value(graph.model.names.fresh(part.name, "_other"), graph), split, i)
+
+
+Picks = dict[tuple[Value, int, tuple[int, ...]], list[tuple[Node, Node]]]
+
+
+def _picks(graph: Graph) -> Picks:
+    """Gathers of one element of a value, each with the Unsqueeze that alone reads it; by the value, the axis along
+    which they pick, and the axes that are put in."""
+    found: Picks = {}
+    for gather in graph.by_op.get("Gather", ()):
+        x, index, made = gather.input(0), gather.input(1), gather.outputs[0]
+        reader = made.only_user if made is not None else None
+        if reader is None or reader.op != "Unsqueeze" or reader.graph is not graph:
+            continue
+        if gather.has_references or reader.has_references:
+            continue
+        if x is None or x.constant or index is None or not index.constant or index.constant_type()[1] != ():
+            continue
+        axes = listed_axes(reader)
+        if axes and (rank := types.rank(x)):
+            wide = rank - 1 + len(axes)
+            key = x, int(gather.attr("axis")) % rank, tuple(sorted(a % wide for a in axes))
+            found.setdefault(key, []).append((gather, reader))
+    return found
+
+
+def _move_before_picks(graph: Graph, x: Value, place: int, axes: Sequence[int], found: list[tuple[Node, Node]]) -> None:
+    rank = len(axes) + (types.rank(x) or 0)
+    kept = [i for i in range(rank - 1) if i not in axes]
+    picked = kept[place] if place < len(kept) else rank - 1  # where the axis is that goes, among those put in
+    first, reader = found[0]
+    inputs: list[Value | None] = [x]
+    proto = NodeProto()
+    proto.CopyFrom(reader.proto)
+    before = [a + (a >= picked) for a in axes]
+    if len(reader.inputs) > 1:
+        inputs.append(graph.constant(np.array(before, np.int64), f"{x.name}_axes", first))
+    whole = new_node(graph, proto, inputs, reader.output, first)
+    if len(reader.inputs) == 1:
+        assert whole.producer is not None
+        whole.producer.set_attr("axes", before)
+    for gather, behind in found:
+        gather.set_input(0, whole)
+        gather.set_attr("axis", picked)
+        graph.take_over(behind.output, gather)
+        graph.remove(behind)
