@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -59,6 +60,7 @@ _DTYPES: Final[dict[int, type[Any]]] = {
     **dict.fromkeys((AttributeProto.INT, AttributeProto.INTS), np.int64),
 }
 _FEW: Final = 16  # inputs that are looked through sooner than indexed
+_NONE: Final = MappingProxyType[str, "Graph"]({})
 
 
 class Node:
@@ -87,7 +89,7 @@ class Node:
         self._op = qualified(proto.op_type, proto.domain)
         self.inputs = inputs
         self.outputs = outputs
-        self.bodies: dict[str, Graph] = {}
+        self.bodies: Mapping[str, Graph] = _NONE  # most have none: one object, or each would have one of its own
         self.graph: Graph | None = None
         self.prev: Node | None = None
         self.next: Node | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -236,12 +236,8 @@ class _Reader:
                 # Producers join the graph in order: one that has not yet comes later.
                 if value is not None and (producer := value.producer) is not None and producer.graph is None:
                     unsorted = True
-            for key, body_proto in body_graphs(proto) if len(proto.attribute) else ():
-                body = node.bodies[key] = Graph(self.model, body_proto, node, key)
-                node.graph = graph  # for the path in error messages
-                self.read_graph(body, body_proto)
-                node.graph = None
-                unsorted = unsorted or any(p.graph is None for p in captured(node, graph))
+            if len(proto.attribute) and (held := body_graphs(proto)):
+                unsorted = self.read_bodies(graph, node, held) or unsorted
             graph.place(node)
             if node._op == "Constant":
                 for v in node.outputs:
@@ -250,6 +246,16 @@ class _Reader:
         graph.nodes_changed = False
         if unsorted:
             sort_nodes(graph)  # a change, but not one of ours: the file is only written so if a pass changes more
+
+    def read_bodies(self, graph: Graph, node: Node, held: Sequence[tuple[str, GraphProto]]) -> bool:
+        """Does one of them read what a later node of `graph` makes?"""
+        bodies: dict[str, Graph] = {}
+        node.bodies, node.graph = bodies, graph  # for the path in error messages
+        for key, proto in held:
+            bodies[key] = Graph(self.model, proto, node, key)
+            self.read_graph(bodies[key], proto)
+        node.graph = None
+        return any(p.graph is None for p in captured(node, graph))
 
     def new_node(self, graph: Graph, proto: NodeProto) -> Node:
         """A node whose outputs are defined; its inputs may be defined by later nodes."""
