@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Model
@@ -15,6 +15,9 @@ from onnxopt.rewriting import Driver, Rule, RuleRecord
 if TYPE_CHECKING:
     from onnxopt.pipeline.context import PassContext
     from onnxopt.pipeline.records import PipelineReport
+
+
+_FEW: Final = 3  # operators that are listed
 
 
 @record(frozen=True)
@@ -52,7 +55,9 @@ class PassInfo:
         """Why `target` or the model's operators speak against the pass; empty if nothing does."""
         if "any" not in self.targets and target not in self.targets:
             return f"is for {' or '.join(self.targets)}, the target is {target}"
-        if self.ops and not any(scope.by_op.get(op) for scope in model.scopes() for op in self.ops):
+        if self.ops and not any(any(map(scope.by_op.get, self.ops)) for scope in model.scopes()):
+            if len(self.ops) > _FEW:
+                return f"the model has none of its {len(self.ops)} operators"
             return f"the model has no {' or '.join(self.ops)}"
         return ""
 
