@@ -226,7 +226,7 @@ def _computed(node: Node, index: int, data: ShapeData) -> list[Size | None] | No
 
 
 def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
-    """0 copies a dim, -1 is what is left: enough where at most one other dim is not a number.
+    """0 copies a dim, -1 is what is left: enough where at most one other dim is not a number, and known of none else.
 
     Beside a dim of 0 a -1 is refused. What is always 0 is seen here; a batch that turns out to be 0 is not run then,
     which is the price of a constant target.
@@ -244,6 +244,10 @@ def _reshape(node: Node, data: ShapeData, ctx: PassContext) -> None:
             return  # no elements: runtimes refuse a -1
         else:
             result.append(-1)
+    made = data.shape(node.outputs[0])
+    if result.count(-1) > 1 and made is not None:  # what the file left to the runtime is known
+        sizes = zip(target, made, result, strict=True)
+        result = [d if t == -1 and isinstance(d, int) and d > 0 else r for t, d, r in sizes]
     if result.count(-1) <= 1 and _set_target(node, 1, result, ctx, "reshape") and node.attr("allowzero", 0):
         node.set_attr("allowzero", 0)  # now a zero copies
 
