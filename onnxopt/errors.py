@@ -13,6 +13,7 @@ from typing import Final
 _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
 _GIT_LFS: Final = b"version https://git-lfs."
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")  # gzip; zip, as PyTorch saves
+_OF_A_PROCESS: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/")
 _FILES: Final = 10_000  # of a folder, that are looked at
 
 
@@ -143,6 +144,14 @@ def unreadable(path: object, error: Exception) -> ModelError:
     if isinstance(error, OSError):
         return ModelError(f"{path}: {error.strerror or error}", "check that the file can be read")
     return ModelError(f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed", _kind_of(path))
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raises ModelError for a pipe or a device, which gives its bytes once, or without an end: a model is read again by
+    other processes, for whom /dev/stdin is something else."""
+    if str(path).startswith(_OF_A_PROCESS) or (path.exists() and not (path.is_file() or path.is_dir())):
+        hint = "copy the model into a file; `onnxopt optimize - OUT` reads stdin"
+        raise ModelError(f"{path} is a pipe or a device, not a file", hint)
 
 
 def _kind_of(path: object) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from onnxopt.errors import ModelError, file_path, unreadable
+from onnxopt.errors import ModelError, file_path, refuse_pipe, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData
@@ -78,6 +78,7 @@ def read_proto(path: Path, *, weights: bool = True) -> ModelProto:
 
 def _read(path: Path, stored: bool) -> tuple[ModelProto, Places, MappedFile | None]:
     """The proto, and if large weights are `stored` where these are in the file, which is mapped."""
+    refuse_pipe(path)
     try:
         found = (_skimmed(path) if stored else None) or (_parse(path), {}, None)
     except (OSError, DecodeError) as e:
@@ -107,11 +108,11 @@ def _skimmed(path: Path) -> tuple[ModelProto, Places, MappedFile] | None:
 def _parse(path: Path) -> ModelProto:
     """Parse straight from the file's pages: reading it first would copy every weight once more."""
     with open(path, "rb") as f:
-        if os.fstat(f.fileno()).st_size == 0 and path.is_file():
+        if os.fstat(f.fileno()).st_size == 0:
             raise ModelError(f"{path} is empty", "the export or the download did not finish")
         try:
             mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # a pipe or another file that has no pages
+        except (OSError, ValueError):  # a file system without pages
             return ModelProto.FromString(f.read())
         with mapped, memoryview(mapped) as view:
             return ModelProto.FromString(view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.errors import ModelError, UsageError, few, unreadable
+from onnxopt.errors import ModelError, UsageError, few, refuse_pipe, unreadable
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.model.skeleton import Skeleton
 
@@ -21,6 +21,7 @@ def read(path: Path) -> Skeleton:
 
     from onnxopt.worker.calls import refuse_explosion
 
+    refuse_pipe(path)
     try:
         skeleton = Skeleton(path)
     except Exception as e:

@@ -40,6 +40,18 @@ def test_from_stdin_to_stdout(samples: Path, run: Run, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["file.onnx"]
 
 
+@pytest.mark.parametrize("command", ["optimize {} out.onnx", "stats {}", "verify {0} {0}", "bench {}"])
+def test_what_can_be_read_once_only_is_no_file(samples: Path, tmp_path: Path, command: str) -> None:
+    """A pipe is empty when it is read again, and the stdin of this process is not that of the one that verifies."""
+    os.mkfifo(tmp_path / "pipe")
+    for place in ("pipe", "/dev/zero", "/dev/stdin"):
+        with open(samples / "residual_block.onnx", "rb") as model:
+            words = [SCRIPT, *command.format(place).split()]
+            done = subprocess.run(words, stdin=model, capture_output=True, cwd=tmp_path, timeout=60)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr.decode().startswith(f"error: {place} is a pipe or a device, not a file\n")
+
+
 def test_what_cannot_be_piped(samples: Path, run: Run, tmp_path: Path) -> None:
     for file in ("external_weights.onnx", "external_weights.data"):
         shutil.copy(samples / file, tmp_path)

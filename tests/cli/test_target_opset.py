@@ -100,6 +100,24 @@ def test_external_data_is_not_lost(model: Path, run: Run) -> None:
     assert {t.name for t in onnx.load(model.parent / "out.onnx").graph.initializer} >= {"b", "n"}
 
 
+def test_what_old_files_list_as_inputs_stays_constant(tmp_path: Path, run: Run) -> None:
+    """Before IR 4 each initializer is listed as an input, and nobody overrides it; listed in IR 10, anybody could."""
+    proto = onnx.parser.parse_model("""
+        <ir_version: 3, opset_import: ["" : 9]>
+        g (float[N, 1, 2, 2] x, float[4] scales, float[1] w) => (float[N, 1, 4, 4] y)
+        <float[4] scales = {1, 1, 2, 2}, float[1] w = {3}>
+        { u = Upsample <mode = "nearest"> (x, scales)  v = Mul (u, w)  y = Mul (v, w) }
+    """)
+    onnx.save(proto, tmp_path / "in.onnx")
+    done = run("optimize", "in.onnx", "out.onnx", "--target-opset", "21")
+    assert done.returncode == 0, done.stderr
+    assert "→ 2 nodes" in done.stdout
+    assert "✓" in done.stdout
+    result = onnx.load(tmp_path / "out.onnx")
+    assert (result.ir_version, [i.name for i in result.graph.input]) == (10, ["x"])
+    onnx.checker.check_model(result, full_check=True)
+
+
 @pytest.mark.parametrize(
     ("version", "code", "message"),
     [("9", 2, "not converted down"), ("99", 2, "the installed onnx knows opsets up to"), ("3", 2, "invalid value")],
