@@ -65,6 +65,57 @@ def test_these_nodes_must_be_the_same(tmp_path: Path) -> None:
     assert judge(tmp_path, MODEL.replace("(read)", "(before)")).status == DIFFERENT
 
 
+RENAMED = """
+<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
+g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z, float[n, 4] u)
+{
+  found = com.acme.Find (x)
+  again = Identity (found)
+  z = Identity (again)
+  y = Identity (found)
+  other = com.acme.Find (found)
+  u = Mul (other, found)
+}
+"""
+RESULT = (
+    RENAMED.partition("{")[0]
+    + """{
+  y = com.acme.Find (x)
+  z = Identity (y)
+  other = com.acme.Find (y)
+  u = Mul (other, y)
+}"""
+)
+
+
+@pytest.mark.parametrize("made", ["y", "z"])
+def test_an_identity_behind_them_need_not_stay(made: str, tmp_path: Path) -> None:
+    """Without it the node makes the output itself, whose name is another."""
+    result = RESULT
+    if made == "z":
+        result = result.replace("y = com", "z = com").replace("z = Identity (y)", "y = Identity (z)")
+    found = judge(tmp_path, result, RENAMED)
+    assert (found.status, "before and behind 2 nodes" in found.message) == (IN_PIECES, True)
+    assert in_segments(tmp_path, result, RENAMED).status == IN_PIECES
+    for wrong in (("z = Identity (y)", "z = Neg (y)"), ("Mul (other, y)", "Mul (other, x)"), ("Find (y)", "Find (x)")):
+        if wrong[0] in result:
+            assert judge(tmp_path, result.replace(*wrong), RENAMED).status == DIFFERENT
+    assert judge(tmp_path, result.replace("u = Mul", "v = Neg (y) u = Div"), RENAMED).status == DIFFERENT
+
+
+def test_nor_where_the_shape_of_what_they_make_is_unknown(tmp_path: Path) -> None:
+    text = RENAMED.replace("u = Mul (other, found)", "v = Expand (found, seven) w = Add (found, v) u = Mul (w, other)")
+    text = text.replace("{", "<int64[1] seven = {7}> {").replace("float[n, 4] y, float[n, 4] z", "y, z")
+    result = text.replace("found", "y").replace("y = Identity (y)", "").replace("again = Identity (y)", "")
+    result = result.replace("Identity (again)", "Identity (y)")
+    found = judge(tmp_path, result, text)
+    assert (found.status, "before 2 nodes" in found.message) == (INCONCLUSIVE, True)
+    assert (
+        judge(tmp_path, result.replace("Find (x)", "Find (y0)").replace("y = com", "y0 = Neg (x) y = com"), text).status
+        == DIFFERENT
+    )
+
+
 SEGMENTS = "from onnxopt.verification import judge, original; original._NODES = {}; judge.main()"
 
 

@@ -7,7 +7,7 @@ the same numbers in its place. A node that is the same in both, and reads the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,6 +79,8 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     if not unknown:
         return []
     alive = _alive(graph)
+    called = _called(graph)
+    unseen.update(value for value, output in called.items() if output in unseen)
     declared = {i.name: i.type for i in (*graph.value_info, *graph.output)}
     kept, found = [], []
     for node in graph.node:
@@ -91,6 +93,7 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
                 unseen.update(node.output)
         elif not alive.isdisjoint(node.output):
             found.append(copy)
+    kept = _renamed(found, kept, called, unseen)
     for node in sorted(found, key=_made):
         for output in (o for o in node.output if o and o not in unseen):
             given = graph.input.add(name=output)
@@ -101,6 +104,32 @@ def cut_out(graph: GraphProto, foreign: Foreign) -> list[NodeProto]:
     del graph.node[:]
     graph.node.extend(kept)
     return found
+
+
+def _called(graph: GraphProto) -> dict[str, str]:
+    """The output that Identities make of a value, if any: without them, that is what the value is called."""
+    source: dict[str, str] = {}
+    for node in graph.node:
+        if operator_of(node) == ("", "Identity") and node.input and node.output:
+            source[node.output[0]] = source.get(node.input[0], node.input[0])
+    found: dict[str, str] = {}
+    for output in graph.output:
+        found.setdefault(source.get(output.name, output.name), output.name)
+    return {value: output for value, output in found.items() if value != output}
+
+
+def _renamed(
+    nodes: Iterable[NodeProto], kept: list[NodeProto], called: Mapping[str, str], unseen: Collection[str]
+) -> list[NodeProto]:
+    """Let `nodes` make the outputs themselves, and Identities behind them what others read. Returns what stays."""
+    turned = {}
+    for node in nodes:
+        for i, name in enumerate(node.output):
+            if name in called:
+                node.output[i] = called[name]
+                turned[called[name]] = type(node)(op_type="Identity", input=[called[name]], output=[name])
+    behind = [identity for output, identity in turned.items() if output not in unseen]
+    return behind + [node for node in kept if turned.keys().isdisjoint(node.output)]
 
 
 def _made(node: NodeProto) -> list[str]:
