@@ -86,7 +86,7 @@ def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
 
 
 def optimize_many(
-    jobs: Sequence[Job], processes: int, executor: str, telling: Telling, instruments: Sequence[Instrument] = ()
+    jobs: Sequence[Job], processes: int, executor: str, telling: Telling, instruments: Sequence[Instrument]
 ) -> int:
     """Run the jobs, say what came of them; the exit code of all."""
     from onnxopt.report.progress import Board

@@ -147,7 +147,7 @@ _LARGEST: Final = 1 << 20  # bytes of such a file, which a stranger may have put
 _DEEPEST: Final = 256  # dots of a line: what reads it takes a time that grows with the square of a key's
 
 
-def find_settings(folder: Path, named: Path | None = None) -> tuple[Path | None, dict[str, Any]]:
+def find_settings(folder: Path, named: Path | None) -> tuple[Path | None, dict[str, Any]]:
     """(file, settings) of the file that is named, or the nearest that has any. Raises UsageError for one that is not
     TOML."""
     if named is not None:

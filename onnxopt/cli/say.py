@@ -46,7 +46,7 @@ def say_lines(texts: Iterable[str]) -> None:
         click.echo("\n".join(map(line, some)))
 
 
-def say_error(message: str, hint: str = "", *, colour: bool = False) -> None:
+def say_error(message: str, hint: str, *, colour: bool = False) -> None:
     """What went wrong, and what to do about it, on stderr."""
     red, faint, off = ("\x1b[1;31m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
     click.echo(f"{red}error:{off} {line(message)}", err=True)
@@ -59,6 +59,6 @@ def say_all(text: str, *, err: bool = False) -> None:
     click.echo(harmless(printable(text, keep="\n\t")), nl=not text.endswith("\n"), err=err)
 
 
-def say_command(text: str, *, err: bool = False) -> None:
+def say_command(text: str, *, err: bool) -> None:
     """A command to the build, in a line."""
     click.echo(printable(text), err=err)

@@ -23,7 +23,7 @@ _LEAST: Final = ("ulp", "cosine", "NaN", "Inf", "type", "max abs")  # what goes 
 _CASE_STYLES: Final = {"different": "bold red", "not verified": "yellow", "skipped": "dim"}
 
 
-def print_comparison(found: dict[str, Any], verbose: int = 0) -> None:
+def print_comparison(found: dict[str, Any], verbose: int) -> None:
     """Print the record of `verification.Comparison.to_dict()` to stdout."""
     show(render(cleaned(found), verbose))
 

@@ -24,12 +24,12 @@ STYLES: Final = {
 }
 
 
-def print_report(report: dict[str, Any], verbose: int = 0) -> None:
+def print_report(report: dict[str, Any], verbose: int) -> None:
     """Print the report of `api.Report.to_dict()` to stdout."""
     show(render(cleaned(report), verbose))
 
 
-def print_details(report: dict[str, Any], verbose: int = 0, title: str = "") -> None:
+def print_details(report: dict[str, Any], verbose: int, title: str) -> None:
     """Print what the passes did, without what came of it."""
     parts = [Text(title, style="bold")] if title else []
     show(Group(*parts, *_details(cleaned(report), verbose)))

@@ -55,7 +55,7 @@ def pass_hits(p: dict[str, Any]) -> int:
     return sum(rule["hits"] for rule in p["rules"].values()) if p.get("changed", True) else 0
 
 
-def did_not_run(pipeline: dict[str, Any], verbose: int = 0) -> dict[str, str]:
+def did_not_run(pipeline: dict[str, Any], verbose: int) -> dict[str, str]:
     """The passes that were left out, and why; without `verbose` those that miss another, which nobody asked for."""
     skipped = pipeline.get("skipped", {}).items()
     return {name: why for name, why in skipped if verbose or why.startswith("requires ")}

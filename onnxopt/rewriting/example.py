@@ -32,7 +32,7 @@ from onnxopt.rewriting.rule import Rule
 
 Source: TypeAlias = "str | FunctionProto | GraphProto | ModelProto | Graph | Rule | Call | Either | Callable[..., Any]"
 
-_HEADER = '<domain: "example", opset_import: ["" : {opset}]> example '
+_HEADER = '<domain: "example", opset_import: ["" : 21]> example '
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,6 @@ def _comparing(p: Any) -> Any:
 def example(
     source: Source,
     *,
-    opset: int = 21,
     exact: bool = True,
     ignore_literals: bool = False,
     shared: bool = False,
@@ -78,10 +77,10 @@ def example(
 
     `exact`: attributes that are not written have their defaults. `ignore_literals`: attributes and constants are not
     compared. `shared`: results in between may be used elsewhere. `tolerance`: floats are equal that differ by so much
-    of their size. `opset` is that of ONNX text.
+    of their size.
     """
     if isinstance(source, str):
-        read = _from_text(source, opset) if "=>" in source else Example(*read_expression(source))
+        read = _from_text(source) if "=>" in source else Example(*read_expression(source))
     elif isinstance(source, FunctionProto):
         read = _from_nodes(source.node, source.input, source.output)
     elif isinstance(source, ModelProto):
@@ -115,10 +114,10 @@ def _from_callable(function: Callable[..., Any]) -> Example:
     return Example(tuple(found) if isinstance(found, (tuple, list)) else (found,), tuple(names))
 
 
-def _from_text(text: str, opset: int) -> Example:
+def _from_text(text: str) -> Example:
     from onnx import parser
 
-    whole = text if text.lstrip().startswith("<") else _HEADER.format(opset=opset) + text
+    whole = text if text.lstrip().startswith("<") else _HEADER + text
     try:
         function = parser.parse_function(whole)
     except parser.ParseError as e:

@@ -75,7 +75,7 @@ class Original:
                 with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
                     self._open_original(seen.conditions)
 
-    def _open_original(self, give: Sequence[str] = (), stateful: bool = False) -> None:
+    def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
         self.engine, self.refused = open_original(self.paths[0], give, stateful, self.provider)
         self.given_out = tuple(give) if isinstance(self.engine, OnnxRuntime) else ()

@@ -122,9 +122,7 @@ class Reference:
         return list(results)
 
 
-def open_original(
-    path: str, give: Sequence[str] = (), stateful: bool = False, provider: str = CPU
-) -> tuple[OnnxRuntime | Reference, str]:
+def open_original(path: str, give: Sequence[str], stateful: bool, provider: str) -> tuple[OnnxRuntime | Reference, str]:
     """Load the original, where onnxruntime cannot, in the reference evaluator; and why it could not, else empty.
 
     `give`: values inside that onnxruntime gives out, too. Raises Refused where neither can.

@@ -118,7 +118,7 @@ def factors(m: Match, x: Value, size: int, scale: Array | None, axis: int = -1) 
     return m.value("scale") if scale.shape == (size,) else m.const(np.broadcast_to(scale.reshape(-1), (size,)).copy())
 
 
-def is_along(m: Match, c: Array, x: Value, size: int, axis: int = -1) -> bool:
+def is_along(m: Match, c: Array, x: Value, size: int, axis: int) -> bool:
     """Has the constant one element for each of the axis of `x`, or one for all?"""
     rank = m.rank(x) or 0
     behind = rank - 1 - axis % rank

@@ -152,7 +152,7 @@ _FEW: Final = 64
 _TWO_BOUNDS: Final = 8  # elements: of fewer, it may be chance
 
 
-def proves_nothing(runs: Sequence[Evidence | None], fixed: bool = False) -> str:
+def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
     """Why an output that is the same in every case (unless the inputs are `fixed`), or nothing but NaN or zero, is weak
     evidence; else empty."""
     found = [e for e in runs if e is not None]
