@@ -72,7 +72,7 @@ def _groups(graph: Graph, partitions: Sequence[Partition]) -> list[tuple[int | N
     """Partitions and rest in an order that runs; `stages` says how many times the work changes hands before a node."""
     nodes, predecessors = dependencies(graph)
     unit = _units(nodes, partitions)
-    order, before = _ordered(nodes, predecessors, unit, partitions)
+    order, before = _ordered(predecessors, unit, partitions)
     number = {u: i for i, u in enumerate(order)}
     is_rest = [u < 0 for u in order]
     stage = stages([[number[b] for b in before[u]] for u in order], is_rest)
@@ -99,7 +99,7 @@ def _units(nodes: list[Node], partitions: Sequence[Partition]) -> list[int]:
 
 
 def _ordered(
-    nodes: list[Node], predecessors: list[list[int]], unit: list[int], partitions: Sequence[Partition]
+    predecessors: list[list[int]], unit: list[int], partitions: Sequence[Partition]
 ) -> tuple[list[int], dict[int, set[int]]]:
     """(the units in topological order, for each the units it reads)."""
     before: dict[int, set[int]] = {u: set() for u in unit}

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-import numpy as np
-
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array
@@ -109,7 +107,7 @@ def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
     if node.attr("keepdims", 1) or not axes:
         return x, True
     places = sorted(a % len(dims or ()) for a in axes)
-    return m.op.Squeeze(x, m.const(np.array(places, np.int64))), True
+    return m.op.Squeeze(x, m.ints(places)), True
 
 
 def ends_formula(x: Value, factor: Array) -> bool:

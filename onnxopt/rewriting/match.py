@@ -141,6 +141,10 @@ class Match:
         self.new_constants.append((value, hint or self._hint(like)))
         return value
 
+    def ints(self, numbers: Any) -> Value:
+        """A new constant of int64, which is what axes, sizes and the targets of Reshapes are."""
+        return self.const(np.array(numbers, np.int64))
+
     def require_few_copies(self, copy: int) -> None:
         """Decline where a constant of so many bytes is a large copy of what many others read, before it is computed;
         not where it takes the place of another that is as large."""
@@ -169,7 +173,7 @@ class Match:
         bits = flat.view(f"u{flat.itemsize}")
         repeats = self.opset >= 9 and bool((bits == bits[0]).all())
         self.require(repeats, "a fill stays a node: written out it would take the bytes")
-        value: Value = self.op.ConstantOfShape(self.const(np.array(data.shape, np.int64)), value=flat[:1])
+        value: Value = self.op.ConstantOfShape(self.ints(data.shape), value=flat[:1])
         value.constant = True
         value.array = np.broadcast_to(flat[0], data.shape)
         return value

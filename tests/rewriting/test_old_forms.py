@@ -15,7 +15,7 @@ from tests.rewriting.engine import run
 @rewrite(op.Squeeze(var("x"), const("axes")))
 def with_axes(m: Match, x: Value, axes: Any) -> Value:
     """Squeeze(x, axes) = Squeeze(x, axes) of as many elements."""
-    shape = m.const(np.array([-1], np.int64))
+    shape = m.ints([-1])
     return m.op.Reshape(m.op.Squeeze(x, m.const(axes)), m.op.Add(m.op.Mul(shape, m.value("axes")), m.const([0])))
 
 
@@ -30,7 +30,7 @@ def test_an_attribute_is_matched_as_the_input_that_it_is_later() -> None:
 @rewrite(op.Squeeze(var("x"), const("axes")))
 def by_slice(m: Match, x: Value, axes: Any) -> Value:
     """Not true; it asks for what an old Slice has no attribute for."""
-    one = m.const(np.array([1], np.int64))
+    one = m.ints([1])
     return m.op.Slice(x, one, one, m.value("axes"), one)
 
 

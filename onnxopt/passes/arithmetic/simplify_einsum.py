@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS
@@ -41,7 +39,7 @@ def einsum_of_one(m: Match, x: Value) -> Value:
         return value
     m.require([c for c in term if c in result] == list(result), "summed and turned: two operators")
     axes = [i for i, c in enumerate(term) if c not in result]
-    value = m.op.ReduceSum(x, m.const(np.array(axes, np.int64)), keepdims=0)
+    value = m.op.ReduceSum(x, m.ints(axes), keepdims=0)
     return value
 
 

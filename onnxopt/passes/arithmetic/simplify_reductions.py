@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import numpy as np
-
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
@@ -30,7 +28,7 @@ def reduce_of_reduce(m: Match, x: Value) -> Value:
     left = list(range(rank or 1)) if kept else [i for i in range(rank or 1) if i not in first]
     m.require(left, "nothing is left to reduce")
     axes = sorted({*first, *(left[a] for a in reduced_axes(m, outer, len(left)))})
-    return m.op[outer.op](x, m.const(np.array(axes, np.int64)), keepdims=int(kept))
+    return m.op[outer.op](x, m.ints(axes), keepdims=int(kept))
 
 
 @rewrite(one_of("Div", "Mul")(op.ReduceSum(var("x"), ..., name="sum"), const("n"), name="scaled"))
@@ -60,7 +58,7 @@ def _mean(m: Match, x: Value, n: Array) -> Value:
     wanted = count if m.scaled.op == "Div" else 1 / count
     rounding = float(ml_dtypes.finfo(n.dtype).eps)  # as 1 / n is written in its type
     m.require(math.isclose(float(n.item()), wanted, rel_tol=rounding), "not the number of the elements")
-    axes = m.const(np.array(reduced_axes(m, m.sum, len(dims)), np.int64))
+    axes = m.ints(reduced_axes(m, m.sum, len(dims)))
     mean: Value = m.op.ReduceMean(x if m.sum.op == "ReduceSum" else m.op.Mul(x, x), axes, keepdims=int(kept))
     return mean
 

@@ -40,7 +40,7 @@ def numbers(m: Match, dims: Shape) -> list[int]:
 @rewrite(op.Shape(var("x"), name="node"))
 def shape_of_static(m: Match, x: Value) -> Value:
     """Shape(x) is a constant where the dims it lists are numbers."""
-    return m.const(np.array(numbers(m, listed(m, m.node, x)), np.int64))
+    return m.ints(numbers(m, listed(m, m.node, x)))
 
 
 @rewrite(op.Size(var("x")))
@@ -50,7 +50,7 @@ def size_of_static(m: Match, x: Value) -> Value:
     m.require(dims is not None, "the rank is unknown")
     size = math.prod(numbers(m, dims or ()))
     m.require(size <= np.iinfo(np.int64).max, "more elements than an int64 counts")
-    return m.const(np.array(size, np.int64))
+    return m.ints(size)
 
 
 @rewrite(op.Gather(op.Shape(var("x"), name="node", shared=True), const("indices"), axis=lambda a: a in (0, -1)))
@@ -81,7 +81,7 @@ def slice_of_shape(m: Match, x: Value, starts: Array, ends: Array, axes: Array |
         taken = indices(start, end, step, len(dims))
         m.require(taken is not None, "runtimes differ in what it takes")
         dims = dims[taken or slice(None)]
-    return m.const(np.array(numbers(m, dims), np.int64))
+    return m.ints(numbers(m, dims))
 
 
 @rewrite(op.Dropout(var("x"), ..., name="node"))
@@ -121,7 +121,7 @@ def concat_of_sequence(m: Match, first: Value) -> Value:
 @rewrite(op.SequenceLength(op.SequenceConstruct(var("first"), ..., name="sequence", shared=True)))
 def length_of_sequence(m: Match, first: Value) -> Value:
     """SequenceLength(SequenceConstruct(x0, …, xn-1)) = n."""
-    return m.const(np.array(len(m.sequence.inputs), np.int64))
+    return m.ints(len(m.sequence.inputs))
 
 
 @rewrite(op.Range(var("start"), var("limit"), var("delta"), name="node"))

@@ -6,7 +6,6 @@ import re
 from math import prod
 from typing import Final
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
@@ -110,7 +109,7 @@ def product_of_rows(m: Match, x: Value, rows: Array | None, w: Array, b: Value |
         m.require(weight.only_user is m.product, "the weights would be stored twice")
         weight = m.const(w.T, like=weight)
     if len(dims) > len(result):
-        x = m.op.Reshape(x, m.const(np.array([0] * n + [last], np.int64)))
+        x = m.op.Reshape(x, m.ints([0] * n + [last]))
     product: Value = m.op.MatMul(x, weight)
     if b is None:
         return product

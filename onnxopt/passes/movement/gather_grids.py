@@ -33,7 +33,7 @@ def gather_of_places(m: Match, x: Value, index: Array) -> Value:
     all_of_them = index.size == n * prod(dims[:n])  # asked before anything is made as large as a file says
     in_order = all_of_them and np.array_equal(index.reshape(-1, n), np.indices(dims[:n]).reshape(n, -1).T)
     m.require(in_order, _ORDER)
-    return m.op.Reshape(x, m.const(np.array([*index.shape[:-1], *dims[n:]], np.int64)))
+    return m.op.Reshape(x, m.ints([*index.shape[:-1], *dims[n:]]))
 
 
 @rewrite(op.GatherND(var("x"), op.Concat(var("first"), ..., name="places", shared=True), name="gather"))
@@ -61,7 +61,7 @@ def gather_of_elements(m: Match, x: Value, index: Array) -> Value:
     assert dims is not None
     m.require(0 < index.size <= _LARGE, "many indices, or none")
     m.require(index.size == prod(dims) and np.array_equal(index.reshape(-1), np.arange(index.size)), _ORDER)
-    return m.op.Reshape(x, m.const(np.array([*index.shape, *tail], np.int64)))
+    return m.op.Reshape(x, m.ints([*index.shape, *tail]))
 
 
 @rewrite(
@@ -151,13 +151,13 @@ def _spread(m: Match, x: Value, lines: Sequence[Count | None], places: Sequence[
             assert end is not None
             picks = m.gather.inputs[1]
             m.require(picks is not None and picks.only_user is m.gather, _STAYS)
-            to = m.op.Reshape(end, m.const(np.ones(1, np.int64)))
-            start, along = m.const(np.zeros(1, np.int64)), m.const(np.array([len(own)], np.int64))
+            to = m.op.Reshape(end, m.ints([1]))
+            start, along = m.ints([0]), m.ints([len(own)])
             x = m.op.Slice(x, start, to, along)
         own.append(axis)
     axes = [i for i in range(len(places)) if i not in own]
     m.require(all(places[i] == 1 for i in axes), "elements are picked again and again")
-    return m.op.Unsqueeze(x, m.const(np.array(axes, np.int64))) if axes else x
+    return m.op.Unsqueeze(x, m.ints(axes)) if axes else x
 
 
 @register

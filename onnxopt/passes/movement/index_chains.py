@@ -52,7 +52,7 @@ def squeeze_of_slice(
     same = place == int(axes.item()) or (rank and place % rank == int(axes.item()) % rank)
     m.require(same or rank == 1, "another axis")
     m.require(last == first + 1 if first != -1 else last >= _ENDS, "more than one element")
-    return m.op.Gather(x, m.const(np.array(first, np.int64)), axis=place)
+    return m.op.Gather(x, m.ints(first), axis=place)
 
 
 @rewrite(op.Gather(op.Transpose(var("x"), name="turned", shared=True), var("index"), name="gather"))
@@ -121,9 +121,7 @@ def concat_of_picks(m: Match, first: Value) -> Value:
         parts = _parts(m, axis, shared=False)
     if len(parts) == len(m.concat.inputs):
         m.skip()
-    inputs = [
-        p if isinstance(p, Value) else m.op.Gather(p[0], m.const(np.array(p[1], np.int64)), axis=axis) for p in parts
-    ]
+    inputs = [p if isinstance(p, Value) else m.op.Gather(p[0], m.ints(p[1]), axis=axis) for p in parts]
     return m.op.Concat(*inputs, like=m.concat) if len(inputs) > 1 else inputs[0]
 
 
@@ -292,8 +290,8 @@ def concat_of_strided(m: Match, first: Value) -> Value:
     assert dims is not None and isinstance(length, int)
     target = constant_target(dims, (*dims[:axis], length // n, n, *dims[axis + 1 :]))
     m.require(target is not None and m.opset >= 5, "more than one unknown dim")
-    groups = m.op.Reshape(x, m.const(np.array(target, np.int64)))
-    columns = m.op.Split(groups, m.const(np.ones(n, np.int64)), axis=axis + 1, outputs=n)
+    groups = m.op.Reshape(x, m.ints(target))
+    columns = m.op.Split(groups, m.ints([1] * n), axis=axis + 1, outputs=n)
     made = [m.op.Neg(columns[i]) if turned else columns[i] for _, _, _, i, turned in found]
     return m.op.Concat(*made, like=m.concat)
 

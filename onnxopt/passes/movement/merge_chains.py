@@ -104,7 +104,7 @@ def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
         while before < len(outer) and outer[before] <= i + before:
             before += 1
         axes.append(i + before)
-    return m.op.Unsqueeze(x, m.const(np.array(sorted(axes), np.int64)), like=m.outer)
+    return m.op.Unsqueeze(x, m.ints(sorted(axes)), like=m.outer)
 
 
 @rewrite(op.Squeeze(op.Gather(var("x"), const("index"), name="gather"), const("axes"), name="squeeze"))
@@ -125,7 +125,7 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     dims, axis = m.shape(x), int(m.gather.attr("axis"))
     m.require(dims is not None and dims[axis] == 1, "the axis has more elements, or an unknown number")
     m.require(not x.constant, "a constant, which folds")
-    return m.op.Squeeze(x, m.const(np.array([axis % len(dims or ())], np.int64)))
+    return m.op.Squeeze(x, m.ints([axis % len(dims or ())]))
 
 
 def _without(m: Match, target: Array, axes: Array) -> Array:
@@ -174,7 +174,7 @@ def unsqueeze_of_broadcast(m: Match, x: Value, y: Value, inner: Array, outer: Ar
     m.require(middle >= (left or 0), "the result has more axes than what is unsqueezed")
     m.require(outer.reshape(-1).tolist() in ([0], [-middle - 1]), "not in front")
     axes = [0, *(int(i) % middle + 1 for i in inner.reshape(-1))]
-    wide = m.op.Unsqueeze(y, m.const(np.array(axes, np.int64)))
+    wide = m.op.Unsqueeze(y, m.ints(axes))
     return m.op[m.node.op](x, wide, like=m.node)
 
 
@@ -278,7 +278,7 @@ def slice_of_slice(
             m.require(min(first, last, start, end) >= 0, "counts from the end along the same axis")
             cuts[axis] = min(first + start, _FAR), min(last, first + end), 1
     columns = zip(*((*cut, axis) for axis, cut in cuts.items()))
-    starts, ends, steps, axes = (m.const(np.array(c, np.int64)) for c in columns)
+    starts, ends, steps, axes = (m.ints(c) for c in columns)
     stepping = any(step != 1 for _, _, step in cuts.values())
     return m.op.Slice(x, starts, ends, axes, steps if stepping else None, like=m.outer)
 

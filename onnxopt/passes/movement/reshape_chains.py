@@ -43,7 +43,7 @@ def transpose_of_ones(m: Match, x: Value) -> Value:
     # A 0 copies a dim that stays; what is unknown and moves is -1, which no empty dim may stand beside.
     target = [d if isinstance(d, int) else 0 if i == j else -1 for i, j in enumerate(perm) for d in (dims[j],)]
     m.require(-1 not in target or (target.count(-1) == 1 and 0 not in target), "more than one unknown dim")
-    return m.op.Reshape(x, m.const(np.array(target, np.int64)))
+    return m.op.Reshape(x, m.ints(target))
 
 
 @rewrite(
@@ -88,7 +88,7 @@ def unsqueeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Valu
     wide = [1 if i in at else next(rest) for i in range(rank)]
     if 0 in wide[min(at) :] and not m.reshape.attr("allowzero", 0):  # it copies the dim in its place
         return _reshaped_like(m, x, m.outer.output)
-    return m.op.Reshape(x, m.const(np.array(wide, np.int64)), like=m.reshape)
+    return m.op.Reshape(x, m.ints(wide), like=m.reshape)
 
 
 @rewrite(op.Squeeze(op.Reshape(var("x"), const("target"), name="reshape", shared=True), const("axes"), name="outer"))
@@ -99,7 +99,7 @@ def squeeze_of_reshape(m: Match, x: Value, target: Array, axes: Array) -> Value:
     if 0 in target[min(gone) :] or any(target[i] != 1 for i in gone):
         return _reshaped_like(m, x, m.outer.output)
     rest = [t for i, t in enumerate(target.tolist()) if i not in gone]
-    return m.op.Reshape(x, m.const(np.array(rest, np.int64)), like=m.reshape)
+    return m.op.Reshape(x, m.ints(rest), like=m.reshape)
 
 
 @rewrite(
@@ -142,7 +142,7 @@ def _reshaped_like(m: Match, x: Value, v: Value) -> Value:
     m.require(dims is not None and m.opset >= 5, "there is no Reshape for it")
     target = [d if isinstance(d, int) else -1 for d in dims or ()]
     m.require(target.count(-1) <= 1 and 0 not in target, "more than one unknown dim")
-    return m.op.Reshape(x, m.const(np.array(target, np.int64)))
+    return m.op.Reshape(x, m.ints(target))
 
 
 @rewrite(op.Squeeze(op.Unsqueeze(var("x"), const("a"), name="inner", shared=True), const("b"), name="outer"))
@@ -151,7 +151,7 @@ def squeeze_of_some(m: Match, x: Value, a: Array, b: Array) -> Value:
     rest = _left_over(m, x, a, b)
     m.require(rest is not None, "not provably some of the axes")
     kind, axes = rest or ("", [])
-    return m.op[kind](x, m.const(np.array(axes, np.int64)))
+    return m.op[kind](x, m.ints(axes))
 
 
 def _left_over(m: Match, x: Value, a: Array, b: Array) -> tuple[str, list[int]] | None:
@@ -203,10 +203,10 @@ def reshape_there_and_back(m: Match, x: Value, inner: Value, target: Value) -> V
     m.require(None not in dims and None not in wanted, "a dim is unknown")
     ones = _ones(dims, wanted)
     if ones is not None:
-        return m.op.Squeeze(x, m.const(np.array(ones, np.int64))) if ones else x
+        return m.op.Squeeze(x, m.ints(ones)) if ones else x
     ones = _ones(wanted, dims)
     m.require(ones is not None, "not provably the dims that were there")
-    return m.op.Unsqueeze(x, m.const(np.array(ones, np.int64)))
+    return m.op.Unsqueeze(x, m.ints(ones))
 
 
 def _ones(dims: Shape, rest: Shape) -> list[int] | None:
@@ -245,7 +245,7 @@ def transposes_around_unsqueeze(m: Match, x: Value, axes: Array) -> Value:
     m.require(in_order or m.first.output.only_user is m.middle, "the first Transpose is used elsewhere")
     turned = x if in_order else m.op.Transpose(x, perm=moved)
     places = [i for i, axis in enumerate(order) if axis is None]
-    return m.op.Unsqueeze(turned, m.const(np.array(places, np.int64)), like=m.middle)
+    return m.op.Unsqueeze(turned, m.ints(places), like=m.middle)
 
 
 @rewrite(
@@ -346,13 +346,13 @@ def _one_of_each(
     dims = m.shape(x) or ()
     target = constant_target(dims, first.dims) if first is not None else None
     if first is not None and target is not None:
-        return _turned(m, m.op.Reshape(x, m.const(np.array(target, np.int64))), first.perm, like)
+        return _turned(m, m.op.Reshape(x, m.ints(target)), first.perm, like)
     target = constant_target(tuple(dims[i] for i in last.perm), last.dims) if last is not None else None
     if target is None and last is not None and given is not None:
         return m.op.Reshape(_turned(m, x, last.perm, like), given)
     m.require(target is not None, "more than one unknown dim")
     assert last is not None
-    return m.op.Reshape(_turned(m, x, last.perm, like), m.const(np.array(target, np.int64)))
+    return m.op.Reshape(_turned(m, x, last.perm, like), m.ints(target))
 
 
 def _turned(m: Match, x: Value, perm: Sequence[int], like: Node) -> Value:
