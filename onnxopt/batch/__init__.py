@@ -1,10 +1,9 @@
 """Many models: jobs that can be sent to other processes and machines, what is known from before, and budgets."""
 
 from onnxopt.batch.budget import Budget, parse_budget
-from onnxopt.batch.cache import Cache
 from onnxopt.batch.job import Job, Outcome, worst_code
 from onnxopt.batch.local import run_locally
 from onnxopt.batch.places import destinations
 from onnxopt.batch.run import run
 
-__all__ = ["Budget", "Cache", "Job", "Outcome", "destinations", "parse_budget", "run", "run_locally", "worst_code"]
+__all__ = ["Budget", "Job", "Outcome", "destinations", "parse_budget", "run", "run_locally", "worst_code"]

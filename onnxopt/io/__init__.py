@@ -1,8 +1,8 @@
 """Files: loading, saving, external data."""
 
-from onnxopt.io.layout import EXTERNAL, check_choice
+from onnxopt.io.layout import check_choice
 from onnxopt.io.load import from_proto, load
 from onnxopt.io.save import Staged, refuse_overwriting_input, save
 from onnxopt.io.validity import blaming
 
-__all__ = ["EXTERNAL", "Staged", "blaming", "check_choice", "from_proto", "load", "refuse_overwriting_input", "save"]
+__all__ = ["Staged", "blaming", "check_choice", "from_proto", "load", "refuse_overwriting_input", "save"]

@@ -13,7 +13,6 @@ from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.records import PassReport, PipelineReport, RuleReport
 from onnxopt.pipeline.registry import all_passes, get_pass, is_rule, load_module, origin, register
 from onnxopt.pipeline.sequence import Fixpoint, Sequential
-from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ __all__ = [
     "RewritePass",
     "RuleReport",
     "Sequential",
-    "Site",
     "StmtPass",
     "Timing",
     "VerifyEach",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxopt.lazy import lazy, listing
-from onnxopt.rewriting.driver import Decline, Driver, Fuel, RuleRecord
+from onnxopt.rewriting.driver import Driver, Fuel, RuleRecord
 from onnxopt.rewriting.guards import (
     ends_formula,
     keeps_shape,
@@ -17,8 +17,7 @@ from onnxopt.rewriting.guards import (
     without_ones,
 )
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, falsy, one_of, op, text, var
-from onnxopt.rewriting.replace import remove_dead
+from onnxopt.rewriting.pattern import Call, Pattern, about, const, either, one_of, op, text, var
 from onnxopt.rewriting.rule import Declined, Rule, rewrite
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Call",
-    "Decline",
     "Declined",
     "Driver",
     "Fuel",
@@ -41,13 +39,11 @@ __all__ = [
     "const",
     "either",
     "ends_formula",
-    "falsy",
     "keeps_shape",
     "one_of",
     "only_read_by",
     "op",
     "quantized",
-    "remove_dead",
     "replace_pattern",
     "rewrite",
     "scales_formula",

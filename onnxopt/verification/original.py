@@ -19,7 +19,7 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.glance import glance
 from onnxopt.verification.numbers.compare import differ, evidence, is_dull
-from onnxopt.verification.numbers.rounding import is_float
+from onnxopt.verification.numbers.rounding import is_float, overflows
 from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import (
     JudgedCase,
@@ -211,10 +211,10 @@ class Original:
 
     def _run_within(self, feeds: dict[str, Any]) -> list[Any]:
         """Wide values are to tell more, not to drown everything in what overflows."""
-        if any(_overflows(v) for v in feeds.values()) or not self.kept:  # it is asked for
+        if any(overflows(v) for v in feeds.values()) or not self.kept:  # it is asked for
             return self._run_original(feeds)
         values = self._run_original(feeds)
-        if any(map(_overflows, values)) and not any(map(_overflows, next(iter(self.kept.values()))[1])):
+        if any(map(overflows, values)) and not any(map(overflows, next(iter(self.kept.values()))[1])):
             raise Refused("wide values overflow")
         return values
 
@@ -261,10 +261,6 @@ class Original:
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
         return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
-
-
-def _overflows(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all()
 
 
 def _may_be_large(path: Path, memory: int) -> bool:

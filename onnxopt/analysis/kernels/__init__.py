@@ -21,7 +21,7 @@ from onnxopt.analysis.kernels.registry import KERNELS, NUMBERS, Inputs, Invalid
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, tensor_bytes
 
-__all__ = ["Invalid", "evaluate", "exists", "result_bytes"]
+__all__ = ["Invalid", "evaluate", "result_bytes"]
 
 # Their kernels return views.
 _VIEWS: Final = frozenset(

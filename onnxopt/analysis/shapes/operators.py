@@ -263,7 +263,7 @@ _SAME: Final = (
 # Of onnxruntime's own operators, those whose first output is like their first input.
 _SAME_THERE: Final = (
     *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"),
-    "SkipSimplifiedLayerNormalization",
+    *("SkipSimplifiedLayerNormalization", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
 )
 RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(_SAME, _first),

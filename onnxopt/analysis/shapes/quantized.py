@@ -12,12 +12,6 @@ from onnxopt.graph.node import Node
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
-_FIRST: Final = ("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax")
-
-
-def _first(s: ShapeData, n: Node) -> list[Found | None]:
-    return [s.shape(n.input(0))]
-
 
 def _elementwise(s: ShapeData, n: Node) -> list[Found | None] | None:
     a, b = s.shape(n.input(0)), s.shape(n.input(3))
@@ -39,7 +33,6 @@ def _global_pool(s: ShapeData, n: Node) -> list[Found | None] | None:
 
 
 RULES: Final[dict[str, Callable[[ShapeData, Node], Any]]] = {
-    **{f"com.microsoft::{op}": _first for op in _FIRST},
     "com.microsoft::QLinearAdd": _elementwise,
     "com.microsoft::QLinearMul": _elementwise,
     "com.microsoft::QLinearConcat": _concat,

@@ -6,8 +6,8 @@ from onnxopt.pipeline.instruments.counts import Counts
 from onnxopt.pipeline.instruments.journal import Entry, Journal
 from onnxopt.pipeline.instruments.printing import DumpModels, PrintIR
 from onnxopt.pipeline.instruments.sizes import Sizes
-from onnxopt.pipeline.instruments.timeline import Run, Timeline
-from onnxopt.pipeline.instruments.timing import Span, Timing
+from onnxopt.pipeline.instruments.timeline import Timeline
+from onnxopt.pipeline.instruments.timing import Timing
 
 __all__ = [
     "CheckEach",
@@ -17,9 +17,7 @@ __all__ = [
     "Instrument",
     "Journal",
     "PrintIR",
-    "Run",
     "Sizes",
-    "Span",
     "Timeline",
     "Timing",
     "VerifyEach",

@@ -138,6 +138,10 @@ def is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype.name in EPSILON)
 
 
+def overflows(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all()
+
+
 def _of_sequences(a: Any, b: Any) -> Difference:
     if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
         return Difference(note="sequences differ in length")

@@ -19,6 +19,7 @@ from onnxopt.verification.inputs.wide import covering
 from onnxopt.verification.model.constants import constants, numbers
 from onnxopt.verification.model.order import inside
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import overflows
 from onnxopt.verification.pieces.dead_ends import sameness_of
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed
@@ -181,7 +182,7 @@ class Beyond:
         opened = walk.runner.open(nodes, {e: types[e] for e in known}, wanted)
         for drawn in self._drawn(dict(sorted(free.items())), Draws(walk.seed, wanted[-1])):
             results = opened.run({**known, **drawn})
-            if not any(map(_overflows, results.values())):
+            if not any(map(overflows, results.values())):
                 yield {**known, **drawn, **results}
 
     def _drawn(self, known: Mapping[str, Any], rng: Draws) -> Iterator[dict[str, Any]]:
@@ -201,10 +202,6 @@ class Beyond:
                 ]
                 drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
             yield drawn
-
-
-def _overflows(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all()
 
 
 def _is_bounded(program: Program, name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.skeleton import Operand
+from onnxopt.verification.pieces.parts import first_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -27,7 +28,7 @@ _SEED: Final = 47
 
 def draw_alike(a: Skeleton, b: Skeleton) -> None:
     """Change both, in place."""
-    drawing = [{_result(n): n.op_type for n in s.proto.graph.node if draws(n)} for s in (a, b)]
+    drawing = [{first_of(n): n.op_type for n in s.proto.graph.node if draws(n)} for s in (a, b)]
     both = {name for name, op in drawing[0].items() if name and drawing[1].get(name) == op}
     for skeleton in (a, b):
         model = skeleton.proto
@@ -37,17 +38,13 @@ def draw_alike(a: Skeleton, b: Skeleton) -> None:
             _seed(function.node, ())
 
 
-def _result(node: NodeProto) -> str:
-    return next((o for o in node.output if o), "")
-
-
 def _name_operands(graph: GraphProto, results: Collection[str]) -> dict[str, Operand]:
     """Put an Identity before each operand of what makes these; by the names that they get."""
     found: dict[str, Operand] = {}
     taken = {name for node in graph.node for name in node.output if _READ in name}
     nodes: list[NodeProto] = []
     for node in graph.node:
-        result = _result(node)
+        result = first_of(node)
         for i, read in enumerate(node.input) if result in results else ():
             name = f"{result}{_READ}{i}"
             if read and name not in taken:
@@ -67,7 +64,7 @@ def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
         for a in node.attribute:
             for body in (a.g,) if a.HasField("g") else a.graphs:
                 _seed(body.node, ())
-        if draws(node) and _result(node) not in but and not any(a.name == "seed" for a in node.attribute):
+        if draws(node) and first_of(node) not in but and not any(a.name == "seed" for a in node.attribute):
             seed = node.attribute.add(name="seed", type=1, f=_SEED)
             if node.op_type == "Dropout":  # an integer, that of all others is a float
                 seed.type, seed.i = seed.INT, _SEED

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.verification.pieces.parts import first_of
 from onnxopt.verification.pieces.program import Program, carried, carrier, seen, type_of, widened
 from onnxopt.verification.pieces.steps import shake_dequantized
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
@@ -61,7 +62,7 @@ class Runner:
         """
         if nodes:
             last = self.program.nodes[nodes[-1]]
-            self.tell(f"loading a piece of {self.label} as far as `{next((o for o in last.output if o), '')}`")
+            self.tell(f"loading a piece of {self.label} as far as `{first_of(last)}`")
         wanted = dict.fromkeys(observed, "")
         opened = self._open(nodes, fed, wanted, change, prepare)
         if self.reference:
