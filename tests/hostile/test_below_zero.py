@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import onnx
@@ -13,7 +12,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from onnxopt.below_zero import DOMAIN, SINCE
 from onnxopt.inferring import _MINDFUL, Inferable, infer_call, infer_shapes, inferable
 from tests.cli.conftest import SCRIPT
-from tests.hostile.odd_calls import COUNT
 
 SECONDS = 60.0
 POOL = helper.make_node("AveragePool", ["x"], ["i"], kernel_shape=[7, 7])
@@ -148,19 +146,3 @@ def test_one_call_is_asked_of_no_size_below_zero() -> None:
 
 def test_who_is_looked_after() -> None:
     assert SINCE.keys() == _MINDFUL
-
-
-@pytest.mark.parametrize("values", [0, 1])
-def test_inference_of_no_operator_dies_of_sizes_below_zero(values: int) -> None:
-    """All operators read them: who does not take it is in `SINCE`."""
-    arguments = [
-        sys.executable,
-        "-m",
-        "tests.hostile.odd_calls",
-        str(COUNT),
-        "--values",
-        str(values),
-        "--below-zero",
-    ]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, f"{done.stdout.splitlines()[-1]}: {done.stderr}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +38,10 @@ def replaced(m: Model, *args: Any, same: bool = True, **options: Any) -> list[An
     for u, v in zip(a.run(None, {"x": x}), b.run(None, {"x": x}), strict=True):
         assert not same or np.allclose(u, v, atol=1e-6)
     return done
+
+
+def results_in(m: Model, pattern: Any, **options: Any) -> list[str]:
+    return [s.results[0].name for s in SubgraphMatcher(pattern, **options).match(m)]
 
 
 BODY = "a = Neg (x) s = Sigmoid (a) y = Mul (s, x)"
@@ -110,10 +115,7 @@ def test_matched_outputs_are_graph_outputs() -> None:
 
 def test_attributes_that_are_not_written_have_their_defaults() -> None:
     m = model("a = Softmax <axis = 0> (x) c = Softmax (a) y = Softmax <axis = -1> (c)")
-
-    def found(pattern: str, **options: Any) -> list[str]:
-        return [s.results[0].name for s in SubgraphMatcher(pattern, **options).match(m)]
-
+    found = partial(results_in, m)
     assert found("Softmax(x)") == ["c", "y"]
     assert found("Softmax(x, axis=0)") == ["a"]
     assert found("Softmax(x)", exact=False) == ["a", "c", "y"]
@@ -122,10 +124,7 @@ def test_attributes_that_are_not_written_have_their_defaults() -> None:
 
 def test_constants_are_literals() -> None:
     m = model("a = Mul (x, k) b2 = Add (a, b) y = Add (b2, b)")
-
-    def found(pattern: Any, **options: Any) -> list[str]:
-        return [s.results[0].name for s in SubgraphMatcher(pattern, **options).match(m)]
-
+    found = partial(results_in, m)
     assert found("Mul(x, 0.5)") == ["a"]
     assert found("Mul(x, 0.25)") == []
     assert found("Mul(x, 0.25)", ignore_literals=True) == ["a"]
@@ -209,10 +208,7 @@ def test_operators_with_several_outputs() -> None:
 
 def test_absent_inputs_alternatives_and_more_inputs() -> None:
     m = model("a = Clip (x, , k) c = Clip (a, k) d = Sum (c, x, a) e = Abs (d) y = Max (e, x)")
-
-    def found(pattern: Any, **options: Any) -> list[str]:
-        return [s.results[0].name for s in SubgraphMatcher(pattern, **options).match(m)]
-
+    found = partial(results_in, m)
     assert found("Clip(x, _, high)") == ["a"]
     assert found("Clip(x, low)") == ["c"]
     assert found("Sum(x, ...)") == ["d"]
