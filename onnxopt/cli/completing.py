@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
 
-def names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Names given one by one or with commas between them."""
+def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Callable[[Any], Any]:
+    """Names given one by one or with commas between them; `complete` gives the shell those that there are."""
+    return click.option(*words, callback=_names, multiple=True, shell_complete=complete, metavar=metavar, help=help)
+
+
+def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.strip() for text in value for name in text.split(",") if name.strip())
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onnxopt.cli.completing import known_values, names
+from onnxopt.cli.completing import known_values, names_option
 from onnxopt.cli.options import external_option
 from onnxopt.cli.say import say
 from onnxopt.errors import few
@@ -20,20 +20,12 @@ if TYPE_CHECKING:
 @click.command(epilog="Exit codes: 0 written, 2 wrong usage, unreadable input or unwritable output.")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
-@click.option(
-    "--inputs",
-    callback=names,
-    multiple=True,
-    shell_complete=known_values,
-    metavar="NAMES",
-    help="Values to begin at. [default: the model's inputs, those that are needed]",
+@names_option(
+    "--inputs", complete=known_values, help="Values to begin at. [default: the model's inputs, those that are needed]"
 )
-@click.option(
+@names_option(
     "--outputs",
-    callback=names,
-    multiple=True,
-    shell_complete=known_values,
-    metavar="NAMES",
+    complete=known_values,
     help="Values to end at. [default: the model's outputs, those that the inputs give]",
 )
 @external_option

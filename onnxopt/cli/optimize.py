@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.completing import known_values, names
+from onnxopt.cli.completing import known_values, names_option
 from onnxopt.cli.feeds import input_option, verify_dim_option
 from onnxopt.cli.files import refuse_models, refuse_unwritable
 from onnxopt.cli.options import (
@@ -67,22 +67,13 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
 )
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
-@click.option(
-    "--inputs",
-    "begin",
-    callback=names,
-    multiple=True,
-    shell_complete=known_values,
-    metavar="NAMES",
-    help="Of IN OUT: begin at these values instead of the model's inputs.",
+@names_option(
+    "--inputs", "begin", complete=known_values, help="Of IN OUT: begin at these values instead of the model's inputs."
 )
-@click.option(
+@names_option(
     "--outputs",
     "end",
-    callback=names,
-    multiple=True,
-    shell_complete=known_values,
-    metavar="NAMES",
+    complete=known_values,
     help="Of IN OUT: give out these values, and drop the model's other outputs.",
 )
 @external_option

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from onnxopt.cli.completing import known_passes, known_rules, names
+from onnxopt.cli.completing import known_passes, known_rules, names_option
 from onnxopt.cli.files import named_text
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
@@ -204,21 +204,10 @@ def pipeline_options(function: F) -> F:
             click.option(
                 "--pipeline", callback=_text, metavar="TEXT|@FILE", help="Run this pipeline instead of a level's."
             ),
-            click.option(
-                "--with",
-                "extra",
-                callback=names,
-                multiple=True,
-                shell_complete=known_passes,
-                metavar="NAMES",
-                help="Add passes to the level's.",
-            ),
-            click.option(
+            names_option("--with", "extra", complete=known_passes, help="Add passes to the level's."),
+            names_option(
                 "--disable",
-                callback=names,
-                multiple=True,
-                shell_complete=known_rules,
-                metavar="NAMES",
+                complete=known_rules,
                 help="Do not run these passes, or rules; RULE@VALUE: not at the node that makes this value.",
             ),
             click.option(

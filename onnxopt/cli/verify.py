@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.completing import names
+from onnxopt.cli.completing import names_option
 from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
     dim_option,
@@ -38,11 +38,8 @@ if TYPE_CHECKING:
 )
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="B", type=click.Path(path_type=Path))
-@click.option(
+@names_option(
     "--cases",
-    callback=names,
-    multiple=True,
-    metavar="NAMES",
     help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, -right, "
     "-left, -one, overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
 )

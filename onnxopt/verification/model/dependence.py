@@ -136,7 +136,7 @@ class Changing:
             return None
         deciding = [n for n in node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)] if n]
         if not self.values.isdisjoint(deciding):
-            self.open.add(_first(node))
+            self.open.add(next((o for o in node.output if o), ""))
         for body in bodies:
             given, made = [i.name for i in body.input], [o.name for o in body.output]
             if node.op_type == "Loop":
@@ -178,10 +178,6 @@ class Changing:
             inner.follow(function.node, depth)
             self._seen[key] = [name in inner.values for name in function.output]
         self.values.update(name for name, is_so in zip(node.output, self._seen[key]) if is_so)
-
-
-def _first(node: NodeProto) -> str:
-    return next((o for o in node.output if o), "")
 
 
 def _small_integers(graph: GraphProto) -> dict[str, list[int]]:
