@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnx.defs import OpSchema
 
 from onnxopt.analysis.claims import carried, forget_claims, forget_shape
@@ -101,14 +101,7 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
     proto, graph = model.proto, model.graph
     skeleton = ModelProto(ir_version=max(proto.ir_version, 4))
     skeleton.opset_import.extend(proto.opset_import)
-    skeleton.functions.extend(proto.functions)
-    called = {qualified(f.name, f.domain) for f in proto.functions}
-    for function in skeleton.functions:
-        around = model.functions[function_label(function.domain, function.name, function.overload)]
-        for owner in function.node:
-            forget_claims(owner, around, called)
-            for loop, _ in carried(owner):
-                loop.op_type = ""
+    called = _copy_functions(skeleton, model)
     target = skeleton.graph
     target.name = proto.graph.name
     live = {v.name for v in graph.inputs}
@@ -124,17 +117,65 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
         initializers = [*(v for v in initializers if v in read), *(v for v in made if v.constant)]
         outputs = [v for v in outputs if v.producer in inside]
     for value in initializers:
-        if value.is_input:
-            continue
-        data_type, dims = value.constant_type()
-        if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
-            stored = value.producer is None
-            tensor = value.whole_tensor() if stored else array_to_tensor(value.array, value.name)
-            copy = target.initializer.add()
-            copy.CopyFrom(tensor)
-            copy.name = value.name
-        else:
-            target.initializer.add(name=value.name, data_type=data_type, dims=dims)
+        if not value.is_input:
+            _add_constant(target, value)
+    _copy_nodes(target, model, nodes, like, called)
+    opaque = _add_claims(target, model, nodes, called)
+    target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
+    open_sizes(target)
+    return skeleton
+
+
+def _copy_functions(skeleton: ModelProto, model: Model) -> set[str]:
+    """Functions without their claims. Returns how they are called."""
+    skeleton.functions.extend(model.proto.functions)
+    called = {qualified(f.name, f.domain) for f in skeleton.functions}
+    for function in skeleton.functions:
+        around = model.functions[function_label(function.domain, function.name, function.overload)]
+        for owner in function.node:
+            forget_claims(owner, around, called)
+            for loop, _ in carried(owner):
+                loop.op_type = ""
+    return called
+
+
+def _add_constant(target: GraphProto, value: Value) -> None:
+    """With its data where it may be sizes or axes, else type and dims alone."""
+    data_type, dims = value.constant_type()
+    if value.constant and tensor_bytes(data_type, dims) <= _DATA_UP_TO:
+        stored = value.producer is None
+        tensor = value.whole_tensor() if stored else array_to_tensor(value.array, value.name)
+        copy = target.initializer.add()
+        copy.CopyFrom(tensor)
+        copy.name = value.name
+    else:
+        target.initializer.add(name=value.name, data_type=data_type, dims=dims)
+
+
+def _copy_nodes(
+    target: GraphProto, model: Model, nodes: Collection[Node], like: Mapping[Value, Value], called: set[str]
+) -> None:
+    target.node.extend(node_protos(model.graph, nodes))
+    for node, copy in zip(nodes, target.node) if like else ():
+        for i, v in enumerate(node.inputs):
+            if v is not None and v in like:
+                copy.input[i] = like[v].name
+    if any(len(node.proto.metadata_props) for node in nodes):
+        for copy in target.node[:]:  # torch's exporter writes there where a node comes from, ten times its size
+            copy.ClearField("metadata_props")
+    unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)
+    for node, copy in zip(nodes, target.node) if model.graph.owners else ():
+        if node.bodies:
+            forget_claims(copy, model.graph, called)
+            for (loop, i), name in zip(carried(copy), unused):
+                target.input.add(name=name, type=body_graphs(loop)[0][1].input[i].type)
+                loop.input[i] = name
+
+
+def _add_claims(target: GraphProto, model: Model, nodes: Collection[Node], called: set[str]) -> dict[str, Value]:
+    """What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
+    Returns the values of which that is so."""
+    proto, graph = model.proto.graph, model.graph
     opaque: dict[str, Value] = {}
     followed: set[str] = set()
     schemas = {op: find_schema(op, graph.opset(op.rpartition("::")[0])) for op in graph.by_op}
@@ -147,34 +188,16 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
                 followed.update(v.name for v in node.outputs if v is not None)
         elif op.startswith("ai.onnx.ml::"):
             target.value_info.extend(_declared(node, schema))
-    target.node.extend(node_protos(graph, nodes))
-    for node, copy in zip(nodes, target.node) if like else ():
-        for i, v in enumerate(node.inputs):
-            if v is not None and v in like:
-                copy.input[i] = like[v].name
-    if any(len(node.proto.metadata_props) for node in nodes):
-        for copy in target.node[:]:  # torch's exporter writes there where a node comes from, ten times its size
-            copy.ClearField("metadata_props")
-    unused = (name for name in map("@{}".format, itertools.count()) if name not in model.names)
-    for node, copy in zip(nodes, target.node) if graph.owners else ():
-        if node.bodies:
-            forget_claims(copy, graph, called)
-            for (loop, i), name in zip(carried(copy), unused):
-                target.input.add(name=name, type=body_graphs(loop)[0][1].input[i].type)
-                loop.input[i] = name
-    # What the file says of interior values may be wrong; only where inference knows nothing is it all there is.
     if opaque:
-        claims = _said(i for i in proto.graph.value_info if i.name in opaque)
+        claims = _said(i for i in proto.value_info if i.name in opaque)
         target.value_info.extend(claims)
         said = {i.name for i in claims}
         target.value_info.extend(_fact(v) for n, v in opaque.items() if n not in said and v.dtype and not v.is_output)
-        target.output.extend(_said(i for i in proto.graph.output if i.name in opaque))
+        target.output.extend(_said(i for i in proto.output if i.name in opaque))
         for info in (*target.value_info, *target.output):
             if info.name in followed:
                 forget_shape(info.type)
-    target.output.extend(ValueInfoProto(name=v.name) for v in outputs if v.name not in opaque)
-    open_sizes(target)
-    return skeleton
+    return opaque
 
 
 def _said(infos: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
