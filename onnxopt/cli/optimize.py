@@ -182,6 +182,7 @@ def optimize(
     refuse_ignored(given)
     if os.path.basename(backup) != backup:
         raise UsageError(f"--backup {backup!r} is not a suffix", "for example --backup .orig")
+    models = tuple("-" if model in ("/dev/stdin", "/dev/stdout") else model for model in models)
     besides = (report_file, junit, given["journal"])
     refuse_unwritable(besides)
     refuse_models(besides, models)
