@@ -20,6 +20,7 @@ P = TypeVar("P", bound=Pass)
 
 GROUP = "onnxopt.passes"  # the entry point group of plugins
 _PLUGIN: Final = "a plugin is a Python file, or a module on the path, that registers passes"
+_LOOSE: Final = "a RewritePass with @register that has it among its `rules` does"
 
 _PASSES: dict[str, type[Pass]] = {}
 _LATER: dict[str, str] = {}  # modules of passes that are imported when somebody asks for them
@@ -227,7 +228,7 @@ def _execute(name: str, file: str) -> None:
 def load_module(source: str) -> None:
     """Import a Python file (`passes.py`) or module (`package.passes`) that registers passes.
 
-    Raises UsageError that says why it cannot be imported.
+    Raises UsageError that says why it cannot be imported, or that its rules are in no pass.
     """
     before = set(_PASSES)
     if source.endswith(".py") and not os.path.isfile(source):
@@ -243,10 +244,14 @@ def load_module(source: str) -> None:
                     return
                 name += "_"  # that of another folder
             _execute(name, file)
+            loose = [v.name for v in vars(sys.modules[name]).values() if isinstance(v, Rule)]
         else:
             import_module(source)
+            loose = []
     except (Exception, SystemExit) as e:  # a script that ends would end the command, as if all were done
         raise UsageError(f"{source} cannot be imported: {told(e)}", _PLUGIN) from e
+    if loose and before == set(_PASSES):
+        raise UsageError(f"{source} registers no pass, so that nothing runs its rule {loose[0]}", _LOOSE)
     _MODULES.append(os.path.abspath(source) if source.endswith(".py") else source)
     _ORIGINS.update({name: source for name in _PASSES if name not in before})
 

@@ -78,6 +78,13 @@ class Declines(RewritePass):
 """
 
 
+def test_a_rule_alone_is_no_pass(tmp_path: Path) -> None:
+    file = tmp_path / "alone.py"
+    file.write_text(RULE.format(pattern="op.Relu(var('x'))", name="alone").partition("@register")[0])
+    with pytest.raises(UsageError, match="registers no pass, so that nothing runs its rule rule_that_declines"):
+        load_module(str(file))
+
+
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
