@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.lazy import listing
 
 if TYPE_CHECKING:
-    from onnxopt.analysis.types import (
-        dtype,
-        shape,
-    )
+    from onnxopt.analysis.types import dtype, shape
     from onnxopt.api import (
         OptimizeOptions,
         Report,
@@ -44,20 +41,8 @@ if TYPE_CHECKING:
         VerificationError,
         WriteError,
     )
-    from onnxopt.extraction import (
-        Extraction,
-        extract,
-        extract_file,
-    )
-    from onnxopt.graph import (
-        Graph,
-        Model,
-        Node,
-        Value,
-        declare_domain,
-        read_model,
-        write_model,
-    )
+    from onnxopt.extraction import Extraction, extract, extract_file
+    from onnxopt.graph import Graph, Model, Node, Value, declare_domain, read_model, write_model
     from onnxopt.pipeline import (
         CapabilityPartitioner,
         CheckEach,
@@ -101,10 +86,7 @@ if TYPE_CHECKING:
         pattern_partitions,
         register,
     )
-    from onnxopt.pipeline.split import (
-        Part,
-        split,
-    )
+    from onnxopt.pipeline.split import Part, split
     from onnxopt.rewriting import (
         Match,
         Replaced,
@@ -125,10 +107,7 @@ __version__ = "0.1.0"
 # Where each name comes from; imported on first use, so that `onnxopt --help` does not pay for onnx. Passes are
 # registered before anything of the framework is handed out.
 _HOMES: Final = {
-    "onnxopt.analysis.types": (
-        "dtype",
-        "shape",
-    ),
+    "onnxopt.analysis.types": ("dtype", "shape"),
     "onnxopt.api": (
         "OptimizeOptions",
         "Report",
@@ -156,20 +135,8 @@ _HOMES: Final = {
         "VerificationError",
         "WriteError",
     ),
-    "onnxopt.extraction": (
-        "Extraction",
-        "extract",
-        "extract_file",
-    ),
-    "onnxopt.graph": (
-        "Graph",
-        "Model",
-        "Node",
-        "Value",
-        "declare_domain",
-        "read_model",
-        "write_model",
-    ),
+    "onnxopt.extraction": ("Extraction", "extract", "extract_file"),
+    "onnxopt.graph": ("Graph", "Model", "Node", "Value", "declare_domain", "read_model", "write_model"),
     "onnxopt.pipeline": (
         "CapabilityPartitioner",
         "CheckEach",
@@ -213,10 +180,7 @@ _HOMES: Final = {
         "pattern_partitions",
         "register",
     ),
-    "onnxopt.pipeline.split": (
-        "Part",
-        "split",
-    ),
+    "onnxopt.pipeline.split": ("Part", "split"),
     "onnxopt.rewriting": (
         "Match",
         "Replaced",
