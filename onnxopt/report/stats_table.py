@@ -100,7 +100,8 @@ def one(stats: ModelStats) -> RenderableType:
     for i, (symbol, places) in enumerate(stats.dynamic.items()):
         shown = ", ".join(places[:_LISTED]) + (", …" if len(places) > _LISTED else "")
         interface.add_row(Text("dynamic" if not i else "", "dim"), Text(symbol, overflow="fold"), Text(shown))
-    parts: list[RenderableType] = [_heads(("", stats)), interface, _table(_headings(stats), rows, sums), *_notes(stats)]
+    parts: list[RenderableType] = [_heads(("", stats)), interface, _table(_headings(stats), rows, sums)]
+    parts += [Text(note, "dim") for note in notes(stats)]
     return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
 
 
@@ -120,17 +121,14 @@ def notes(stats: ModelStats) -> Iterator[str]:
     work = stats.work
     if work is None:
         return
+    open_sizes = "are not known (--dim, --shape)" if stats.dynamic else "are not known"
     if work.inexact:
         what = "MACs and FLOPs" if work.peak_exact else "MACs, FLOPs and memory"
-        yield f"{what} are a lower bound: the sizes of {counted(work.inexact, 'node')} are not known (--dim, --shape)"
+        yield f"{what} are a lower bound: the sizes of {counted(work.inexact, 'node')} {open_sizes}"
     elif not work.peak_exact:
-        yield "memory is a lower bound: sizes are not known (--dim, --shape)"
+        yield f"memory is a lower bound: sizes {open_sizes}"
     if work.peak_at:
         yield f"memory is highest at {work.peak_at}"
-
-
-def _notes(stats: ModelStats) -> list[Text]:
-    return [Text(note, "dim") for note in notes(stats)]
 
 
 def _nodes(stats: ModelStats) -> Table:

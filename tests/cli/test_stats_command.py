@@ -42,8 +42,17 @@ def test_without_sizes_it_is_a_lower_bound(run: Run, model: Path) -> None:
     assert "MACs, FLOPs and memory are a lower bound: the sizes of 2 nodes are not known" in " ".join(
         done.stdout.split()
     )
+    assert "(--dim, --shape)" in done.stdout
     quick = run("stats", model, "--no-work")
     assert "MACs" not in quick.stdout
+
+
+def test_no_option_gives_what_is_unknown_without_a_dynamic_dim(run: Run, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "x" : 1]>
+        g (float[2, 3] x) => (y) { a = x.Foo (x) y = Relu (a) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    done = run("stats", "m.onnx")
+    assert ("lower bound" in done.stdout, "--dim" in done.stdout) == (True, False)
 
 
 def test_a_comparison_says_so_too_of_each(run: Run, model: Path) -> None:
