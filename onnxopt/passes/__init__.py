@@ -25,6 +25,7 @@ ROOMS: Final = {
         "split-sequences",
     ),
     "shapes": (
+        "pack-scalars",
         "shape-arithmetic",
         "shape-sources",
     ),

@@ -28,6 +28,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "matmul-scale-folding": (2, ("MatMul",)),
     "merge-chains": (1, ("Cast", "Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")),
     "merge-parallel": (3, ("MatMul", "Gemm", "Conv", "Split")),
+    "pack-scalars": (1, ("Concat",)),
     "pad-folding": (2, ("Pad", "Conv", "ConvTranspose")),
     "parallel-conv-merging": (3, ("Conv",)),
     "reshape-chains": (1, ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")),

@@ -1,0 +1,197 @@
+"""Numbers that are computed one by one, and joined, are computed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.record import record
+from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.parts import new_node
+from onnxopt.rewriting.replace import remove_dead
+
+# Exact, whatever is beside an element.
+_ELEMENTWISE: Final = frozenset(
+    {"Abs", "Add", "Cast", "Ceil", "Div", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "Round", "Sub"}
+)
+_WIDE: Final = 16  # numbers in a row
+_DEEP: Final = 64  # operators in a row
+_BROADCASTING: Final = 8  # the opset from which Max and Min broadcast, too; the others from 7 on
+
+
+@register
+class PackScalars(GraphPass):
+    """Concat([f(a)], [f(b)]) = f([a, b]): superword-level parallelism (Larsen and Amarasinghe, PLDI 2000).
+
+    Applies when: numbers that are joined one after the other are computed alike, element by element, of constants, of
+    the same numbers, and of elements of the same vector; and fewer nodes are left. Exporters compute height and width
+    each by itself, when a border or a size depends on them.
+    Keeps: what others read of the single numbers.
+    """
+
+    # After: what is picked of a Shape is a Gather.
+    info = PassInfo("pack-scalars", opt_level=1, after=("merge-chains", "index-chains"), ops=("Concat",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < _BROADCASTING:
+            return
+        for concat in list(graph.by_op.get("Concat", ())):
+            packing = _Packing(graph, concat)
+            if not packing.runs:
+                continue
+            if packing.saved < 1:
+                ctx.decline("packed", "it would not leave fewer nodes", repr(concat))
+            elif ctx.spend("packed", at=concat):
+                packing.carry_out()
+
+
+@record(frozen=True, eq=False)
+class _Vector:
+    """What holds some numbers: one for all of them, constants, elements that are picked, or an operator of vectors."""
+
+    numbers: tuple[Value, ...]
+    single: Value | None = None
+    operands: tuple[_Vector, ...] = ()
+    picked: Value | None = None  # of which the numbers are elements
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Those in whose place it is one."""
+        made = [v.producer for v in self.numbers] if self.operands or self.picked is not None else []
+        return [node for node in made if node is not None]
+
+
+class _Packing:
+    """How what a Concat joins can be made of vectors. `runs`: by its first input, numbers in a row."""
+
+    def __init__(self, graph: Graph, concat: Node) -> None:
+        self._graph, self._concat = graph, concat
+        self._known: dict[tuple[Value, ...], _Vector | None] = {}
+        self._order: list[_Vector] = []  # none before its operands
+        self.runs: dict[int, _Vector] = {}
+        if int(concat.attr("axis")) not in (0, -1):
+            return
+        numbers = [self._number(v) for v in concat.inputs]
+        i = 0
+        while i < len(numbers):
+            end = i
+            while end < len(numbers) and end - i < _WIDE and numbers[end] is not None:
+                end += 1
+            run = None
+            for j in range(end, i + 1, -1):
+                run = self._vector((v for v in numbers[i:j] if v is not None), _DEEP)
+                if run is not None and run.nodes:
+                    self.runs[i] = run
+                    i = j
+                    break
+            else:
+                i += 1
+
+    def _number(self, part: Value | None) -> Value | None:
+        """The number of which a part is the vector."""
+        node = part.producer if part is not None else None
+        if (
+            node is None
+            or node.op != "Unsqueeze"
+            or node.graph is not self._graph
+            or listed_axes(node) not in ([0], [-1])
+        ):
+            return None
+        return node.inputs[0]
+
+    def _vector(self, given: Iterable[Value], depth: int) -> _Vector | None:
+        numbers = tuple(given)
+        if numbers not in self._known:
+            found = self._known[numbers] = self._found(numbers, depth) if depth else None
+            if found is not None:
+                self._order.append(found)
+        return self._known[numbers]
+
+    def _found(self, numbers: tuple[Value, ...], depth: int) -> _Vector | None:
+        first = numbers[0]
+        if any(types.rank(v) != 0 or types.dtype(v) != types.dtype(first) for v in numbers):
+            return None
+        if all(v is first for v in numbers):
+            return _Vector(numbers, single=first)
+        if all(v.constant for v in numbers):
+            return _Vector(numbers)
+        nodes = [v.producer for v in numbers]
+        made = [n for n in nodes if n is not None and n.graph is self._graph and len(n.outputs) == 1]
+        if len(made) < len(nodes) or any(n.op != made[0].op or _attributes(n) != _attributes(made[0]) for n in made):
+            return None
+        if made[0].op == "Gather":
+            x = made[0].inputs[0]
+            indices = [n.input(1) for n in made]
+            alike = all(n.inputs[0] is x for n in made) and len({types.dtype(i) for i in indices if i is not None}) == 1
+            constant = all(i is not None and i.constant for i in indices)
+            return _Vector(numbers, picked=x) if alike and constant and x is not None and types.rank(x) == 1 else None
+        if made[0].op not in _ELEMENTWISE or len({len(n.inputs) for n in made}) > 1:
+            return None
+        operands = []
+        for column in zip(*(n.inputs for n in made)):
+            operand = self._vector((v for v in column if v is not None), depth - 1) if None not in column else None
+            if operand is None:
+                return None
+            operands.append(operand)
+        return _Vector(numbers, operands=tuple(operands)) if any(o.single is None for o in operands) else None
+
+    def _needed(self) -> list[_Vector]:
+        """All of which the runs are made, none behind its operands."""
+        found, wanted = list[_Vector](), set(self.runs.values())
+        for vector in reversed(self._order):
+            if vector in wanted:
+                found.append(vector)
+                wanted.update(vector.operands)
+        return found
+
+    @property
+    def saved(self) -> int:
+        needed = [v for v in self._needed() if v.nodes]
+        gone: set[Node] = {self._concat}
+        for i, run in self.runs.items():
+            parts = self._concat.inputs[i : i + len(run.numbers)]
+            gone.update(v.producer for v in parts if v is not None and v.producer is not None and v.only_user)
+        for node in (n for vector in needed for n in vector.nodes):
+            if not node.output.is_output and gone.issuperset(node.output.users):
+                gone.add(node)
+        return len(gone) - 1 - len(needed)
+
+    def carry_out(self) -> None:
+        concat, made = self._concat, dict[_Vector, Value]()
+        for vector in reversed(self._needed()):
+            made[vector] = self._make(vector, made)
+        dead: dict[Node, None] = {}
+        for i, run in sorted(self.runs.items(), reverse=True):
+            parts = concat.inputs[i : i + len(run.numbers)]
+            dead.update((v.producer, None) for v in parts if v is not None and v.producer is not None)
+            for k in range(i + len(parts) - 1, i, -1):
+                concat.remove_input(k)
+            concat.set_input(i, made[run])
+        for node in dead:
+            remove_dead(node)
+
+    def _make(self, vector: _Vector, made: dict[_Vector, Value]) -> Value:
+        if vector.single is not None:
+            return vector.single
+        graph, first = self._graph, vector.numbers[0]
+        if not vector.nodes:
+            return graph.constant(np.stack([v.array for v in vector.numbers]), first.name, self._concat)
+        inputs: list[Value | None] = [made[o] for o in vector.operands]
+        if vector.picked is not None:
+            indices = [n.inputs[1] for n in vector.nodes]
+            array = np.stack([v.array for v in indices if v is not None])
+            inputs = [vector.picked, graph.constant(array, f"{first.name}_indices", self._concat)]
+        proto = NodeProto()
+        proto.CopyFrom(vector.nodes[0].proto)
+        return new_node(graph, proto, inputs, first, self._concat)
+
+
+def _attributes(node: Node) -> Sequence[bytes]:
+    return sorted(a.SerializeToString(deterministic=True) for a in node.proto.attribute)
