@@ -154,13 +154,13 @@ class Original:
             )
         except Refused as e:
             record.status, record.note = "skipped", str(e)
-            return Answer(record)
+            return Answer(record, request.recipe.proves)
         if request.recipe.drawn and not request.recipe.single and any(map(is_dull, values)):
             case, values = self._livelier(case, values, request.data.inputs)
         record.dims = case.dims = plan.fixed | case.dims
         self.base = self.base or case.dims
         count = len(self.outputs)
-        answer = Answer(record)
+        answer = Answer(record, request.recipe.proves)
         deciding = zip(self.given_out, values[count:], strict=True)
         answer.branches = {name: bool(v.any()) for name, v in deciding if name in plan.conditions}
         answer.evidence = {n: evidence(v) for n, v in zip(self.outputs, values) if n not in case.feeds}

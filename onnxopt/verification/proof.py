@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
@@ -14,22 +14,28 @@ from onnxopt.verification.protocol import Answer
 from onnxopt.verification.records import DIFFERENT, JudgedCase
 from onnxopt.verification.verdict import untaken_branches, weak_outputs
 
+_NONE: Final = "zeros, ones and a batch of one agree with too much to prove anything"
+
 
 class Proof(NamedTuple):
     """Why the cases prove little, by output (`weak`), and by value that decides a branch (`untaken`); `taken`: those of
-    which both branches were."""
+    which both branches were. `none`: why no case proves anything, where that is so."""
 
     weak: dict[str, str]
     untaken: dict[str, str]
     taken: list[str]
+    none: str = ""
 
 
 def proof(original: Path, plan: Plan, answers: Sequence[Answer], *, fixed: bool) -> Proof:
-    """`fixed`: the inputs are the same in all cases. A batch of one proves nothing: few numbers do."""
-    answers = [a for a in answers if a.case.name != SINGLE.name]
-    found = [a for a in answers if a.evidence]
-    if not plan.inputs or not found:
+    """`fixed`: the inputs are the same in all cases. Those that prove nothing (`Recipe.proves`) do not count."""
+    ran = [a for a in answers if a.evidence]
+    found = [a for a in ran if a.proves]
+    if not plan.inputs or not ran:
         return Proof({}, {}, [])
+    if not found:
+        return Proof({}, {}, [], _NONE)
+    answers = [a for a in answers if a.proves]
     outputs = {name: [a.evidence[name] for a in found] for name in found[0].evidence}
     branches: dict[str, set[bool]] = {}
     for answer in answers:
@@ -42,6 +48,21 @@ def proof(original: Path, plan: Plan, answers: Sequence[Answer], *, fixed: bool)
             still_open = open_conditions(original)
             untaken = {name: why for name, why in untaken.items() if name in still_open}
     return Proof(weak_outputs(outputs, fixed), untaken, both)
+
+
+def together(
+    answers: Sequence[Answer], wrong: Collection[str], most: int, *, all_: bool
+) -> list[tuple[list[str], bool]]:
+    """Cases to be looked into, at most so many at once, and whether these prove anything: with one that does not, each
+    would seem to have seen what it alone does. Those that are `wrong` are enough, if they prove something, unless
+    `all_` are asked for."""
+    asked = [a for a in answers if a.case.name in wrong]
+    asked = list(answers) if all_ or not any(a.proves for a in asked) else asked
+    found = []
+    for proves in (True, False):
+        names = sorted((a.case.name for a in asked if a.proves is proves), key=lambda name: name not in wrong)
+        found += [(names[i : i + most], proves) for i in range(0, len(names), most)]
+    return found
 
 
 def telling(answers: Sequence[Answer], cases: Sequence[JudgedCase]) -> tuple[list[Answer], list[JudgedCase]]:

@@ -37,8 +37,9 @@ class Request:
 
 @record
 class Answer:
-    """What came of it, and what the parent judges the whole by."""
+    """What came of it, and what the parent judges the whole by, if it `proves` anything."""
 
     case: JudgedCase
+    proves: bool = True
     evidence: dict[str, Evidence | None] = field(default_factory=dict)
     branches: dict[str, bool] = field(default_factory=dict)

@@ -191,9 +191,10 @@ class Pieces:
         """Are most cuts more than zeros?"""
         return 10 * self.blank <= self.cuts
 
-    def joined(self, other: Pieces) -> Pieces:
-        """Of both sets of cases: what is worse."""
+    def joined(self, other: Pieces, *, proves: bool = True) -> Pieces:
+        """Of both sets of cases: what is worse. What one of them sees is seen, if the other `proves` anything."""
         worse = max(self, other, key=lambda p: p.worst_rel)
+        seen = other if proves else self
         return replace(
             worse,
             cases=self.cases + other.cases,
@@ -203,9 +204,9 @@ class Pieces:
             blank=min(self.blank, other.blank),
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
-            branches=[name for name in self.branches if name in other.branches],
-            unseen=[why for why in self.unseen if why in other.unseen],
-            dead=[name for name in self.dead if name in other.dead],
+            branches=[name for name in self.branches if name in seen.branches],
+            unseen=[why for why in self.unseen if why in seen.unseen],
+            dead=[name for name in self.dead if name in seen.dead],
             seconds=self.seconds + other.seconds,
             note=self.note or other.note,
         )

@@ -206,11 +206,11 @@ class Verifier:
         compared = [c for c in verdict.cases if c.outputs]
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
-        weak, untaken, taken = proof
-        looked = self._look(verdict, answers, failed, untaken, taken, weak=bool(weak))
+        weak, untaken, taken, none = proof
+        looked = self._look(verdict, answers, failed, untaken, taken, weak=bool(weak or none))
         if failed is None and (more := self._further(verdict)):
             answers, cases = [*answers, *more], [*cases, *map(self._session.compare, more)]
-            return self._judge(verdict, answers, cases, self._proof(answers))
+            return self._judge(verdict, answers, cases, proof)  # of which they are none
         if failed is not None:
             name = f"case {failed.name}: " if self.stepwise else ""
             where = f"; it goes wrong at `{verdict.places[0].value}`" if verdict.places else ""
@@ -235,7 +235,8 @@ class Verifier:
         if session.opened.around and session.alive:
             session.opened = session.opened._replace(around=session.call("around"))
         untaken = untaken | self._untold(verdict, answers)
-        word(verdict, [*weak.values(), *untaken.values()], opened=session.opened, declared=self.declared)
+        little = [*filter(None, [none]), *weak.values(), *untaken.values()]
+        word(verdict, little, opened=session.opened, declared=self.declared)
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
             if self.stepwise and worst is not None:
@@ -299,6 +300,7 @@ class Verifier:
         weak: bool,
     ) -> bool:
         """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
+        from onnxopt.verification.proof import together
         from onnxopt.verification.verdict import largest, settle
 
         rough = verdict.status == DIFFERENT or failed is not None
@@ -310,17 +312,14 @@ class Verifier:
         if not open_ and not deep and not self._redecides(answers):
             return False
         wrong |= {failed.name} if failed else set()
-        names = sorted((a.case.name for a in answers), key=lambda name: name not in wrong)
-        if wrong and not deep:
-            names = names[: len(wrong)]
+        groups = together(answers, wrong, _AT_ONCE, all_=deep or not wrong)
         status = verdict.status
         pieces, places = None, []
         try:
-            for i in range(0, len(names), _AT_ONCE):
-                group = names[i : i + _AT_ONCE]
+            for group, proves in groups:
                 self._session.hold(group)
                 found, places = self._session.call("pieces", group, taken)
-                pieces = found if pieces is None else pieces.joined(found)
+                pieces = found if pieces is None else pieces.joined(found, proves=proves)
                 if places:
                     break
             if pieces is None:
@@ -330,6 +329,7 @@ class Verifier:
             told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
             noise = {}
             if told or (rough and not pieces.complete):
+                names = [name for group, _ in groups for name in group]
                 noise = self._noise(verdict, names, decides=not pieces.complete)
         except Died as e:
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused

@@ -1,0 +1,81 @@
+"""Cases that accuse and prove nothing: at zero, what multiplies agrees with any factor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification import PROVEN, Verification, Verifier, VerifyOptions
+from tests.verification.pairs import verdict
+
+HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (y)
+    <float half = {0.5}, float two = {2}, float three = {3}, int64[2] nothing = {0, 8}>"""
+AT_ZERO = "s = ReduceSumSquare <keepdims = 0> (x) c = Less (s, half)"
+BRANCHES = "If (c) <then_branch = t () => (p) {{ {} }}, else_branch = e () => (q) {{ q = Neg (x) }}>"
+# At zero no row is left; with any other the branch cannot be run.
+ROWS = "r = ReduceSumSquare <axes = [1], keepdims = 0> (x) b = Cast <to = 9> (r) k = Compress <axis = 0> (x, b)"
+FITS = "v = {} z = Reshape <allowzero = 1> (k, nothing) p = Concat <axis = 0> (v, z)"
+# Numbers near an edge, for which a case of its own is made.
+EDGES = "o = ReduceSumSquare <axes = [1]> (x) m = {} a = Abs (x) l = Add (a, m) d = Greater (l, half)"
+ALL = VerifyOptions(cases=("all",))
+
+
+def plain(scaled: str) -> str:
+    return f"{HEAD} {{ {AT_ZERO} y = {BRANCHES.format(f'p = {scaled}')} }}"
+
+
+def fitting(scaled: str, *, edges: str = "Mul (o, two)") -> str:
+    """The branch runs at zero only."""
+    given = f"{EDGES.format(edges)} w = Where (d, x, two) u = {BRANCHES.format(FITS.format(scaled))}"
+    return f"{HEAD} {{ {AT_ZERO} {ROWS} {given} y = Concat <axis = 0> (w, u) }}"
+
+
+def own(folder: Path, a: str, b: str) -> Verification:
+    """What the optimizer's own check says."""
+    for name, text in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(text), folder / f"{name}.onnx")
+    with Verifier(folder / "a.onnx") as verifier:
+        verifier.submit(folder / "b.onnx")
+        return verifier.finish()
+
+
+def test_a_factor_in_a_branch_that_is_taken_at_zero_only(tmp_path: Path) -> None:
+    a, b = plain("Mul (x, two)"), plain("Mul (x, three)")
+    for found in (own(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
+        assert (found.status, [p.value for p in found.places]) == ("different", ["p"]), found.message
+
+
+def test_such_a_branch_that_is_made_otherwise_and_is_right(tmp_path: Path) -> None:
+    a, b = plain("Mul (x, two)"), plain("Add (x, x)")
+    for found in (own(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
+        assert found.status in PROVEN, found.message
+
+
+def test_a_branch_that_runs_in_a_further_case_only(tmp_path: Path) -> None:
+    """Nor does it matter that the case is looked into with none beside it that shows the branch was not seen."""
+    a, b = fitting("Mul (x, two)"), fitting("Mul (x, three)")
+    for found in (own(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
+        assert "zeros" in {c.name for c in found.cases}
+        assert found.status == "inconclusive" and "branch on `c` was never taken" in found.message, found.message
+    assert own(tmp_path, a, a).status in PROVEN
+
+
+def test_a_decision_that_a_case_of_zeros_turns_is_not_seen_by_it(tmp_path: Path) -> None:
+    """Every number of it: more than are taken for next to nothing."""
+    a, b = (fitting("Mul (x, two)", edges=text) for text in ("Mul (o, two)", "Mul (o, three)"))
+    found = verdict(tmp_path, a, b, ALL)
+    assert found.status == "inconclusive" and "`d` says next to nothing" in found.message, found.message
+    assert verdict(tmp_path, a, fitting("Mul (x, two)", edges="Add (o, o)"), ALL).status in PROVEN
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+def test_where_there_is_no_other_case_nothing_is_proven(name: str, tmp_path: Path) -> None:
+    a, b = (f"{HEAD} {{ s = Add (x, half) y = Mul (s, {f}) }}" for f in ("two", "two"))
+    options = VerifyOptions(cases=(name,))
+    found = verdict(tmp_path, a, b, options)
+    assert (found.status, "agree with too much to prove anything" in found.message) == ("inconclusive", True)
+    assert verdict(tmp_path, a, b.replace("two)", "three)"), options).status == "different"
+    assert verdict(tmp_path, a, b, VerifyOptions(cases=("random", name))).status in PROVEN
