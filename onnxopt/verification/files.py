@@ -23,8 +23,8 @@ def verify(original: str | Path, result: str | Path, options: VerifyOptions | No
         return compare_files(original, result, options)
     from onnxopt.verification.interface import read  # numpy comes with it
 
-    for path in (original, result):
-        read(path)
+    skeleton, _ = read(original), read(result)
     with Verifier(original, options, foreign=True) as verifier:
+        verifier.describe(skeleton.proto, skeleton.values)
         verifier.submit(result)
         return verifier.finish()

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, file_path, unreadable
 from onnxopt.verification.records import (
     DIFFERENT,
     IN_PIECES,
@@ -63,7 +63,7 @@ class Verifier:
         """`labels`: what messages call the two. `stepwise`: the timeout is for each step, and what dies in one case is
         started again for the next. `foreign`: results are made elsewhere, and may have parts that the original has not.
         `spare`: where a worker comes from and goes to, that serves others too."""
-        self.original = Path(original)
+        self.original = file_path(original)
         self.labels = labels
         self.stepwise = stepwise
         self._foreign = foreign
@@ -113,16 +113,23 @@ class Verifier:
 
     def submit(self, result: str | Path, tolerances: Mapping[str, float] | None = None) -> None:
         """Hand over the result; the worker compares it while the caller does something else. `tolerances`: by how much
-        of an output's range passes said that they change it, which counts unless the options say what is allowed."""
-        self._began = time.monotonic()
-        self.start()
-        if self._session.plan is None:
-            from onnx import load
+        of an output's range passes said that they change it, which counts unless the options say what is allowed.
 
-            self.describe(load(self.original, load_external_data=False))
+        Raises ModelError where there is no such file, or where nobody described the original and it is no model.
+        """
+        self._began = time.monotonic()
+        path = file_path(result).absolute()
+        if not path.is_file():
+            raise unreadable(result, IsADirectoryError() if path.is_dir() else FileNotFoundError())
+        if self._session.plan is None:
+            from onnxopt.verification.interface import read
+
+            skeleton = read(self.original)
+            self.describe(skeleton.proto, skeleton.values)
+        self.start()
         self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
         self.options = self._given.allowing(self.declared)
-        self._session.submit(str(Path(result).absolute()), self.options)
+        self._session.submit(str(path), self.options)
 
     @property
     def provider(self) -> str:

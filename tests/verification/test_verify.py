@@ -315,7 +315,7 @@ def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
             assert verifier.finish().status == status
     with Verifier(tmp_path / "c") as verifier:
         for _ in range(2):
-            with pytest.raises(Exception, match="parsing message"):
+            with pytest.raises(ModelError, match="is not an ONNX model"):
                 verifier.submit(tmp_path / "a")
     refused = model("{ y = NoSuchOperator (x) }")
     (tmp_path / "d").write_bytes(parser.parse_model(refused).SerializeToString())
@@ -323,6 +323,18 @@ def test_results_are_judged_one_after_the_other(tmp_path: Path) -> None:
         for _ in range(2):
             verifier.submit(tmp_path / "a")
             assert "cannot load the original" in verifier.finish().message
+
+
+def test_what_is_no_file_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(parser.parse_model(RELU).SerializeToString())
+    for original, result in (("no", "a"), ("a", "no")):
+        verifier = Verifier(tmp_path / original)
+        with pytest.raises(ModelError, match="no: no such file"):
+            verifier.submit(tmp_path / result)
+    with pytest.raises(ModelError, match="is a directory"):
+        Verifier(tmp_path).submit(tmp_path / "a")
+    with pytest.raises(UsageError, match="the path of a model is expected, not ModelProto"):
+        Verifier(onnx.load(tmp_path / "a"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_started", [False, True])
