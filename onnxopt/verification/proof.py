@@ -54,10 +54,8 @@ def together(
     answers: Sequence[Answer], wrong: Collection[str], most: int, *, all_: bool
 ) -> list[tuple[list[str], bool]]:
     """Cases to be looked into, at most so many at once, and whether these prove anything: with one that does not, each
-    would seem to have seen what it alone does. Those that are `wrong` are enough, if they prove something, unless
-    `all_` are asked for."""
-    asked = [a for a in answers if a.case.name in wrong]
-    asked = list(answers) if all_ or not any(a.proves for a in asked) else asked
+    would seem to have seen what it alone does. Those that are `wrong` are enough, unless `all_` are asked for."""
+    asked = [a for a in answers if all_ or a.case.name in wrong] or answers
     found = []
     for proves in (True, False):
         names = sorted((a.case.name for a in asked if a.proves is proves), key=lambda name: name not in wrong)

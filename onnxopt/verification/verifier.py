@@ -178,7 +178,7 @@ class Verifier:
 
         session = self._session
         session.as_before()
-        self._has_further = False
+        self._has_further, verdict.pieces, verdict.places = False, None, []
         if self._refusal and not session.has_answers:  # nothing has changed since
             raise Refused(self._refusal)
         if not session.alive:
@@ -306,7 +306,8 @@ class Verifier:
         *,
         weak: bool,
     ) -> bool:
-        """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen."""
+        """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen. What
+        was looked into before is not again, but for what others add to it."""
         from onnxopt.verification.proof import together
         from onnxopt.verification.verdict import largest, settle
 
@@ -316,12 +317,13 @@ class Verifier:
         wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
         open_ = asked or rough or hidden or weak or untaken or wrong or not self._session.is_steady
         deep = bool(answers) and self._hides(taken, untaken)
-        if not open_ and not deep and not self._redecides(answers):
+        pieces, places, status = verdict.pieces, [], verdict.status
+        all_ = pieces is not None or deep or self._redecides(answers)
+        if not open_ and not all_:
             return False
         wrong |= {failed.name} if failed else set()
-        groups = together(answers, wrong, _AT_ONCE, all_=deep or not wrong)
-        status = verdict.status
-        pieces, places = None, []
+        new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
+        groups = together(new, wrong, _AT_ONCE, all_=all_ or not wrong)
         try:
             for group, proves in groups:
                 self._session.hold(group)
