@@ -47,7 +47,7 @@ def test_what_is_before_and_behind_agrees(tmp_path: Path) -> None:
     found = judge(tmp_path, other.replace("z = com", "behind2 = Identity (behind) z = com"))
     assert found.status == IN_PIECES
     assert found.message.endswith(
-        "2 cases (n=2; n=3), before and behind 2 nodes that nothing here can run (com.acme.Find, com.acme.Last)"
+        "2 cases (n=2; n=64), before and behind 2 nodes that nothing here can run (com.acme.Find, com.acme.Last)"
     )
 
 

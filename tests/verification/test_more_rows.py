@@ -1,4 +1,5 @@
-"""Of small models that decide upon floats the second case has more rows: few numbers are near an edge."""
+"""Of small models that decide upon floats, or cut them off at zero, the second case has more rows: few numbers are near
+an edge, and few rows may all be below zero in a channel."""
 
 from __future__ import annotations
 
@@ -51,3 +52,21 @@ def test_what_runs_long_has_few(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(wide, "v"))
     onnx.save(model, path)
     assert verify(path, path).cases[1].dims == {"n": 3}
+
+
+MUTED = """<ir_version: 10, opset_import: ["" : 20]> g (float[ROWS, 8] x) => (float[ROWS, 8] y)
+    <float[8] low = {0, 0, 0, 0, 0, 0, 0, -2.5}> { h = MatMul (x, w) b = Add (h, low) y = Relu (b) }"""
+
+
+@pytest.mark.parametrize("rows", ["n", "rows", ""], ids=["batch", "other name", "no name"])
+def test_a_channel_that_a_relu_hides_in_most_rows(rows: str, tmp_path: Path) -> None:
+    w = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
+    for name, last in (("a", 1.0), ("b", 1.01)):
+        model = parser.parse_model(MUTED.replace("ROWS", rows or "n"))
+        model.graph.initializer.append(numpy_helper.from_array(w * np.array([1] * 7 + [last], np.float32), "w"))
+        if not rows:
+            model.graph.input[0].type.tensor_type.shape.dim[0].Clear()
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert (found.status, [*found.cases[1].dims.values()]) == ("different", [64]), found.message
+    assert verify(tmp_path / "a.onnx", tmp_path / "a.onnx").status == "equal"

@@ -155,13 +155,13 @@ def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[d
 
 
 def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
-    """Where floats are decided upon, few of a few numbers are near an edge: small models have more rows, once."""
-    batches = [s for s in plan.symbols if plan.is_batch(s)]
-    more = recipe.other and base is not None and not recipe.tame and plan.decides
-    more = more and plan.bytes <= _LITTLE and plan.is_small(_ROWS)
+    """Where floats are decided upon, few of a few numbers are near an edge, and a Relu may be zero for all: a small
+    model has more rows, once."""
+    more = recipe.other and base is not None and not recipe.tame and (plan.decides or plan.mutes)
+    rows = plan.rows if more and plan.bytes <= _LITTLE and plan.is_small(_ROWS) else []
     for choice in _sizes(plan, recipe, base):
-        if more and batches:
-            yield Trial(choice | dict.fromkeys(batches, _ROWS))
+        if rows:
+            yield Trial(choice | dict.fromkeys(rows, _ROWS))
         yield choice
 
 

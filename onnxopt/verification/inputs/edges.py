@@ -19,6 +19,9 @@ _KINKS: Final = frozenset(("Relu", "Abs", "Sign", "LeakyRelu", "PRelu"))
 CUTTING: Final = frozenset((
     "Clip", "HardSwish", "HardSigmoid", "QuantizeLinear", "ThresholdedRelu", "Shrink", "Min", "Max",
 ))  # fmt: skip
+# Those behind which nothing is left of what is below zero; and those that make numbers of a row, alike for few of them.
+MUTING: Final = frozenset(("Relu", "ThresholdedRelu"))
+MATRICES: Final = frozenset(("MatMul", "Gemm"))
 # Attributes of ai.onnx.ml: what is looked up, and what is compared with.
 ML_KEYS: Final = frozenset((
     "keys_strings", "keys_int64s", "keys_floats", "keys_tensor", "cats_strings", "cats_int64s", "threshold",

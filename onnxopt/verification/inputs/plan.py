@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.inputs.edges import CUTTING
+from onnxopt.verification.inputs.edges import CUTTING, MATRICES, MUTING
 from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, sums
 from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Use, uses
 from onnxopt.verification.inputs.windows import WINDOWS, windowed
@@ -100,6 +100,7 @@ class Plan:
     stateful: bool = False
     narrow: bool = False  # is there an input or output of a type that numpy does not have?
     cuts: bool = False  # is there an operator that looks the same until values are large?
+    mutes: bool = False  # is there one that is zero for what a matrix makes of some rows, and of all of them by chance?
     decides: bool = False  # does an operator inside turn floats into what jumps?
     decisions: list[str] = field(default_factory=list)  # what becomes of it that is no float
     bytes: int = 0  # of weights
@@ -122,6 +123,15 @@ class Plan:
         if symbol in self.demanded:
             return False
         return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
+
+    @property
+    def rows(self) -> list[str]:
+        """The batch; where none is called so, what inputs have as their first dim, and nowhere else."""
+        shapes = [i.shape for i in self.inputs]
+        inner = {d for shape in shapes for d in (shape[1:] if len(shape) > 1 else shape)}
+        first = {shape[0] for shape in shapes if shape} - inner
+        named = [s for s in self.symbols if self.is_batch(s)]
+        return named or [s for s in self.symbols if s in first and s not in self.demanded]
 
     @property
     def apart(self) -> list[str]:
@@ -253,6 +263,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
     plan.decisions = decisions(proto) if plan.decides else []
+    plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
