@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.pieces.parts import runs
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.sameness import Sameness
@@ -29,7 +30,14 @@ def dead_ends(walk: Walk) -> list[str]:
     if not walk.blank:
         return []
     sameness = sameness_of(walk)
-    return [v for v in walk.blank if not sameness.is_made_alike(v) and not _agree_on_drawn(walk, v)]
+    open_ = (v for v in walk.blank if not sameness.is_made_alike(v) and not _is_of_no_turn(walk, v))
+    return [v for v in open_ if not _agree_on_drawn(walk, v)]
+
+
+def _is_of_no_turn(walk: Walk, value: str) -> bool:
+    """Is it what a Loop gathers that makes no turn? Its body is compared by itself, and said to be unseen else."""
+    mine, theirs = walk.a.nodes[walk.a.maker[walk.pairs.of[value]]], walk.b.nodes[walk.b.maker[value]]
+    return mine.op_type == theirs.op_type == "Loop" and not runs(walk, mine, "body")
 
 
 def sameness_of(walk: Walk) -> Sameness:
