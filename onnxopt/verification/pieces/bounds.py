@@ -112,13 +112,20 @@ def around(others: Iterable[float], every: Sequence[float]) -> list[float]:
 
 
 class Beyond:
-    """What becomes of numbers `around` bounds, and of those of a `case` times each of `factors`."""
+    """What becomes of numbers `around` bounds, and of those of a `case` times each of `factors`; and, if they are to be
+    `turned`, of booleans that are the other way round."""
 
     def __init__(
-        self, walk: Walk, around: Sequence[float], factors: Sequence[float] = _FACTORS, *, case: int = -1
+        self,
+        walk: Walk,
+        around: Sequence[float],
+        factors: Sequence[float] = _FACTORS,
+        *,
+        case: int = -1,
+        turned: bool = False,
     ) -> None:
         self._walk = walk
-        self._around, self._factors, self._case = around, factors, case
+        self._around, self._factors, self._case, self._turned = around, factors, case, turned
         self._left = _TRIED
 
     def shows(self, value: str, behind: frozenset[str] = frozenset(), depth: int = _DEPTH) -> bool:
@@ -154,7 +161,8 @@ class Beyond:
         theirs = walk.fed.difference(behind)
         nodes = walk.a.cone([original], walk.fed_of_a - without, _LONGEST + 1)
         entries = walk.a.entries(nodes, walk.fed_of_a - without)
-        asked = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], theirs), theirs)} - {*entries}
+        read = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], theirs), theirs)}
+        asked, both = read - {*entries}, [e for e in entries if e in read]
         made = {o for i in nodes for o in walk.a.nodes[i].output}
         known = walk.original.values[self._case]
         if len(nodes) > _LONGEST or not asked <= made:
@@ -162,7 +170,7 @@ class Beyond:
         if not all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked)):
             return False
         try:
-            fed = list(self._run(nodes, {name: known[name] for name in entries}, [*asked, original]))
+            fed = list(self._run(nodes, {name: known[name] for name in entries}, [*asked, original], both))
             if not fed:
                 return False
             stream = Stream(walk.runner, fed, walk.original.types)
@@ -173,14 +181,21 @@ class Beyond:
             return False
         return any(d.note or d.relative > (_SHARE if d.discrete else _GROSS) for d in found)
 
-    def _run(self, nodes: Sequence[int], known: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """What A's nodes are fed and make, unless that overflows."""
+    def _run(
+        self, nodes: Sequence[int], known: Mapping[str, Any], wanted: Sequence[str], both: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        """What A's nodes are fed and make, unless that overflows. `both`: of what they read, what B's do, too: a
+        boolean that only A's read may follow from another."""
         walk, types = self._walk, self._walk.original.types
         free = {n: v for n, v in known.items() if v.dtype.kind == "f" and v.size and not _is_bounded(walk.a, n)}
-        if not free:
+        every = list(self._drawn(dict(sorted(free.items())), Draws(walk.seed, wanted[-1]))) if free else []
+        turned = {n: np.asarray(~v) for n, v in known.items() if v.dtype.kind == "b"}
+        if self._turned and turned and turned.keys() <= {*both}:
+            every.append(turned)
+        if not every:
             return
         opened = walk.runner.open(nodes, {e: types[e] for e in known}, wanted)
-        for drawn in self._drawn(dict(sorted(free.items())), Draws(walk.seed, wanted[-1])):
+        for drawn in every:
             results = opened.run({**known, **drawn})
             if not any(map(overflows, results.values())):
                 yield {**known, **drawn, **results}

@@ -1,8 +1,9 @@
 """Decisions that are the same in all cases, or nearly: a comparison that is never true.
 
 They agree whatever they are made of, and a value before them that is wrong is taken for one that was moved on purpose.
-Where the two make one otherwise, it is made once more of numbers larger and smaller than there are, and of some around
-what is compared with. Where it differs then nobody is accused, for such numbers may never come up.
+Where the two make one otherwise, it is made once more of numbers larger and smaller than there are, of some around what
+is compared with, and of other decisions turned round. Where it differs then nobody is accused, for such numbers may
+never come up.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def undecided(walk: Walk, sameness: Sameness) -> list[str]:
 
 
 def _beyond(walk: Walk, bounds: Sequence[float], case: int) -> Beyond:
-    return Beyond(walk, around(bounds, bounds) if bounds else (), _FACTORS, case=case)
+    return Beyond(walk, around(bounds, bounds) if bounds else (), _FACTORS, case=case, turned=True)
 
 
 def _says_little(walk: Walk, value: str) -> bool:
