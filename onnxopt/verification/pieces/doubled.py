@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Types that are made wider, and their numbers in onnx. What is narrower in the same model is so on purpose, and stays.
 NARROW: Final = {"float32": 1, "float16": 10}
 _DOUBLE: Final = 11
+_EIGHTS: Final = frozenset(range(17, 21))  # floats of 8 bits
+_NARROWER: Final = {"float32": _EIGHTS | {10, 16}, "float16": _EIGHTS}
 _TYPES: Final = ("to", "dtype", "output_datatype")  # attributes that say of which type a result is
 _SIZES: Final = ("Resize", "Upsample", "Range", "OneHot", "Pad")  # operators whose constants decide shapes
 _OF_ALL: Final = ("MatMul", "Gemm", "Einsum")  # sums of all that they read,
@@ -46,6 +48,11 @@ def widening(dtype: str, change: Change) -> Prepare:
         return weights
 
     return prepare
+
+
+def narrows(node: NodeProto, dtype: str) -> bool:
+    """Does it round floats of this type to narrower ones?"""
+    return not node.domain and node.op_type == "Cast" and any(a.i in _NARROWER[dtype] for a in node.attribute)
 
 
 def is_sum(node: NodeProto) -> bool:

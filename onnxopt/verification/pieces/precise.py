@@ -27,7 +27,7 @@ from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import EPSILON, NOISE, Difference, difference, is_float, worst
 from onnxopt.verification.numbers.shaken import are_integers, is_exact
 from onnxopt.verification.pieces.channels import Channels
-from onnxopt.verification.pieces.doubled import as_double, is_sum, widening, with_sums
+from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, widening, with_sums
 from onnxopt.verification.pieces.noise import are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.program import type_of
@@ -173,6 +173,10 @@ class _Part:
     def sums(self) -> bool:
         return any(is_sum(self.runner.program.nodes[i]) for i in self.nodes)
 
+    @property
+    def narrows(self) -> bool:
+        return any(narrows(self.runner.program.nodes[i], self.dtype) for i in self.nodes)
+
     def _types(self, case: Mapping[str, Any]) -> dict[str, str]:
         return {name: type_of(value) for name, value in case.items()}
 
@@ -267,8 +271,10 @@ class _Question:
 
     def _moved(self, case: int) -> list[Any]:
         """What B makes in float64 when the constants that A does not have are moved by their last bits, as far as noise
-        is allowed."""
-        found = []
+        is allowed. Nothing where B, and not A, rounds to narrower floats on the way: there a last bit is a step."""
+        found: list[Any] = []
+        if self.b.narrows and not self.a.narrows:
+            return found
         known, merged = self.a.constants, self._is_merged_exactly
         for k in range(_SAMPLES):
             rng = Draws(self.seed, k)
