@@ -338,7 +338,7 @@ class Verifier:
             told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
             noise = {}
             if told or (rough and not pieces.complete):
-                names = [name for group, _ in groups for name in group]
+                names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
                 noise = self._noise(verdict, names, decides=not pieces.complete)
         except Died as e:
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
