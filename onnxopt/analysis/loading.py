@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
+from onnxopt.analysis.sayings import with_numbers
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -49,9 +50,9 @@ def declared(loop: Graph) -> dict[Value, Known]:
     return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
 
 
-def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known]) -> None:
+def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], said: Mapping[Value, Shape]) -> None:
     """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
-    around them, which onnx's inference of a whole model does not see there."""
+    around them, which onnx's inference of a whole model does not see there; and what is `said` of it."""
     for node in nodes:
         seen = seen_by(node, inside)
         listed = _followed(node, seen) if is_in_body(node) else None
@@ -59,6 +60,9 @@ def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known]) -> 
             inside[node.output] = known_constant(listed)
         else:
             inside.update(inferred(node, seen) or {})
+        for v in node.outputs if said else ():
+            if v is not None and v in said:
+                inside[v] = tensor_type_proto(types.dtype(v), with_numbers(dims_of(v, inside), said[v])), None
 
 
 def look_further(nodes: Iterable[Node], may: dict[Value, Known], inside: dict[Value, Known]) -> None:

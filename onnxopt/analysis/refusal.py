@@ -35,11 +35,12 @@ from onnxopt.analysis.loading import (
     part_of_shape,
     seen_by,
 )
+from onnxopt.analysis.sayings import said
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Value
+from onnxopt.graph.value import Shape, Value
 from onnxopt.inferring import is_below_zero
 from onnxopt.protos import Array, tensor_type_proto
 from onnxopt.record import record
@@ -57,7 +58,7 @@ class _Earlier:
     """What the same round of passes was told it may do, which may meet, and how much it may still ask, in all and of
     what is in no body. `inside`: what runtimes knew before of values in bodies, `may`: and what they may have known.
     `watched`: values from which a body that would refuse what is so learns more, or what is inferred otherwise than it
-    is."""
+    is. `said`: what they know of values because the file says so."""
 
     left: int
     far: int = _FAR
@@ -66,6 +67,7 @@ class _Earlier:
     inside: dict[Value, Known] = field(default_factory=dict)
     may: dict[Value, Known] = field(default_factory=dict)
     watched: set[Value] = field(default_factory=set)
+    said: dict[Value, Shape] = field(default_factory=dict)
 
 
 def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | None = None) -> bool:
@@ -94,6 +96,13 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     if refused:
         _beware(earlier)
     return refused
+
+
+def is_told_more(value: Value, other: Value) -> bool:
+    """Does the file say more of `other`, which is the same, and would a runtime refuse the model if what reads `value`
+    read that?"""
+    graph = value.graph.root
+    return bool(graph.owners) and other in _earlier(graph.model).said and is_refused(value, other)
 
 
 def _beware(earlier: _Earlier) -> None:
@@ -171,19 +180,23 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     )
     if refused:
         _beware(earlier)
-    leads = _tells_more if not refused else (lambda v: True)
-    read = read if refused else {v for v in read if types.is_open(v)}
+    earlier.said = said(model.scopes()) if bodies else {}
+    all_matter = refused or bool(earlier.said)
+    leads = (lambda v: True) if all_matter else _tells_more
+    read = read if all_matter else {v for v in read if types.is_open(v)}
     earlier.watched |= read
     _watch_before([v.producer for v in read if v.producer is not None], earlier.watched, leads)
     leading = [n for n in model.graph if not earlier.watched.isdisjoint(n.outputs)]
-    # If it is refused, what we know of all these matters: from where on runtimes do not.
-    makers = leading if refused else [v.producer for v in read if v.producer is not None]
+    # If it is refused, what we know of all these matters: from where on runtimes do not. Or what they are told.
+    makers = leading if all_matter else [v.producer for v in read if v.producer is not None]
     for scope in scopes:
         if scope.owner is not None and scope.owner.op == "Loop":
             earlier.inside.update(declared(scope))
     bodies.sort(key=depth)  # none before what is around it
-    look_inside(dict.fromkeys([*makers, *bodies]), earlier.inside)
-    look_further(dict.fromkeys([*leading, *bodies]), earlier.may, earlier.inside)
+    inside = earlier.inside
+    inside.update((v, (tensor_type_proto(types.dtype(v), dims), None)) for v, dims in earlier.said.items())
+    look_inside(dict.fromkeys([*makers, *bodies]), inside, earlier.said)
+    look_further(dict.fromkeys([*leading, *bodies]), earlier.may, inside)
 
 
 def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
@@ -254,7 +267,7 @@ def _look_before(node: Node, earlier: _Earlier) -> None:
         asked[last] = None
         stack.pop()
         if last is not node:
-            look_inside([last], earlier.inside)
+            look_inside([last], earlier.inside, earlier.said)
 
 
 def _as_it_is(value: Value, earlier: _Earlier) -> Known:

@@ -7,7 +7,7 @@ from typing import Final
 from onnx import NodeProto
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused
+from onnxopt.analysis.refusal import REFUSED, divides_by_zero, is_refused, is_told_more
 from onnxopt.graph.emission import refusal
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -29,7 +29,8 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     anchor, graph = m.anchor, m.graph
     pairs = check_replacement(m, result)
     refused = any(not old.constant and is_refused(old, new) for old, new in pairs)
-    if refused or divides_by_zero(graph, m.new_nodes):
+    told = any(old.is_output and new.users and is_told_more(new, old) for old, new in pairs)
+    if refused or told or divides_by_zero(graph, m.new_nodes):
         raise Declined(REFUSED)
     created = set(m.new_nodes)
     taken: set[Value] = set()
@@ -67,7 +68,9 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
                 base = next((old.name for old, _ in pairs), node.op)
                 v.rename(graph.model.names.fresh(base, f"_{node.op}"))
     for root in m.bindings.roots or (anchor,):
-        if root.graph is not None and not root.is_used:
+        if root.is_used:
+            graph.model.mark(root)  # its result is an output of the graph, which nothing else can make
+        elif root.graph is not None:
             graph.remove(root)
     if anchor.graph is None:
         for producer in before:

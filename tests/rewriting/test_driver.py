@@ -90,3 +90,20 @@ def chain(units: int) -> onnx.ModelProto:
     for field, name in ((g.input, "x"), (g.output, value)):
         field.append(onnx.helper.make_tensor_value_info(name, 1, [1, 2, 2, 2]))
     return onnx.helper.make_model(g, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_an_anchor_that_stays_is_looked_at_again() -> None:
+    """Its readers go to what it hands on; itself it is an output that nothing else can make, which another rule may
+    know better."""
+
+    @rewrite(op.Identity(var("x")))
+    def not_twice(m: Match, x: Value) -> Value:
+        """Identity(x) = Abs(x), for what nobody reads."""
+        m.require(not m.anchor.output.users, "read here")
+        return m.op.Abs(x)
+
+    outputs = "(float[N, 4] x) => (float[N, 4] y, float[N, 4] z)"
+    m = model("y = Identity (x) a = Neg (y) z = Relu (a)", signature=outputs)
+    driver = run(m, identity, not_twice)
+    assert operators(m) == ["Abs", "Neg", "Relu"]
+    assert driver.records["identity"].declined.keys() == {"a graph output is produced by a node"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping, Sequence
 
+from onnxopt.analysis.refusal import REFUSED, is_told_more
 from onnxopt.analysis.training import may_train
 from onnxopt.analysis.weights.contents import Contents, first_like
 from onnxopt.graph import Graph, Model, Value
@@ -71,7 +72,11 @@ class _Merging:
             return
         told = (self._form, self._content, self._bodies_of) if node.bodies else (self._form, self._content)
         first = first_like(node, seen, told)
-        if first is not node and _replaceable(node, first) and self.ctx.spend("merged", at=node):
+        if first is node or not _replaceable(node, first):
+            return
+        if any(is_told_more(b, a) if a.is_output else is_told_more(a, b) for a, b in _pairs(node, first)):
+            self.ctx.decline("merged", REFUSED, repr(node))
+        elif self.ctx.spend("merged", at=node):
             self._replace(node, first)
 
     def _is_pure(self, graph: Graph, op: str) -> bool:
@@ -83,13 +88,11 @@ class _Merging:
     def _replace(self, node: Node, first: Node) -> None:
         graph = node.graph
         assert graph is not None
-        for i, (a, b) in enumerate(zip(node.outputs, first.outputs)):
-            if a is None or b is None:
-                continue
+        for a, b in _pairs(node, first):
             reader = next(iter(b.users)) if len(b.users) == 1 else None
             if a.is_output:  # the name stays, and the first makes it
                 b.replace_all_uses_with(a)
-                graph.take_over(a, first, i)
+                graph.take_over(a, first, a.index)
                 self.was[a] = b
             else:
                 a.replace_all_uses_with(b)
@@ -163,6 +166,11 @@ def _reads_alone(node: Node) -> bool:
         if v is not None and len(v.users) == 1 and not v.constant:
             return True
     return False
+
+
+def _pairs(node: Node, first: Node) -> list[tuple[Value, Value]]:
+    """What both make."""
+    return [(a, b) for a, b in zip(node.outputs, first.outputs) if a is not None and b is not None]
 
 
 def _replaceable(node: Node, first: Node) -> bool:

@@ -20,7 +20,7 @@ from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
-from onnxopt.protos import numpy_dtype
+from onnxopt.protos import make_node, numpy_dtype
 from onnxopt.record import record
 from onnxopt.rewriting.replace import remove_dead
 
@@ -116,7 +116,12 @@ def _share(node: Node, value: Value, data: ShapeData, seen: Seen, ctx: PassConte
         return True
     key = (dtype, content.shape, tuple(elements))
     first = seen.setdefault(key, value)
-    if first is value or not ctx.spend("equal", at=value):
+    if first is value:
+        return False
+    if is_refused(value, first):
+        ctx.decline("equal", REFUSED, repr(node))
+        return False
+    if not ctx.spend("equal", at=value):
         return False
     _redirect(value, first)
     return True
@@ -179,9 +184,15 @@ def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], befo
     if not any(v is not None and not v.constant and v.only_user is node for v in node.inputs):
         return
     maker = found.tensor.producer
-    if maker is not None and maker.graph is not None and ctx.spend("read_off", at=value):
-        whole = content.size == types.rank(found.tensor)
-        attributes: dict[str, Any] = {} if whole else {"start": found.start, "end": found.start + content.size}
+    if maker is None or maker.graph is None:
+        return
+    whole = content.size == types.rank(found.tensor)
+    attributes: dict[str, Any] = {} if whole else {"start": found.start, "end": found.start + content.size}
+    listed = Value("", value.graph)
+    listed.producer = Node(make_node("Shape", "", "", attributes), [found.tensor], [listed])
+    if is_refused(value, listed):
+        ctx.decline("read_off", REFUSED, repr(node))
+    elif ctx.spend("read_off", at=value):
         _redirect(value, _graph_of(node).make("Shape", [found.tensor], before=node, **attributes))
         remove_dead(node)
 
