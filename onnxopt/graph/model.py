@@ -26,8 +26,8 @@ _PURE: Final = "pure functions"
 
 @record(frozen=True)
 class Left:
-    """How a pass left a model: the state, the clock, and what it declined, by node: it may do that yet, if more becomes
-    known. None where it does not tell."""
+    """How a pass left a model: the state, the clock when it had looked at all, and what it declined, by node: it may do
+    that yet, if more becomes known. None where it does not tell."""
 
     state: tuple[int, int]
     clock: int

@@ -160,7 +160,7 @@ class RewritePass(Pass):
         rules = [r for r in self.rules if r.name not in ctx.disabled_rule]
         driver = Driver(rules, ctx.fuel, self, ctx.observer, ctx.leaves_out if ctx.excluded else None)
         driver.run(model, ctx.left)
-        ctx.declined = driver.declined
+        ctx.looked = model.clock, driver.declined  # what the pass itself changes behind that is news to its rules
         ctx.record_rules(driver.records)
         return driver.records
 

@@ -81,7 +81,7 @@ class PassContext:
         self.counted: dict[Pass, dict[str, int]] = {}  # by those that changed nothing, when they last ran
         self.scope: Graph | None = None  # where a pass is, for errors
         self.left: Left | None = None  # how the pass that runs left the model before
-        self.declined: Mapping[Node, Sequence[str]] | None = None  # see Left: what it tells this time
+        self.looked: tuple[int, Mapping[Node, Sequence[str]]] | None = None  # when it was done looking: see Left
         self.settled = True  # would the pass that runs find nothing in what it leaves?
         self.history: list[str] = []  # passes run so far
         self.rest: list[tuple[Pass, ...]] = []  # what each composite around the current pass will run after it

@@ -86,16 +86,16 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
         instrument.before(model, p)
     if ctx.trace is not None:
         ctx.trace(model, p.info, True)
-    key, declined = _key(p, ctx), None
+    key, looked = _key(p, ctx), None
     around, ctx.settled = ctx.settled, True
     if composite:
         p.run(model, ctx)
         for instrument in ctx.instruments:
             instrument.after(model, p)
     else:
-        declined = _run_leaf(p, model, ctx, model.left_by.pop(key, None))
+        looked = _run_leaf(p, model, ctx, model.left_by.pop(key, None))
     if ctx.settled and ctx.fuel.left != 0:
-        model.left_by[key] = Left(model.state, model.clock, declined)
+        model.left_by[key] = Left(model.state, *(looked or (model.clock, None)))
     ctx.settled = ctx.settled and around
     if ctx.trace is not None:
         ctx.trace(model, p.info, False)
@@ -134,12 +134,14 @@ def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:
     ctx.requiring.pop()
 
 
-def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Mapping[Node, Sequence[str]] | None:
-    """`left`: how it left the model before. What it declined, if it tells."""
+def _run_leaf(
+    p: Pass, model: Model, ctx: PassContext, left: Left | None
+) -> tuple[int, Mapping[Node, Sequence[str]]] | None:
+    """`left`: how it left the model before. Until when it looked, and what it declined, if it tells."""
     assert ctx.report is not None
     record = ctx.report.of(p.name)
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
-    around, ctx.left, ctx.declined = (ctx.left, ctx.declined), left, None
+    around, ctx.left, ctx.looked = (ctx.left, ctx.looked), left, None
     nodes, state, start = model.node_count(), model.state, time.perf_counter()
     hits = {what: rule.hits for what, rule in record.rules.items()}
     try:
@@ -159,7 +161,7 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
             ctx.only_looked(p, hits)
         for instrument in ctx.instruments:
             instrument.after(model, p)
-        declined = ctx.declined
+        looked = ctx.looked
     except OnnxOptError as e:
         if e.failed is None and not isinstance(e, ModelError | PreconditionError):
             where = f" ({line})" if isinstance(e, PassError | InvariantError) and (line := line_of(e)) else ""
@@ -177,9 +179,9 @@ def _run_leaf(p: Pass, model: Model, ctx: PassContext, left: Left | None) -> Map
         raise error from e
     finally:
         ctx.rules, ctx.running = outer
-        ctx.left, ctx.declined = around
+        ctx.left, ctx.looked = around
     ctx.history.append(p.name)
-    return declined
+    return looked
 
 
 def _ask(p: Pass, model: Model) -> None:

@@ -10,11 +10,13 @@ import pytest
 from onnxopt.graph import Model, Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
+from onnxopt.pipeline import Fixpoint, PassContext, PassInfo, RewritePass, execute, model_pass
 from onnxopt.rewriting import Driver, Match, matcher, op, rewrite, var
 from onnxopt.rewriting import driver as driver_module
 from onnxopt.rewriting.pattern import Call, Pattern
 from onnxopt.rewriting.rule_set import Candidates, RuleSet
 from tests.rewriting.engine import model, run
+from tests.samples import operators
 
 
 def left(m: Model, driver: Driver) -> Left:
@@ -125,3 +127,34 @@ def test_readers_of_what_becomes_constant_are_looked_at_again() -> None:
     zero.array = np.float32([[0]])
     m.graph.know(zero)
     assert Driver([plus_nothing]).run(m, known) == 1
+
+
+def test_what_a_pass_changes_behind_its_rules_is_news_to_them() -> None:
+    @rewrite(op.Relu(op.Neg(var("x"))))
+    def relu_of_neg(m: Match, x: Value) -> Value:
+        """max(-x, 0) = |x|, for the sake of its form."""
+        result: Value = m.op.Abs(x)
+        return result
+
+    class Unfold(RewritePass):
+        """Sigmoid(x) = Relu(Neg(x)), once the rules were asked."""
+
+        info = PassInfo("unfold", opt_level=0)
+        rules = (relu_of_neg,)
+
+        def run(self, model: Model, ctx: PassContext) -> None:
+            super().run(model, ctx)
+            for node in list(model.graph.by_op["Sigmoid"]):
+                x = model.graph.make("Neg", [node.inputs[0]], before=node)
+                model.graph.take_over(node.output, model.graph.make("Relu", [x], before=node).producer or node)
+                model.graph.remove(node)
+
+    @model_pass(opt_level=0)
+    def elsewhere(model: Model, ctx: PassContext) -> None:
+        """Changes something, so that there is another round."""
+        for node in list(model.graph.by_op["Tanh"]):
+            node.op = "Exp"
+
+    m = model("a = Sigmoid (x) y = Tanh (a)")
+    execute(Fixpoint((Unfold(), elsewhere())), m)
+    assert operators(m) == ["Abs", "Exp"]
