@@ -92,9 +92,14 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
     after: dict[Value, Known] = {value: as_given(given, others)}
     if before == after:
         return False  # it is too large to be looked at, and nobody learns a size
+    was = earlier.known.get(value)
     refused = _refuses(asked, before, after, earlier)
     if refused:
         _beware(earlier)
+    elif readers is not None:  # others read it as it is
+        del earlier.known[value]
+        if was is not None:
+            earlier.known[value] = was
     return refused
 
 

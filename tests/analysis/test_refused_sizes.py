@@ -150,11 +150,33 @@ NEVER = {
         "n = ConstantOfShape (m)  b = Add (x, n)  d = Shape (b)  k = Slice (d, two, three, zero)"
         "w = Unsqueeze (b, k)  e = ReduceSum <keepdims = 0> (w)  c = ReduceSum <keepdims = 0> (h)  p = Add (e, c)",
     ),
+    "a target that is constant for one reader": (
+        "float[2] v, float[3, 4] x",
+        "s = Shape (x)",
+        "a = Reshape (x, s)  b = Reshape (x, s)  k = Shape (x)  c = Reshape (b, s)  w, i = TopK <axis = -1> (c, k)"
+        "p = ReduceSum <keepdims = 0> (w)",
+    ),
     "lengths below zero": (
         "float[2] v, float[1, 4] x",
         "",
         "s = Shape (x)  d = Gather (s, one)  a = Sub (one, d)  t = Concat <axis = 0> (a, seven)"
         "u, w = Split <axis = 0> (x, t)  k = Slice (w, zero, one, zero)  p = ReduceSum <keepdims = 0> (k)",
+    ),
+}
+
+# The same of an earlier opset.
+EARLIER = {
+    "no axes to join": (
+        13,
+        "float[2] v, float[3] x",
+        "s = Shape (x)  e = Slice (s, one, two, zero)  n = ConstantOfShape (e)",
+        "r = Reshape (n, e)  w = Concat <axis = 0> (n, r)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "no axes to split": (
+        13,
+        "float[2] v, float[N] x",
+        "s = Shape (x)  e = Slice (s, one, one, zero)",
+        "r = Reshape (x, e)  t = Shape (x)  u, w = Split <axis = 0> (r, t)  p = ReduceSum <keepdims = 0> (u)",
     ),
 }
 
@@ -174,12 +196,21 @@ def optimized(model: onnx.ModelProto, level: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("level", [1, 3])
 @pytest.mark.parametrize(("inputs", "made", "never"), NEVER.values(), ids=NEVER)
 def test_what_is_loaded_is_loaded_afterwards(inputs: str, made: str, never: str, level: int) -> None:
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 17]> g ({inputs}, bool on) => (float z) {CONSTANTS} {{ {made}
+    assert_loaded_and_same(branching(17, inputs, made, never), level)
+
+
+@pytest.mark.parametrize("level", [1, 3])
+@pytest.mark.parametrize(("opset", "inputs", "made", "never"), EARLIER.values(), ids=EARLIER)
+def test_what_was_loaded_of_an_earlier_opset_is(opset: int, inputs: str, made: str, never: str, level: int) -> None:
+    assert_loaded_and_same(branching(opset, inputs, made, never), level)
+
+
+def branching(opset: int, inputs: str, made: str, never: str) -> onnx.ModelProto:
+    return parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}, bool on) => (float z) {CONSTANTS} {{ {made}
         z = If (on) <then_branch = t () => (float p) {{ {never} }},
                     else_branch = e () => (float q) {{ q = ReduceSum <keepdims = 0> (v) }}> }}"""
     )
-    assert_loaded_and_same(model, level)
 
 
 @pytest.mark.parametrize("level", [1, 3])

@@ -286,7 +286,7 @@ def idempotent(m: Match, x: Value) -> Value:
 @rewrite(op.ScatterND(var("data"), const("indices"), var("updates"), name="scatter"))
 def scatter_over_everything(m: Match, data: Value, indices: Array, updates: Value) -> Value:
     """ScatterND(data, all places in order, updates) = updates."""
-    m.require(m.scatter.attr("reduction", "none") in ("none", b"none"), "what is there is not replaced")
+    m.require(m.scatter.attr("reduction", "none") == "none", "what is there is not replaced")
     dims = m.shape(data)
     m.require(indices.ndim > 0, "no list of places")
     places = (dims or ())[: indices.shape[-1]]

@@ -39,21 +39,30 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     return a, c
 
 
+def scaled(m: Match, node: Node, x: Value, w: Array, b: Array | None, a: Array, c: Array) -> Value:
+    """The same Conv or Gemm of x, a times as large per output channel, and c larger."""
+    bias = linear.bias_of(node, b, a.size)
+    m.require(bias is not None, "the bias is not one per channel")
+    assert bias is not None
+    weight = m.const(linear.scale_outputs(node, w, a), like=w)
+    return again(m, node, x, weight, m.const(a * bias + c, like=w, hint=m.value("shift").name))
+
+
+def again(m: Match, node: Node, x: Value, weight: Value, bias: Value) -> Value:
+    """The same Conv or Gemm of x, with these: a Gemm adds all of its bias then."""
+    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
+    result: Value = m.op[node.op](x, weight, bias, like=node, **changes)
+    return result
+
+
 @rewrite(batch_norm(one_of("Conv", "ConvTranspose")(var("x"), const("w"), const("b").opt(), name="conv")))
 def fold_conv_bn(
     m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
 ) -> Value:
     """BatchNormalization(Conv(x; W, b)) = Conv(x; aW, a(b - mean) + shift), a = scale / sqrt(var + eps)."""
-    channels = linear.output_channels(m.conv, w)
-    m.require(scale.size == channels, "channel count differs")
+    m.require(scale.size == linear.output_channels(m.conv, w), "channel count differs")
     m.require(not quantized(m, x), "the convolution is quantized")
-    a, c = affine(m, m.bn, scale, shift, mean, var)
-    bias = linear.bias_of(m.conv, b, channels)
-    m.require(bias is not None, "the bias has another shape")
-    assert bias is not None
-    weight = m.const(linear.scale_outputs(m.conv, w, a), like=w)
-    bias_value = m.const(a * bias + c, like=w, hint=m.value("shift").name)
-    return m.op[m.conv.op](x, weight, bias_value, like=m.conv)
+    return scaled(m, m.conv, x, w, b, *affine(m, m.bn, scale, shift, mean, var))
 
 
 @rewrite(batch_norm(op.Gemm(var("x"), const("w"), const("b").opt(), name="gemm")))
@@ -61,15 +70,8 @@ def fold_gemm_bn(
     m: Match, x: Value, w: Array, b: Array | None, scale: Array, shift: Array, mean: Array, var: Array
 ) -> Value:
     """BatchNormalization(Gemm(x, W, b)) = Gemm(x, aW, a(b - mean) + shift)."""
-    channels = linear.output_channels(m.gemm, w)
-    m.require(scale.size == channels, "channel count differs")
-    a, c = affine(m, m.bn, scale, shift, mean, var)
-    bias = linear.bias_of(m.gemm, b, channels)
-    m.require(bias is not None, "the bias is not one per channel")
-    assert bias is not None
-    weight = m.const(linear.scale_outputs(m.gemm, w, a), like=w)
-    bias_value = m.const(a * bias + c, like=w, hint=m.value("shift").name)
-    return m.op.Gemm(x, weight, bias_value, like=m.gemm, beta=None)
+    m.require(scale.size == linear.output_channels(m.gemm, w), "channel count differs")
+    return scaled(m, m.gemm, x, w, b, *affine(m, m.bn, scale, shift, mean, var))
 
 
 @rewrite(batch_norm(op.MatMul(var("x"), const("w"), name="matmul")))
@@ -101,10 +103,7 @@ def fold_bn_before(
     shift_of_sum = linear.sum_over_inputs(node, w, c)
     m.require(linear.is_finite(shift_of_sum), "the weights are not finite")
     weight = m.const(linear.scale_inputs(node, w, a), like=w)
-    bias_value = m.const(bias + shift_of_sum, like=w, hint=m.value("shift").name)
-    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
-    result: Value = m.op[node.op](x, weight, bias_value, like=node, **changes)
-    return result
+    return again(m, node, x, weight, m.const(bias + shift_of_sum, like=w, hint=m.value("shift").name))
 
 
 @rewrite(one_of("Mul", "Add")(batch_norm(var("x")), const("z"), name="node"))

@@ -113,7 +113,7 @@ def _joins_computed(node: Node) -> bool:
 def concat_of_picks(m: Match, first: Value) -> Value:
     """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis."""
     rank = m.rank(first)
-    if rank is None:
+    if not rank:  # of no axes is what never runs
         m.skip()
     axis = int(m.concat.attr("axis")) % rank
     parts = _parts(m, axis, shared=True)

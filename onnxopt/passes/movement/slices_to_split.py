@@ -59,8 +59,9 @@ class SlicesToSplit(GraphPass):
 
 def _size(source: Value, axis: int) -> int | None:
     dims = types.shape(source)
-    size = dims[axis] if dims is not None else None
-    return size if isinstance(size, int) and size >= 0 else None  # below zero where what never runs is impossible
+    size = dims[axis] if dims is not None and axis < len(dims) else None
+    # Where it never runs an axis may not be there, and its size may be below zero.
+    return size if isinstance(size, int) and size >= 0 else None
 
 
 def _cut(node: Node) -> tuple[Value, int, Range] | None:
