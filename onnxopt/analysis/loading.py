@@ -38,7 +38,8 @@ _SEEN_THROUGH: Final = {
     **dict.fromkeys(("Add", "Mul", "Sub"), (1, 14)),
     **dict.fromkeys(("Div", "Gather"), (1, _NEVER)),
 }
-_LARGEST: Final = 1 << 11  # size of which any type of floats tells one more
+_LARGEST: Final = 1 << 11  # size of which float16 tells one more
+_NUMBERS: Final = "iufV"  # kinds of numpy's; the last are those that it does not know itself, as bfloat16
 _MOVED: Final = ("Gather", "Squeeze", "Unsqueeze")  # where; all that the others read has to be listed
 # What runtimes may follow sizes through that a Shape lists.
 _FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
@@ -130,10 +131,11 @@ def _evaluated(node: Node, arrays: list[Array | None], opset: int) -> Array | No
 def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] | None:
     """As kernels do, and what a Cast makes of sizes, to which runtimes pay no heed."""
     found, x = kernels.evaluate(node, arrays, opset), arrays[0] if arrays else None
-    if found is None and node.op == "Cast" and x is not None and x.dtype.kind in "iuf" and x.size:
-        kind = numpy_dtype(node.attr("to"))
-        if kind.kind in "iuf" and (x == np.clip(np.floor(x), 0, _LARGEST)).all():
-            return [x.astype(kind)]
+    if found is None and node.op == "Cast" and x is not None and x.dtype.kind in _NUMBERS and x.size:
+        kind, wide = numpy_dtype(node.attr("to")), x.astype(np.float64)
+        if kind.kind in _NUMBERS and (wide == np.clip(np.floor(wide), 0, _LARGEST)).all():
+            made = x.astype(kind)
+            return [made] if (made.astype(np.float64) == wide).all() else None
     return found
 
 
