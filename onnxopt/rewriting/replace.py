@@ -17,6 +17,7 @@ from onnxopt.protos import make_node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined
 
+_READS: Final = "it is gone then: let it read what the anchor reads"
 _HINT: Final = "return a value for each output, or decline by m.require(condition, reason) or m.skip()"
 
 
@@ -120,6 +121,11 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
         for old, new in pairs:
             if _must_stay(old, new) and not old.users:
                 raise Declined("a graph output is produced by a node")
+    for old, new in pairs:
+        made = m.new_nodes.index(new.producer) if new.producer in m.new_nodes else -1
+        for node in m.new_nodes[: made + 1]:
+            if old in node.inputs:
+                raise refusal(m.graph, m.anchor, f"what replaces it is made of its result, by {node.op}", hint=_READS)
     return pairs
 
 

@@ -67,7 +67,8 @@ class RuleSet:
         op, inputs = node._op, node.inputs
         left = self._left.get(op)
         if left is None:
-            left = self._left[op] = _ask([(rule, rule.by_anchor[op]) for rule in self.by_anchor[op]], 0)
+            # None where a rule changes what nodes are called, which it may not.
+            left = self._left[op] = _ask([(rule, rule.by_anchor[op]) for rule in self.by_anchor.get(op, ())], 0)
         while isinstance(left, _Question):
             kind: Hashable = ""  # absent
             if left.index < len(inputs):

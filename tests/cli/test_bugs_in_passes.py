@@ -69,6 +69,11 @@ OPTIMIZE = ("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--with", "
             "what replaces it is an int, not 1 value (mine.py:3)",
             "return a value for each",
         ),
+        (
+            RULE.format(body="return m.op.Tan(m.op.Abs(m.anchor.output))"),
+            "Tanh -> t: what replaces it is made of its result, by Abs (mine.py:3)",
+            "let it read what the anchor reads",
+        ),
         (RULE.format(body="return m.op.Tanh(x)"), "the last ones were bad", "it needs a guard; go on without it by"),
         (
             RULE.format(body="m.require('no good', False)"),

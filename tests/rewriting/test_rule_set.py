@@ -62,6 +62,12 @@ def test_what_no_pattern_names_is_all_the_same() -> None:
     assert len({id(rules.candidates(n)) for n in m.graph if n.op == "Add"}) == 1
 
 
+def test_a_node_of_which_no_rule_is_asked_has_no_candidates() -> None:
+    """As one that a rule called otherwise by hand, which it may not, while it was waiting."""
+    (node,) = model("y = Neg (x)").graph
+    assert not rule_set((first, second, third)).candidates(node)
+
+
 def test_rules_are_indexed_once() -> None:
     assert rule_set((first, second)) is rule_set((first, second))
     assert rule_set((second, first)) is not rule_set((first, second))
