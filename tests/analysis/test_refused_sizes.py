@@ -204,6 +204,13 @@ EARLIER = {
         name: (opset, "float[4, 5] v, float[3, 4] x", f"{BY_FLOATS}  y = Reshape (x, t)", never)
         for name, (opset, never) in SEEN.items()
     },
+    "what is made around the branch, too": (
+        12,
+        "float[4] v, float[1, 2] x",
+        "s = Shape (v)  a = ConstantOfShape (s)  t = Shape (a)",
+        "b = ConstantOfShape (s)  h = Shape (x)  c = Reshape (b, h)  w = MatMul (b, c) "
+        "p = ReduceSum <keepdims = 0> (w)",
+    ),
     "no axes to join": (
         13,
         "float[2] v, float[3] x",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping, Sequence
 
-from onnxopt.analysis.refusal import REFUSED, is_told_more
+from onnxopt.analysis.refusal import REFUSED, is_refused, is_told_more
 from onnxopt.analysis.training import may_train
 from onnxopt.analysis.weights.contents import Contents, first_like
 from onnxopt.graph import Graph, Model, Value
@@ -74,7 +74,7 @@ class _Merging:
         first = first_like(node, seen, told)
         if first is node or not _replaceable(node, first):
             return
-        if any(is_told_more(b, a) if a.is_output else is_told_more(a, b) for a, b in _pairs(node, first)):
+        if any(_is_refused(a, b) for a, b in _pairs(node, first)):
             self.ctx.decline("merged", REFUSED, repr(node))
         elif self.ctx.spend("merged", at=node):
             self._replace(node, first)
@@ -171,6 +171,13 @@ def _reads_alone(node: Node) -> bool:
 def _pairs(node: Node, first: Node) -> list[tuple[Value, Value]]:
     """What both make."""
     return [(a, b) for a, b in zip(node.outputs, first.outputs) if a is not None and b is not None]
+
+
+def _is_refused(a: Value, b: Value) -> bool:
+    """Would a runtime refuse the model if one took the other's place? Outside of a body it may know more."""
+    if a.is_output:
+        return is_told_more(b, a)
+    return is_refused(a, b) if a.graph is not b.graph else is_told_more(a, b)
 
 
 def _replaceable(node: Node, first: Node) -> bool:
