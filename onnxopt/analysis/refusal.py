@@ -186,14 +186,14 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     if refused:
         _beware(earlier)
     earlier.said = said(model.scopes()) if bodies else {}
-    told = _told(model, read, earlier.said) if earlier.said and not refused else []
-    leads = (lambda v: True) if refused else _tells_more
-    read = read if refused else {v for v in read if types.is_open(v)}
-    earlier.watched |= read | {v for n in told for v in n.outputs if v is not None}
+    all_matter = refused or _leads_there(earlier.said, read, bodies)
+    leads = (lambda v: True) if all_matter else _tells_more
+    read = read if all_matter else {v for v in read if types.is_open(v)}
+    earlier.watched |= read
     _watch_before([v.producer for v in read if v.producer is not None], earlier.watched, leads)
     leading = [n for n in model.graph if not earlier.watched.isdisjoint(n.outputs)]
     # If it is refused, what we know of all these matters: from where on runtimes do not. Or what they are told.
-    makers = leading if refused else [*told, *(v.producer for v in read if v.producer is not None)]
+    makers = leading if all_matter else [v.producer for v in read if v.producer is not None]
     for scope in scopes:
         if scope.owner is not None and scope.owner.op == "Loop":
             earlier.inside.update(declared(scope))
@@ -204,15 +204,13 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     look_further(dict.fromkeys([*leading, *bodies]), earlier.may, inside)
 
 
-def _told(model: Model, read: Set[Value], said: Mapping[Value, Shape]) -> list[Node]:
-    """The nodes, in order, that lead to what bodies `read`, and make what runtimes know more of by what is `said`."""
-    lead, more, found = set(read), set(said), []
-    _watch_before([v.producer for v in read if v.producer is not None], lead, lambda v: True)
-    for node in model.graph:
-        if not lead.isdisjoint(node.outputs) and not (more.isdisjoint(node.inputs) and more.isdisjoint(node.outputs)):
-            more.update(v for v in node.outputs if v is not None)
-            found.append(node)
-    return found
+def _leads_there(said: Mapping[Value, Shape], read: Set[Value], bodies: Iterable[Node]) -> bool:
+    """Is something said of a value in these bodies, or of one that leads to what they `read`?"""
+    if not said:
+        return False
+    leading = {v for n in bodies for v in n.outputs if v is not None} | read
+    _watch_before([v.producer for v in read if v.producer is not None], leading, lambda v: True)
+    return not leading.isdisjoint(said)
 
 
 def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
