@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.pieces.program import Program, bodies, type_of
+from onnxopt.verification.pieces.branches import counterparts
+from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.walk import Walk
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto
+    from onnx import NodeProto
 
 
 _MOST: Final = 50  # nodes that are run for what is no cut
@@ -26,22 +26,18 @@ Programs = tuple[Program, Program]
 
 
 def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[str, Walk]]:
-    """(attribute, walk) of each body of node i of A and node j of B, on the cases of the walk around them; of a loop,
-    its first `turn`, or a later one on states that are drawn.
+    """(attribute, walk) of each body of node i of A and what stands for it in node j of B (`counterparts`), on cases of
+    the walk around them; of a loop, its first `turn`, or a later one on states that are drawn.
 
     Nothing for bodies whose values are not known any more, or that do not run on them.
     """
     x, y = outer.a.nodes[i], outer.b.nodes[j]
-    if x.op_type != y.op_type or x.domain != y.domain:
-        return
-    theirs, made = held(outer.b, y), dict[str, list[Any]]()
-    for name, graph in held(outer.a, x).items():
-        if name not in theirs:
-            continue
-        a, b = Program(outer.a.skeleton, graph, outer.a), Program(outer.b.skeleton, theirs[name], outer.b)
+    made = dict[str, list[Any]]()
+    for part in counterparts(outer, i, j):
+        a, b = Program(outer.a.skeleton, part.mine, outer.a), Program(outer.b.skeleton, part.theirs, outer.b)
         given = functools.partial(_given, outer, (x, y), (a, b), made, turn)
         try:
-            known = [given(case) for case in range(len(outer.original.values))]
+            known = [_assumed(given(case), (a, b), part.assumed) for case in part.around.cases]
         except (_Unknown, Failed, KeyError):
             continue
         if not known:
@@ -58,57 +54,20 @@ def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[st
             seed=outer.seed,
             held=outer.held,
             dtype=outer.dtype,
-            outputs=_outputs(outer, (x, y), (a, b)),
+            outputs=_outputs(outer, (x, y), (a, b)) if part.outputs is None else part.outputs,
         )
+        walk.around = part.around
         try:
             walk.run()
         except (Failed, ValueError):  # or a type that no input has
             continue
-        yield name, walk
-
-
-def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
-    """The bodies of a node; of a call, what the function does, as far as it has the operators of the model."""
-    model = program.skeleton.proto
-    function = program.skeleton.functions.of(node)
-    if function is None:
-        return bodies(node)
-    versions = program.skeleton.versions
-    if any(versions.get(domain_of(o.domain)) != o.version for o in function.opset_import):
-        return {}
-    graph = type(model.graph)(name=function.name)
-    for name in function.input:
-        graph.input.add(name=name)
-    for name in function.output:
-        graph.output.add(name=name)
-    given = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
-    for n in function.node:
-        graph.node.append(_told(n, given))
-    return {function.name: graph}
+        yield part.around.name, walk
 
 
 def _carried(node: NodeProto, body: Program) -> Iterator[tuple[str, str]]:
     """(name inside, name outside) of what a node hands to its body. Empty sequences tell no type of their own."""
     names = [i.name for i in body.graph.input]
     yield from zip(names[2:], node.input[2:]) if node.op_type == "Loop" else zip(names, node.input)
-
-
-def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """The node with the attributes that the call gives."""
-    found = type(node)()
-    found.CopyFrom(node)
-    del found.attribute[:]
-    for a in node.attribute:
-        if a.ref_attr_name and a.ref_attr_name not in given:
-            continue
-        added = found.attribute.add()
-        added.CopyFrom(given[a.ref_attr_name] if a.ref_attr_name else a)
-        added.name = a.name
-        if a.HasField("g"):
-            inner = [_told(n, given) for n in a.g.node]
-            del added.g.node[:]
-            added.g.node.extend(inner)
-    return found
 
 
 def _outputs(outer: Walk, nodes: Nodes, programs: Programs) -> list[tuple[str, str]]:
@@ -165,6 +124,18 @@ def _given(
             if not isinstance(one, (np.ndarray, list)) or not _is_one(found.setdefault(name, one), one):
                 raise _Unknown
     return found
+
+
+def _assumed(
+    found: dict[str, Any], programs: Programs, assumed: tuple[Mapping[str, bool], Mapping[str, bool]]
+) -> dict[str, Any]:
+    """What a branch that no case takes is given: its condition says so. Raises _Unknown for a name that says both."""
+    told: dict[str, bool] = {}
+    for body, conditions in zip(programs, assumed):
+        for name in body.given & conditions.keys():
+            if told.setdefault(name, conditions[name]) != conditions[name]:
+                raise _Unknown
+    return found | {name: np.full_like(found[name], truth) for name, truth in told.items()}
 
 
 def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:

@@ -19,6 +19,7 @@ from onnxopt.verification.numbers.narrow import CODES, as_held
 from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.pieces.bounds import have_others, untold
+from onnxopt.verification.pieces.branches import case_names
 from onnxopt.verification.pieces.dead_ends import dead_ends, outputs_behind
 from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
@@ -26,7 +27,6 @@ from onnxopt.verification.pieces.halves import has_narrow, with_roundings
 from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.parts import called
 from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.pieces.rounded import name_in_file, round_results
@@ -179,16 +179,16 @@ class Look:
             return open_nodes(self.a.program.skeleton.path)
         return None
 
-    def _places(self, walk: Walk, fault: Fault, cases: list[str], scope: str) -> list[Place]:
-        """Of a fault: inside a body, where that shows it. Where both branches are wrong the node is, which has them."""
+    def _places(self, walk: Walk, fault: Fault, names: list[str], scope: str) -> list[Place]:
+        """Of a fault: inside a body, where that shows it. Where both branches are wrong the node is, which has them.
+        `names`: of all cases."""
         i, j = walk.a.maker[walk.pairs.of[fault.value]], walk.b.maker[fault.value]
-        node = walk.b.nodes[j]
-        inner = dict(walk_bodies(walk, i, j)) if bodies(node) else {}
-        wrong = [name for name, w in inner.items() if w.outcome.faults]
+        inner = [w for _, w in walk_bodies(walk, i, j)] if bodies(walk.a.nodes[i]) else []
+        wrong = [(w, w.around) for w in inner if w.outcome.faults and w.around is not None and w.around.is_sure]
         if len(wrong) != 1:
-            return [_place(walk, fault, cases, scope)]
-        path, found = f"{scope} / {called(node)} / {wrong[0]}", inner[wrong[0]]
-        return [p for f in found.outcome.faults for p in self._places(found, f, cases, path)]
+            return [_place(walk, fault, case_names(walk, names), scope)]
+        found, around = wrong[0]
+        return [p for f in found.outcome.faults for p in self._places(found, f, names, around.scope(scope))]
 
     def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Feeds of all cases, with the defaults that some of them override. Raises ValueError where these differ."""

@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.pieces.program import bodies
+
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import AttributeProto, GraphProto, NodeProto
 
     from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
+
+BRANCHES: Final = ("then_branch", "else_branch")
+
+
+def held(program: Program, node: NodeProto) -> dict[str, GraphProto]:
+    """The bodies of a node; of a call, what the function does, as far as it has the operators of the model."""
+    model = program.skeleton.proto
+    function = program.skeleton.functions.of(node)
+    if function is None:
+        return bodies(node)
+    versions = program.skeleton.versions
+    if any(versions.get(domain_of(o.domain)) != o.version for o in function.opset_import):
+        return {}
+    graph = type(model.graph)(name=function.name)
+    for name in function.input:
+        graph.input.add(name=name)
+    for name in function.output:
+        graph.output.add(name=name)
+    given = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
+    for n in function.node:
+        graph.node.append(_told(n, given))
+    return {function.name: graph}
+
+
+def _told(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
+    """The node with the attributes that the call gives."""
+    found = type(node)()
+    found.CopyFrom(node)
+    del found.attribute[:]
+    for a in node.attribute:
+        if a.ref_attr_name and a.ref_attr_name not in given:
+            continue
+        added = found.attribute.add()
+        added.CopyFrom(given[a.ref_attr_name] if a.ref_attr_name else a)
+        added.name = a.name
+        if a.HasField("g"):
+            inner = [_told(n, given) for n in a.g.node]
+            del added.g.node[:]
+            added.g.node.extend(inner)
+    return found
 
 
 def is_decided(program: Program, node: NodeProto) -> bool:
@@ -25,10 +69,16 @@ def runs(walk: Walk, node: NodeProto, body: str) -> bool:
     kind, reads = node.op_type, [*node.input, "", ""]
     every = range(len(walk.original.values))
     if kind == "If":
-        return any(_is(_value(walk, reads[0], k), body == "then_branch") for k in every)
+        return any(taken(walk, node, k) == body for k in every)
     if kind != "Loop":
         return True
     return any(all(not r or _is(_value(walk, r, k), True) for r in reads[:2]) for k in every)
+
+
+def taken(walk: Walk, node: NodeProto, case: int) -> str:
+    """The branch that an If of A takes in this case; empty where that is not known any more."""
+    condition = _value(walk, node.input[0], case)
+    return "" if condition is None else BRANCHES[not _is(condition, True)]
 
 
 def _value(walk: Walk, name: str, case: int) -> Any:

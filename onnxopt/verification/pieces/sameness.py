@@ -45,11 +45,14 @@ class Sameness:
 
     def is_made_alike(self, value: str) -> bool:
         """Do the nodes between what is fed and this value of B make of it what A's make of it?"""
-        a, b, original = self._pairs.a, self._pairs.b, self._pairs.of[value]
-        mine, theirs = self._begin()
-        self.a.number(a.cone([original], self._fed_of_a), mine)
-        self.b.number(b.cone([value], self._fed), theirs)
-        return mine[original] == theirs[value]
+        return self.are_made_alike(self._pairs.of[value], value)
+
+    def are_made_alike(self, mine: str, theirs: str) -> bool:
+        """The same of a value of A and one of B."""
+        known_of_a, known_of_b = self._begin()
+        self.a.number(self._pairs.a.cone([mine], self._fed_of_a), known_of_a)
+        self.b.number(self._pairs.b.cone([theirs], self._fed), known_of_b)
+        return known_of_a[mine] == known_of_b[theirs]
 
     def changed(self, mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], list[int]]:
         """Which of these nodes of A no node of B that could be one of them is; and of B's, what no such node of A is,

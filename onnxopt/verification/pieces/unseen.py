@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import inside
+from onnxopt.verification.pieces.branches import known_here
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.impossible import cannot_be_taken
-from onnxopt.verification.pieces.inside import held, walk_bodies
+from onnxopt.verification.pieces.inside import walk_bodies
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.parts import called, first_of, is_decided, runs
+from onnxopt.verification.pieces.parts import BRANCHES, called, first_of, held, is_decided, runs
 from onnxopt.verification.pieces.program import bodies
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.pieces.undecided import undecided
@@ -68,7 +69,7 @@ def unseen(
         all_taken = node.op_type == "If" and node.input[0] in taken
         if not all_taken or _is_deep(walk.a, node):
             found = _Node(walk, sameness, i, is_open, scope)
-            known.add(found.counterpart)
+            known |= found.covered
             yield from found.unseen(all_taken=all_taken)
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
@@ -135,15 +136,28 @@ class _Node:
         self._is_open = is_open
         self._bodies = held(walk.a, node)
         self.counterpart = j = self._stands_for(i)
-        is_fed_alike = j is not None and (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[j])
-        self._inner = dict(walk_bodies(walk, i, j)) if j is not None and is_fed_alike else {}
+        place = walk.b.maker[self._made] if j is None and self._made else j
+        is_fed_alike = place is not None and (walk.cuts - walk.agreed).isdisjoint(walk.b.reads[place])
+        self._inner: dict[str, list[Walk]] = {}  # by body: what it was held against
+        for name, inner in walk_bodies(walk, i, place) if place is not None and is_fed_alike else ():
+            self._inner.setdefault(name, []).append(inner)
         self._alike = sameness.alike(i, j) if j is not None and bodies(node) else {}
-        self._scope = f"{scope} / {called(node if j is None else walk.b.nodes[j])}"
+        self._scope = scope
+
+    @property
+    def covered(self) -> set[int | None]:
+        """The nodes of B that it was held against."""
+        arounds = [w.around for inner in self._inner.values() for w in inner]
+        return {self.counterpart}.union(*(around.in_place for around in arounds if around is not None))
+
+    @property
+    def _made(self) -> str:
+        """A value of B that stands for one that it makes."""
+        return next(self._walk.pairs.made_from(list(self._node.output)), "")
 
     def _stands_for(self, i: int) -> int | None:
         """The node of B that is this one of A, which may have become one with another."""
-        walk, op = self._walk, self._node.op_type
-        value = next((walk.pairs.by_original[o] for o in self._node.output if o in walk.pairs.by_original), "")
+        walk, op, value = self._walk, self._node.op_type, self._made
         if value:
             return walk.b.maker[value] if walk.b.nodes[walk.b.maker[value]].op_type == op else None
         for j in [*self._sameness.reading_alike(i)[:_FEW], *self._near(i)]:
@@ -163,31 +177,58 @@ class _Node:
             function = self._walk.a.skeleton.functions.of(self._node)
             yield from self._closed(function.node if function is not None else ())
         for name in self._bodies:
-            if self._alike.get(name):
+            if self._alike.get(name) or (name not in self._inner and self._is_never(name)):
                 continue
             is_run = all_taken or runs(self._walk, self._node, name)
-            found = [*(self._not_seen(name) if is_run else self._not_run(name)), *self._deeper(name)]
+            found = self._least(name, is_run=is_run)
             if found and (is_run or self._is_open(self._first)):
                 yield from found
 
-    def _not_seen(self, name: str) -> Iterator[Unseen]:
+    def _least(self, name: str, *, is_run: bool) -> list[Unseen]:
+        """What was not seen of a body, next to what shows most of it."""
+        found: list[Unseen] = []
+        for k, walk in enumerate(self._inner.get(name) or [None]):
+            if k and walk is not None and (walk.outcome.faults or walk.outcome.unsettled):
+                continue  # it is not what this was taken for
+            here = [*(self._not_seen(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
+            if not self._accuses(name, walk):
+                here = [u if u.why else Unseen(self._why(name)) for u in here]
+            if not here:
+                return []
+            found = found or here
+        return found
+
+    def _is_never(self, name: str) -> bool:
+        """Is it a branch on what the branches around it say is not so?"""
+        if self._node.op_type != "If" or name not in BRANCHES:
+            return False
+        known = known_here(self._walk, self._node.input[0])
+        return known is not None and name == BRANCHES[known]
+
+    def _accuses(self, name: str, walk: Walk | None) -> bool:
+        """Would what differs in this body differ in a result? Not where that is on numbers that cannot be, or what was
+        compared with it is only taken for it."""
+        around = walk.around if walk is not None else None
+        return around is None or (around.is_sure and not self._is_never(name))
+
+    def _not_seen(self, walk: Walk | None) -> Iterator[Unseen]:
         """A later turn may read what no case does."""
-        if self._node.op_type != "If" and name in self._inner:
-            for fault in self._inner[name].outcome.faults:
+        if self._node.op_type != "If" and walk is not None:
+            for fault in walk.outcome.faults:
                 yield Unseen(f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it")
 
-    def _deeper(self, name: str) -> Iterator[Unseen]:
-        if name in self._inner:
-            return unseen(self._inner[name], self._is_open, scope=f"{self._scope} / {name}")
+    def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
+        if walk is not None and walk.around is not None:
+            return unseen(walk, self._is_open, scope=walk.around.scope(self._scope))
         return self._closed(self._bodies[name].node)
 
-    def _not_run(self, name: str) -> Iterator[Unseen]:
-        walk = self._inner.get(name)
-        if walk is not None and walk.outcome.faults:
-            if not all(w.outcome.faults for w in self._inner.values()) or len(self._inner) == 1:
-                yield Unseen("", f"{self._scope} / {name}", walk, walk.outcome.faults)
+    def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
+        if walk is not None and walk.around is not None and walk.outcome.faults:
+            others = [w for inner in self._inner.values() for w in inner if w is not walk]
+            if not others or not all(w.outcome.faults for w in others):
+                yield Unseen("", walk.around.scope(self._scope), walk, walk.outcome.faults)
         elif walk is None or walk.outcome.unsettled or dead_ends(walk) or not self._turns_alike(name):
-            if self.counterpart is not None or not cannot_be_taken(self._walk.a, self._i, name):
+            if walk is not None or not cannot_be_taken(self._walk.a, self._i, name):
                 yield Unseen(self._why(name))
 
     def _turns_alike(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.numbers.rounding import Difference, worst
 from onnxopt.verification.pieces.dead_ends import is_blank
@@ -31,6 +31,10 @@ from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Runner
 from onnxopt.verification.pieces.stream import VALUES, Stream, segments
 from onnxopt.verification.pieces.views import View
+
+if TYPE_CHECKING:
+    from onnxopt.verification.pieces.branches import Around
+    from onnxopt.verification.pieces.sameness import Sameness
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for
@@ -89,6 +93,8 @@ class Walk:
         self.pending: list[str] = []
         self.blank: list[str] = []  # cuts that say nothing, and may be made otherwise
         self.outcome = Outcome()
+        self.around: Around | None = None  # of a body
+        self.asked: Sameness | None = None  # about conditions
 
     def run(self) -> Outcome:
         """Raises Failed where A fails."""
@@ -240,13 +246,9 @@ class Walk:
             for value in begun:
                 ok, self.latest[value], view = self.replay.hold(value, found[value], found_paths[value].share)
                 self._agreed[value] = ok, view
-            agreed = []
-            for value in self.pending:
-                ok, view = self._agreed[value]
-                if ok and not self._hides(value):
-                    self._see(value, view)
-                    agreed.append(value)
+            agreed = [v for v in self.pending if self._agreed[v][0] and not self._hides(v)]
             for value in agreed:
+                self._see(value, self._agreed[value][1])
                 self._measure(value, self.fed)
             for value in agreed:
                 self._cut(value, worst(self.latest[value]))

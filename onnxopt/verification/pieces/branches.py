@@ -1,0 +1,214 @@
+"""What of B stands for a body of a node of A.
+
+For a branch of an If that is the same branch where B asks the same, and the other where it asks the opposite. Where B
+asks something else, or nothing, since it knows the answer, it is whatever makes in B what the If makes: in the cases
+that take the branch, for of others it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.pieces.parts import BRANCHES, called, held, taken
+from onnxopt.verification.pieces.runner import Failed
+from onnxopt.verification.pieces.sameness import Sameness
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+    from onnxopt.verification.pieces.program import Program
+    from onnxopt.verification.pieces.walk import Walk
+
+_NOTHING: Final[Mapping[str, bool]] = {}
+
+
+@dataclass(frozen=True)
+class Around:
+    """Where a body is: it is called `name` in the first of `nodes`, A's, and `theirs` in B's. Or it is held against
+    nodes of B beside this one, `in_place`. `cases`: of the walk `outer`. `is_sure`: does the one stand for the other
+    whatever the inputs are, or in all cases that are looked at?"""
+
+    outer: Walk
+    nodes: tuple[NodeProto, NodeProto]
+    name: str
+    theirs: str
+    cases: Sequence[int]
+    is_sure: bool = True
+    in_place: frozenset[int] = frozenset()
+
+    def scope(self, scope: str) -> str:
+        """Of B's nodes, in the `scope` around them."""
+        return scope if self.in_place else f"{scope} / {called(self.nodes[1])} / {self.theirs}"
+
+
+class Counterpart(NamedTuple):
+    """A body of A, and what stands for it in B. `outputs` of both, where these are not the bodies'. `assumed`: what
+    conditions of A and B would be, if no case takes the branch."""
+
+    around: Around
+    mine: GraphProto
+    theirs: GraphProto
+    outputs: list[tuple[str, str]] | None = None
+    assumed: tuple[Mapping[str, bool], Mapping[str, bool]] = (_NOTHING, _NOTHING)
+
+
+def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
+    """Of the bodies of node i of A, in node j of B; for a branch of an If also in whatever makes the same in B."""
+    x, y = nodes = outer.a.nodes[i], outer.b.nodes[j]
+    if _is_if(x):
+        yield from _of_branches(outer, nodes)
+    elif x.op_type == y.op_type and x.domain == y.domain:
+        theirs, cases = held(outer.b, y), range(len(outer.original.values))
+        for name, graph in held(outer.a, x).items():
+            if name in theirs:
+                yield Counterpart(Around(outer, nodes, name, name, cases), graph, theirs[name])
+
+
+def case_names(walk: Walk, names: Sequence[str]) -> list[str]:
+    """The names of the cases of a walk; `names`: of those of the main graph."""
+    if walk.around is None:
+        return list(names)
+    outer = case_names(walk.around.outer, names)
+    return [outer[k] for k in walk.around.cases]
+
+
+def known_here(walk: Walk, name: str) -> bool | None:
+    """What the branches around a body of A say of a condition; None if they say nothing."""
+    straight = True
+    while True:
+        name, is_so = _asked(walk.a, name)
+        straight = straight is is_so
+        around = walk.around
+        if around is None or name in walk.a.maker or any(name == i.name for i in walk.a.graph.input):
+            return None
+        x, walk = around.nodes[0], around.outer
+        if _is_if(x):
+            known = _said(walk.a, x.input[0], around.name == BRANCHES[0])
+            name, is_so = _asked(walk.a, name)
+            straight = straight is is_so
+            if name in known:
+                return known[name] is straight
+
+
+def _is_if(node: NodeProto) -> bool:
+    return node.op_type == "If" and not domain_of(node.domain)
+
+
+def _of_branches(outer: Walk, nodes: tuple[NodeProto, NodeProto]) -> Iterator[Counterpart]:
+    x, y = nodes
+    mine, theirs = held(outer.a, x), held(outer.b, y) if _is_if(y) else {}
+    every = range(len(outer.original.values))
+    branches = [taken(outer, x, k) for k in every]
+    asks = _asks_alike(outer, x.input[0], y.input[0]) if theirs else None
+    is_sure = asks is not None
+    if theirs and not is_sure:
+        asks = _decides_alike(outer, branches, y.input[0])
+    place = _in_place(outer, x)
+    for k, (name, other) in enumerate(zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES))):
+        if name not in mine:
+            continue
+        cases = [case for case in every if branches[case] == name]
+        if not is_sure and cases and place is not None:
+            made, nodes_of_b, graph = place
+            outputs = [(mine[name].output[at].name, v) for at, v in made.items() if at < len(mine[name].output)]
+            yield Counterpart(
+                Around(outer, nodes, name, "", cases, in_place=frozenset(nodes_of_b)), mine[name], graph, outputs
+            )
+        if asks is not None and other in theirs:
+            told = _NOTHING if cases else _said(outer.a, x.input[0], not k)
+            told_b = _NOTHING if cases else _said(outer.b, y.input[0], other == BRANCHES[0])
+            around = Around(outer, nodes, name, other, cases or every, is_sure)
+            yield Counterpart(around, mine[name], theirs[other], assumed=(told, told_b))
+
+
+def _in_place(outer: Walk, x: NodeProto) -> tuple[dict[int, str], list[int], GraphProto] | None:
+    """The values of B that stand for those of node x of A, by their places there; the nodes that make them of what B is
+    fed, and a graph of these."""
+    made = {k: outer.pairs.by_original[o] for k, o in enumerate(x.output) if o in outer.pairs.by_original}
+    if not made:
+        return None
+    nodes = outer.b.cone(made.values(), outer.fed)
+    graph = type(outer.b.skeleton.proto.graph)(name="in place")
+    graph.node.extend(outer.b.nodes[n] for n in nodes)
+    for value in made.values():
+        graph.output.add(name=value)
+    return made, nodes, graph
+
+
+# -- conditions ------------------------------------------------------------------------------------------
+
+
+def _asked(program: Program, name: str) -> tuple[str, bool]:
+    """What a condition asks, and whether it asks so, or the opposite."""
+    *_, (found, is_so) = _said(program, name, True).items()
+    return found, is_so
+
+
+def _said(program: Program, name: str, truth: bool) -> dict[str, bool]:
+    """What a condition says, and what it is the opposite of, and so on."""
+    found = {name: truth}
+    while name in program.maker:
+        node = program.nodes[program.maker[name]]
+        if node.op_type not in ("Not", "Identity") or domain_of(node.domain):
+            break
+        name, truth = node.input[0], truth is (node.op_type == "Identity")
+        found[name] = truth
+    return found
+
+
+def _asks_alike(walk: Walk, mine: str, theirs: str) -> bool | None:
+    """Does B's condition ask the same as A's, or the opposite (False), whatever the inputs are? None: neither."""
+    (mine, is_so), (theirs, is_theirs_so) = _asked(walk.a, mine), _asked(walk.b, theirs)
+    return is_so is is_theirs_so if _is_one(walk, mine, theirs) else None
+
+
+def _is_one(walk: Walk, mine: str, theirs: str) -> bool:
+    """Is a value of A that one of B, by what stands in the files?"""
+    a, b = walk.a, walk.b
+    if a.is_constant(mine) or b.is_constant(theirs):
+        both = mine in a.constants and theirs in b.constants
+        return both and np.array_equal(a.constant(mine), b.constant(theirs))
+    if mine in a.maker or theirs in b.maker:
+        if walk.asked is None:
+            walk.asked = Sameness(walk.pairs, walk.agreed, walk.replay.views)
+        return mine in a.maker and theirs in b.maker and walk.asked.are_made_alike(mine, theirs)
+    around = walk.around
+    if around is None:
+        return mine == theirs
+    (x, y), places = around.nodes, [[i.name for i in p.graph.input] for p in (a, b)]
+    if mine not in places[0] and theirs not in places[1]:
+        return _is_one(around.outer, mine, theirs)
+    if len(places[0]) != len(places[1]) or mine not in places[0] or theirs not in places[1]:
+        return False
+    k = places[0].index(mine)
+    if k != places[1].index(theirs):
+        return False
+    if x.op_type == "Loop" and k < 2:
+        return True
+    return max(len(x.input), len(y.input)) > k and _is_one(around.outer, x.input[k], y.input[k])
+
+
+def _decides_alike(walk: Walk, branches: Sequence[str], theirs: str) -> bool | None:
+    """Does B's condition choose the same in all cases, or the opposite (False)? None: neither, or it is not known."""
+    values = _values(walk, theirs)
+    if not all(branches) or len(values) != len(branches) or any(v is None for v in values):
+        return None
+    found = {bool(np.all(np.asarray(v) > 0)) is (name == BRANCHES[0]) for v, name in zip(values, branches)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _values(walk: Walk, name: str) -> list[Any]:
+    """A value of B, by case."""
+    if walk.b.is_constant(name):
+        return [walk.b.constant(name)] * len(walk.original.values)
+    if name in walk.cuts:
+        return [known.get(walk.pairs.of.get(name, name)) for known in walk.original.values]
+    try:
+        return walk.replay.run([name], walk.fed)[name]
+    except (Failed, KeyError):
+        return []
