@@ -69,6 +69,14 @@ def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
                 yield Counterpart(Around(outer, nodes, name, name, cases), graph, theirs[name])
 
 
+def depth(walk: Walk) -> int:
+    """The number of bodies around its values."""
+    found = 0
+    while walk.around is not None:
+        found, walk = found + 1, walk.around.outer
+    return found
+
+
 def case_names(walk: Walk, names: Sequence[str]) -> list[str]:
     """The names of the cases of a walk; `names`: of those of the main graph."""
     if walk.around is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,9 +25,10 @@ Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Programs = tuple[Program, Program]
 
 
-def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[str, Walk]]:
+def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0, *, assuming: bool = False) -> Iterator[tuple[str, Walk]]:
     """(attribute, walk) of each body of node i of A and what stands for it in node j of B (`counterparts`), on cases of
-    the walk around them; of a loop, its first `turn`, or a later one on states that are drawn.
+    the walk around them; of a loop, its first `turn`, or a later one on states that are drawn. `assuming`: of branches
+    that no case takes and that read their condition themselves, as if it were as it has to be there.
 
     Nothing for bodies whose values are not known any more, or that do not run on them.
     """
@@ -35,9 +36,13 @@ def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0) -> Iterator[tuple[st
     made = dict[str, list[Any]]()
     for part in counterparts(outer, i, j):
         a, b = Program(outer.a.skeleton, part.mine, outer.a), Program(outer.b.skeleton, part.theirs, outer.b)
+        told = [body.given & names.keys() for body, names in zip((a, b), part.assumed)]
+        if assuming and not any(told):
+            continue
         given = functools.partial(_given, outer, (x, y), (a, b), made, turn)
         try:
-            known = [_assumed(given(case), (a, b), part.assumed) for case in part.around.cases]
+            known = [given(case) for case in part.around.cases]
+            known = [_assumed(values, told, part.assumed) for values in known] if assuming else known
         except (_Unknown, Failed, KeyError):
             continue
         if not known:
@@ -127,15 +132,14 @@ def _given(
 
 
 def _assumed(
-    found: dict[str, Any], programs: Programs, assumed: tuple[Mapping[str, bool], Mapping[str, bool]]
+    found: dict[str, Any], told: Sequence[Collection[str]], conditions: Sequence[Mapping[str, bool]]
 ) -> dict[str, Any]:
-    """What a branch that no case takes is given: its condition says so. Raises _Unknown for a name that says both."""
-    told: dict[str, bool] = {}
-    for body, conditions in zip(programs, assumed):
-        for name in body.given & conditions.keys():
-            if told.setdefault(name, conditions[name]) != conditions[name]:
-                raise _Unknown
-    return found | {name: np.full_like(found[name], truth) for name, truth in told.items()}
+    """What a branch is given, and its conditions as they have to be. Raises _Unknown where one name would say both."""
+    truths: dict[str, bool] = {}
+    for names, known in zip(told, conditions):
+        if any(truths.setdefault(name, known[name]) != known[name] for name in names):
+            raise _Unknown
+    return found | {name: np.full_like(found[name], truth) for name, truth in truths.items()}
 
 
 def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:

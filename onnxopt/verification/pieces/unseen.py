@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import inside
-from onnxopt.verification.pieces.branches import known_here
+from onnxopt.verification.pieces.branches import depth, known_here
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.impossible import cannot_be_taken
 from onnxopt.verification.pieces.inside import walk_bodies
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _LATER: Final = 3  # a turn
+_DEEP: Final = 4  # parts in parts, of which conditions are assumed
 _FEW: Final = 4  # nodes that one which lost its name may have become, on either side
 
 
@@ -186,17 +187,25 @@ class _Node:
 
     def _least(self, name: str, *, is_run: bool) -> list[Unseen]:
         """What was not seen of a body, next to what shows most of it."""
-        found: list[Unseen] = []
-        for k, walk in enumerate(self._inner.get(name) or [None]):
-            if k and walk is not None and (walk.outcome.faults or walk.outcome.unsettled):
-                continue  # it is not what this was taken for
+        found: list[list[Unseen]] = []
+        for walk in self._walks(name, is_run=is_run):
             here = [*(self._not_seen(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
-            if not self._accuses(name, walk):
-                here = [u if u.why else Unseen(self._why(name)) for u in here]
             if not here:
                 return []
-            found = found or here
-        return found
+            found.append(here if self._accuses(name, walk) else [self._in_words(name, u) for u in here])
+        return min(found, key=lambda here: any(u.faults for u in here))
+
+    def _walks(self, name: str, *, is_run: bool) -> Iterator[Walk | None]:
+        """What a body was held against. What no case runs is not accused where it agrees on what it would be given, or
+        where it does on that and a condition that is as it has to be there."""
+        inner = self._inner.get(name, [])
+        yield inner[0] if inner else None
+        yield from (w for w in inner[1:] if not (w.outcome.faults or w.outcome.unsettled))
+        if inner and not is_run and self.counterpart is not None and depth(self._walk) < _DEEP:
+            yield from (w for n, w in walk_bodies(self._walk, self._i, self.counterpart, assuming=True) if n == name)
+
+    def _in_words(self, name: str, found: Unseen) -> Unseen:
+        return found if found.why else Unseen(self._why(name))
 
     def _is_never(self, name: str) -> bool:
         """Is it a branch on what the branches around it say is not so?"""
@@ -224,7 +233,7 @@ class _Node:
 
     def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
         if walk is not None and walk.around is not None and walk.outcome.faults:
-            others = [w for inner in self._inner.values() for w in inner if w is not walk]
+            others = [w for other, inner in self._inner.items() for w in inner if other != name]
             if not others or not all(w.outcome.faults for w in others):
                 yield Unseen("", walk.around.scope(self._scope), walk, walk.outcome.faults)
         elif walk is None or walk.outcome.unsettled or dead_ends(walk) or not self._turns_alike(name):
