@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.pieces.parts import BRANCHES, called, held, taken
-from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _NOTHING: Final[Mapping[str, bool]] = {}
 class Around:
     """Where a body is: it is called `name` in the first of `nodes`, A's, and `theirs` in B's. Or it is held against
     nodes of B beside this one, `in_place`. `cases`: of the walk `outer`. `is_sure`: does the one stand for the other
-    whatever the inputs are, or in all cases that are looked at?"""
+    whatever the inputs are, or is it taken for it, since conditions of one name agree in all cases?"""
 
     outer: Walk
     nodes: tuple[NodeProto, NodeProto]
@@ -92,7 +91,7 @@ def known_here(walk: Walk, name: str) -> bool | None:
         name, is_so = _asked(walk.a, name)
         straight = straight is is_so
         around = walk.around
-        if around is None or name in walk.a.maker or any(name == i.name for i in walk.a.graph.input):
+        if around is None or not _is_captured(walk.a, name):
             return None
         x, walk = around.nodes[0], around.outer
         if _is_if(x):
@@ -115,7 +114,7 @@ def _of_branches(outer: Walk, nodes: tuple[NodeProto, NodeProto]) -> Iterator[Co
     asks = _asks_alike(outer, x.input[0], y.input[0]) if theirs else None
     is_sure = asks is not None
     if theirs and not is_sure:
-        asks = _decides_alike(outer, branches, y.input[0])
+        asks = _asks_alike(outer, x.input[0], y.input[0], by_name=True)
     place = _in_place(outer, x)
     for k, (name, other) in enumerate(zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES))):
         if name not in mine:
@@ -169,54 +168,49 @@ def _said(program: Program, name: str, truth: bool) -> dict[str, bool]:
     return found
 
 
-def _asks_alike(walk: Walk, mine: str, theirs: str) -> bool | None:
-    """Does B's condition ask the same as A's, or the opposite (False), whatever the inputs are? None: neither."""
-    (mine, is_so), (theirs, is_theirs_so) = _asked(walk.a, mine), _asked(walk.b, theirs)
-    return is_so is is_theirs_so if _is_one(walk, mine, theirs) else None
+def _asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) -> bool | None:
+    """Does B's condition ask the same as A's, or the opposite (False), whatever the inputs are; or, `by_name`, do those
+    that are called so agree? None: neither."""
+    straight = True
+    while True:
+        if _is_one(walk, mine, theirs, by_name=by_name):
+            return straight
+        (mine, is_so), (theirs, is_theirs_so) = _asked(walk.a, mine), _asked(walk.b, theirs)
+        straight = straight is (is_so is is_theirs_so)
+        if walk.around is None or not (_is_captured(walk.a, mine) and _is_captured(walk.b, theirs)):
+            return straight if _is_one(walk, mine, theirs, by_name=by_name) else None
+        walk = walk.around.outer
 
 
-def _is_one(walk: Walk, mine: str, theirs: str) -> bool:
-    """Is a value of A that one of B, by what stands in the files?"""
+def _is_captured(program: Program, name: str) -> bool:
+    """Does a body read it from outside?"""
+    is_own = name in program.maker or any(name == i.name for i in program.graph.input)
+    return program.is_body and not is_own and not program.is_constant(name)
+
+
+def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
+    """Is a value of A that one of B, by what stands in the files; or does it agree, and is called so?"""
     a, b = walk.a, walk.b
     if a.is_constant(mine) or b.is_constant(theirs):
         both = mine in a.constants and theirs in b.constants
         return both and np.array_equal(a.constant(mine), b.constant(theirs))
-    if mine in a.maker or theirs in b.maker:
+    if mine in a.maker and theirs in b.maker:
+        if by_name:
+            return theirs in walk.agreed and walk.pairs.of.get(theirs) == mine
         if walk.asked is None:
             walk.asked = Sameness(walk.pairs, walk.agreed, walk.replay.views)
-        return mine in a.maker and theirs in b.maker and walk.asked.are_made_alike(mine, theirs)
-    around = walk.around
+        return walk.asked.are_made_alike(mine, theirs)
+    if mine in a.maker or theirs in b.maker:
+        return False
+    around, places = walk.around, [[i.name for i in p.graph.input] for p in (a, b)]
     if around is None:
         return mine == theirs
-    (x, y), places = around.nodes, [[i.name for i in p.graph.input] for p in (a, b)]
-    if mine not in places[0] and theirs not in places[1]:
-        return _is_one(around.outer, mine, theirs)
     if len(places[0]) != len(places[1]) or mine not in places[0] or theirs not in places[1]:
         return False
-    k = places[0].index(mine)
+    k, (x, y) = places[0].index(mine), around.nodes
     if k != places[1].index(theirs):
         return False
     if x.op_type == "Loop" and k < 2:
         return True
-    return max(len(x.input), len(y.input)) > k and _is_one(around.outer, x.input[k], y.input[k])
-
-
-def _decides_alike(walk: Walk, branches: Sequence[str], theirs: str) -> bool | None:
-    """Does B's condition choose the same in all cases, or the opposite (False)? None: neither, or it is not known."""
-    values = _values(walk, theirs)
-    if not all(branches) or len(values) != len(branches) or any(v is None for v in values):
-        return None
-    found = {bool(np.all(np.asarray(v) > 0)) is (name == BRANCHES[0]) for v, name in zip(values, branches)}
-    return found.pop() if len(found) == 1 else None
-
-
-def _values(walk: Walk, name: str) -> list[Any]:
-    """A value of B, by case."""
-    if walk.b.is_constant(name):
-        return [walk.b.constant(name)] * len(walk.original.values)
-    if name in walk.cuts:
-        return [known.get(walk.pairs.of.get(name, name)) for known in walk.original.values]
-    try:
-        return walk.replay.run([name], walk.fed)[name]
-    except (Failed, KeyError):
-        return []
+    is_given = min(len(x.input), len(y.input)) > k
+    return is_given and _asks_alike(around.outer, x.input[k], y.input[k], by_name=by_name) is True
