@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
 
-_NOTHING: Final[Mapping[str, bool]] = {}
+Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
+Assumed = tuple[Mapping[str, bool], Mapping[str, bool]]  # conditions of A and B
+_NOTHING: Final[Assumed] = ({}, {})
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Around:
     whatever the inputs are, or is it taken for it, since conditions of one name agree in all cases?"""
 
     outer: Walk
-    nodes: tuple[NodeProto, NodeProto]
+    nodes: Nodes
     name: str
     theirs: str
     cases: Sequence[int]
@@ -53,7 +55,7 @@ class Counterpart(NamedTuple):
     mine: GraphProto
     theirs: GraphProto
     outputs: list[tuple[str, str]] | None = None
-    assumed: tuple[Mapping[str, bool], Mapping[str, bool]] = (_NOTHING, _NOTHING)
+    assumed: Assumed = _NOTHING
 
 
 def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
@@ -106,45 +108,42 @@ def _is_if(node: NodeProto) -> bool:
     return node.op_type == "If" and not domain_of(node.domain)
 
 
-def _of_branches(outer: Walk, nodes: tuple[NodeProto, NodeProto]) -> Iterator[Counterpart]:
-    x, y = nodes
+def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
+    (x, y), every = nodes, range(len(outer.original.values))
     mine, theirs = held(outer.a, x), held(outer.b, y) if _is_if(y) else {}
-    every = range(len(outer.original.values))
-    branches = [taken(outer, x, k) for k in every]
     asks = _asks_alike(outer, x.input[0], y.input[0]) if theirs else None
     is_sure = asks is not None
     if theirs and not is_sure:
         asks = _asks_alike(outer, x.input[0], y.input[0], by_name=True)
-    place = _in_place(outer, x)
-    for k, (name, other) in enumerate(zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES))):
-        if name not in mine:
-            continue
-        cases = [case for case in every if branches[case] == name]
-        if not is_sure and cases and place is not None:
-            made, nodes_of_b, graph = place
-            outputs = [(mine[name].output[at].name, v) for at, v in made.items() if at < len(mine[name].output)]
-            yield Counterpart(
-                Around(outer, nodes, name, "", cases, in_place=frozenset(nodes_of_b)), mine[name], graph, outputs
-            )
-        if asks is not None and other in theirs:
-            told = _NOTHING if cases else _said(outer.a, x.input[0], not k)
-            told_b = _NOTHING if cases else _said(outer.b, y.input[0], other == BRANCHES[0])
+    branches = [taken(outer, x, k) for k in every]
+    for name, other in zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES)):
+        cases = [k for k in every if branches[k] == name]
+        if name in mine and cases and not is_sure:
+            yield from _in_place(outer, nodes, name, cases)
+        if name in mine and other in theirs and asks is not None:
             around = Around(outer, nodes, name, other, cases or every, is_sure)
-            yield Counterpart(around, mine[name], theirs[other], assumed=(told, told_b))
+            yield Counterpart(around, mine[name], theirs[other], assumed=_NOTHING if cases else _assumed(around))
 
 
-def _in_place(outer: Walk, x: NodeProto) -> tuple[dict[int, str], list[int], GraphProto] | None:
-    """The values of B that stand for those of node x of A, by their places there; the nodes that make them of what B is
-    fed, and a graph of these."""
-    made = {k: outer.pairs.by_original[o] for k, o in enumerate(x.output) if o in outer.pairs.by_original}
+def _assumed(around: Around) -> Assumed:
+    """What the conditions of A and B would be, and what they are the opposite of."""
+    (x, y), outer = around.nodes, around.outer
+    mine = _said(outer.a, x.input[0], around.name == BRANCHES[0])
+    return mine, _said(outer.b, y.input[0], around.theirs == BRANCHES[0])
+
+
+def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Counterpart]:
+    """What makes in B, of what it is fed, the values that stand for those that the node of A makes."""
+    mine, of = held(outer.a, nodes[0])[name], outer.pairs.by_original
+    made = [(inner.name, of[o]) for inner, o in zip(mine.output, nodes[0].output) if o in of]
     if not made:
-        return None
-    nodes = outer.b.cone(made.values(), outer.fed)
-    graph = type(outer.b.skeleton.proto.graph)(name="in place")
-    graph.node.extend(outer.b.nodes[n] for n in nodes)
-    for value in made.values():
+        return
+    found = outer.b.cone([value for _, value in made], outer.fed)
+    graph = type(mine)(name="in place")
+    graph.node.extend(outer.b.nodes[n] for n in found)
+    for _, value in made:
         graph.output.add(name=value)
-    return made, nodes, graph
+    yield Counterpart(Around(outer, nodes, name, "", cases, in_place=frozenset(found)), mine, graph, made)
 
 
 # -- conditions ------------------------------------------------------------------------------------------

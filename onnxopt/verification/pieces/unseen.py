@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _LATER: Final = 3  # a turn
-_DEEP: Final = 4  # parts in parts, of which conditions are assumed
+_DEEP: Final = 4  # parts in parts, of which more than one thing is tried
 _FEW: Final = 4  # nodes that one which lost its name may have become, on either side
 
 
@@ -196,12 +196,14 @@ class _Node:
         return min(found, key=lambda here: any(u.faults for u in here))
 
     def _walks(self, name: str, *, is_run: bool) -> Iterator[Walk | None]:
-        """What a body was held against. What no case runs is not accused where it agrees on what it would be given, or
-        where it does on that and a condition that is as it has to be there."""
+        """What a body was held against. What no case runs is not accused if it agrees on what it would be given, or if
+        it does on that and a condition that is as it has to be there: either may be what no input gives."""
         inner = self._inner.get(name, [])
         yield inner[0] if inner else None
+        if not inner or self.counterpart is None or depth(self._walk) >= _DEEP:
+            return
         yield from (w for w in inner[1:] if not (w.outcome.faults or w.outcome.unsettled))
-        if inner and not is_run and self.counterpart is not None and depth(self._walk) < _DEEP:
+        if not is_run:
             yield from (w for n, w in walk_bodies(self._walk, self._i, self.counterpart, assuming=True) if n == name)
 
     def _in_words(self, name: str, found: Unseen) -> Unseen:
@@ -216,9 +218,9 @@ class _Node:
 
     def _accuses(self, name: str, walk: Walk | None) -> bool:
         """Would what differs in this body differ in a result? Not where that is on numbers that cannot be, or what was
-        compared with it is only taken for it."""
+        compared with it is only taken for it, nor so deep inside that nothing else was tried."""
         around = walk.around if walk is not None else None
-        return around is None or (around.is_sure and not self._is_never(name))
+        return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _DEEP)
 
     def _not_seen(self, walk: Walk | None) -> Iterator[Unseen]:
         """A later turn may read what no case does."""
