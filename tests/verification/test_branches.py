@@ -1,0 +1,132 @@
+"""Branches are held against what stands for them, whatever an If of the other model is called and wherever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt import OptimizeOptions, optimize_file
+from onnxopt.verification import Verification, verify
+from tests.verification.pairs import verdict
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x, bool c, bool d) => (float[N, 4] y) '
+ALWAYS = "s = Shape (x) one = Constant <value_int = 1> () w = Gather (s, one) b = Cast <to = 9> (w)"
+RARE = "m = ReduceMax <keepdims = 0> (x) high = Constant <value_float = 30000.0> () r = Greater (m, high)"
+RIGHT = ("equal", "verified", "verified in pieces")
+
+
+def branch(condition: str, out: str, then: str, other: str, name: str = "") -> str:
+    """An If of two branches, of which each text makes `OUT`."""
+    t, e = f"{out}t", f"{out}e"
+    return f"""{name} {out} = If ({condition}) <
+        then_branch = g{t} () => (float[N, 4] {t}) {{ {then.replace("OUT", t)} }},
+        else_branch = g{e} () => (float[N, 4] {e}) {{ {other.replace("OUT", e)} }}>"""
+
+
+def scaled(by: float) -> str:
+    return f"kOUT = Constant <value_float = {by}> () OUT = Mul (x, kOUT)"
+
+
+def nested(out: str, condition: str, inner: str, *, then: str, other: str, last: str, name: str = "") -> str:
+    """An If in the then branch of another."""
+    return branch(condition, out, branch(inner, "OUT", then, other, name), last, name)
+
+
+def inlined(
+    *, then: float = 3.0, other: float = 5.0, last: float = 7.0, condition: str = "c", inner: str = "c", name: str = ""
+) -> str:
+    """What is left of `around`, where b is always true."""
+    bodies = {"then": scaled(then), "other": scaled(other), "last": scaled(last)}
+    return f"{RARE} {nested('y', condition, inner, **bodies, name=name)}"
+
+
+def around(condition: str = "c", inner: str = "c", name: str = "") -> str:
+    bodies = {"then": scaled(3.0), "other": scaled(5.0), "last": scaled(7.0)}
+    text = nested("OUT", condition, inner, **bodies, name=name)
+    return f"{RARE} {ALWAYS} {branch('b', 'y', text, 'OUT = Abs (x)', name)}"
+
+
+def judged(tmp_path: Path, a: str, b: str) -> Verification:
+    return verdict(tmp_path, f"{HEAD} {{ {a} }}", f"{HEAD} {{ {b} }}")
+
+
+@pytest.mark.parametrize("name", ["", "[same]"], ids=["unnamed", "one name"])
+@pytest.mark.parametrize("inner", ["c", "d", "r"])
+def test_a_branch_in_place_is_right(inner: str, name: str, tmp_path: Path) -> None:
+    """The outer If of the original and that of the result make one value, and ask different things."""
+    v = judged(tmp_path, around(inner=inner, name=name), inlined(inner=inner, name=name))
+    assert v.status in RIGHT, v.message
+
+
+@pytest.mark.parametrize("wrong", ["then", "last"])
+def test_what_is_wrong_in_a_branch_that_runs_is_different(wrong: str, tmp_path: Path) -> None:
+    v = judged(tmp_path, around(), inlined(**{wrong: 3.5}))  # type: ignore[arg-type]
+    assert v.status == "different", v.message
+    assert len(v.places) == 1
+
+
+def test_what_is_wrong_where_no_input_comes_is_not_right(tmp_path: Path) -> None:
+    """The else branch on a condition, in the then branch on the same: nobody is accused of it."""
+    v = judged(tmp_path, around(), inlined(other=5.5))
+    assert v.status == "inconclusive", v.message
+
+
+def test_what_is_wrong_in_a_branch_that_no_case_takes_is_different(tmp_path: Path) -> None:
+    """On a condition that both ask, which is computed: the branch is compared on what it would be given."""
+    v = judged(tmp_path, around("d", "r"), inlined(condition="d", inner="r", then=3.5))
+    assert v.status == "different", v.message
+
+
+def test_the_opposite_condition_has_the_branches_exchanged(tmp_path: Path) -> None:
+    a = f"{RARE} n = Not (r) {branch('n', 'y', scaled(3.0), scaled(5.0))}"
+    assert judged(tmp_path, a, f"{RARE} {branch('r', 'y', scaled(5.0), scaled(3.0))}").status in RIGHT
+    v = judged(tmp_path, a, f"{RARE} {branch('r', 'y', scaled(5.5), scaled(3.0))}")
+    assert v.status == "different", "the branch that no case takes was held against the other"
+
+
+def test_a_condition_that_another_value_says_too_is_no_contradiction(tmp_path: Path) -> None:
+    """Two comparisons are one in the result, and a branch that no case takes is asked for with the one turned."""
+    twice = RARE + " q = Greater (m, high)"
+    a, b = (nested("y", "r", i, then=scaled(3.0), other=scaled(5.0), last=scaled(7.0)) for i in ("q", "r"))
+    v = judged(tmp_path, f"{twice} {a}", f"{RARE} {b}")
+    assert v.status != "different", v.message
+
+
+def test_what_no_input_takes_may_be_left_out(tmp_path: Path) -> None:
+    a = nested("y", "c", "c", then=scaled(3.0), other=scaled(5.0), last=scaled(7.0))
+    v = judged(tmp_path, a, branch("c", "y", scaled(3.0), scaled(7.0)))
+    assert v.status in RIGHT, v.message
+    assert judged(tmp_path, a, branch("c", "y", scaled(5.0), scaled(7.0))).status == "different"
+
+
+def test_conditions_that_only_agree_accuse_nobody(tmp_path: Path) -> None:
+    """Two that are never true are no one condition: what the branches make need not be the same."""
+    other = RARE + " k = Constant <value_float = 20000.0> () q = Greater (m, k)"
+    a = f"{other} {branch('r', 'y', scaled(3.0), scaled(7.0))}"
+    v = judged(tmp_path, a, f"{other} {branch('q', 'y', scaled(5.0), scaled(7.0))}")
+    assert v.status == "inconclusive", v.message
+
+
+def test_in_a_loop(tmp_path: Path) -> None:
+    def loop(body: str, before: str) -> str:
+        return f"""{before} n = Constant <value_int = 1> () yes = Constant <value = bool {{1}}> ()
+            y = Loop (n, yes, v) <body = l (int64 i, bool go, float[N, 4] x) => (bool on, float[N, 4] y)
+                {{ on = Identity (go) {body} }}>"""
+
+    head, before = HEAD.replace("4] x", "4] v"), ALWAYS.replace("(x)", "(v)")
+    a = loop(around().replace(ALWAYS, ""), before)
+    for other, statuses in ((inlined(), RIGHT), (inlined(last=7.5), ("different",))):
+        v = verdict(tmp_path, f"{head} {{ {a} }}", f"{head} {{ {loop(other, '')} }}")
+        assert v.status in statuses, v.message
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_optimizer_s_own_results_are_verified(level: int, tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(f"{HEAD} {{ {around()} }}"), tmp_path / "a.onnx")
+    report = optimize_file(tmp_path / "a.onnx", tmp_path / "b.onnx", options=OptimizeOptions(level=level))
+    assert report.verification is not None
+    assert report.verification.status in RIGHT
+    assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status in RIGHT
