@@ -9,7 +9,8 @@ import pytest
 from onnx import parser
 
 from onnxopt import OptimizeOptions, optimize_file
-from onnxopt.verification import Verification, verify
+from onnxopt.verification import Verification, VerifyOptions, verify
+from onnxopt.verification.comparison import compare_files
 from tests.verification.pairs import verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x, bool c, bool d) => (float[N, 4] y) '
@@ -130,3 +131,21 @@ def test_the_optimizer_s_own_results_are_verified(level: int, tmp_path: Path) ->
     assert report.verification is not None
     assert report.verification.status in RIGHT
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status in RIGHT
+
+
+@pytest.mark.parametrize("inner", ["c", "d", "r"])
+def test_no_single_case_accuses(inner: str, tmp_path: Path) -> None:
+    """Each case that `onnxopt verify` makes, where all take one branch."""
+    for name, text in (("a", around(inner=inner)), ("b", inlined(inner=inner))):
+        onnx.save(parser.parse_model(f"{HEAD} {{ {text} }}"), tmp_path / f"{name}.onnx")
+    v = compare_files(tmp_path / "a.onnx", tmp_path / "b.onnx", VerifyOptions())
+    assert v.status in RIGHT, v.message
+
+
+def test_a_cast_of_a_condition_asks_the_same(tmp_path: Path) -> None:
+    """Exporters write one of what is no number; nobody takes it for another condition."""
+    a = f"{RARE} q = Cast <to = 9> (r) {branch('q', 'y', scaled(3.0), scaled(7.0))}"
+    b = f"{RARE} {branch('r', 'y', 'u = Neg (x) kk = Constant <value_float = -3.0> () OUT = Mul (u, kk)', scaled(7.0))}"
+    v = judged(tmp_path, a, b)
+    assert v.status in RIGHT, v.message
+    assert judged(tmp_path, a, f"{RARE} {branch('r', 'y', scaled(3.5), scaled(7.0))}").status == "different"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Assumed = tuple[Mapping[str, bool], Mapping[str, bool]]  # conditions of A and B
 _NOTHING: Final[Assumed] = ({}, {})
+_BOOL: Final = 9  # of TensorProto.DataType
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,11 @@ def _said(program: Program, name: str, truth: bool) -> dict[str, bool]:
     found = {name: truth}
     while name in program.maker:
         node = program.nodes[program.maker[name]]
-        if node.op_type not in ("Not", "Identity") or domain_of(node.domain):
+        is_cast = node.op_type == "Cast" and any(a.name == "to" and a.i == _BOOL for a in node.attribute)
+        is_told = is_cast or node.op_type in ("Not", "Identity")
+        if not is_told or domain_of(node.domain):
             break
-        name, truth = node.input[0], truth is (node.op_type == "Identity")
+        name, truth = node.input[0], truth is (node.op_type != "Not")
         found[name] = truth
     return found
 

@@ -139,7 +139,8 @@ def _assumed(
     for names, known in zip(told, conditions):
         if any(truths.setdefault(name, known[name]) != known[name] for name in names):
             raise _Unknown
-    return found | {name: np.full_like(found[name], truth) for name, truth in truths.items()}
+    told_of = {name: truth for name, truth in truths.items() if found[name].dtype == np.bool_}
+    return found | {name: np.full_like(found[name], truth) for name, truth in told_of.items()}
 
 
 def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) -> list[Any]:
