@@ -149,3 +149,16 @@ def test_a_cast_of_a_condition_asks_the_same(tmp_path: Path) -> None:
     v = judged(tmp_path, a, b)
     assert v.status in RIGHT, v.message
     assert judged(tmp_path, a, f"{RARE} {branch('r', 'y', scaled(3.5), scaled(7.0))}").status == "different"
+
+
+@pytest.mark.parametrize(("then", "expected"), [("OUT = Relu (x)", RIGHT), ("OUT = Abs (x)", ("different",))])
+def test_one_of_b_is_in_the_place_of_two(then: str, expected: tuple[str, ...], tmp_path: Path) -> None:
+    """The conditions are written otherwise, and agree; what they decide is never taken."""
+    never = "big = Constant <value_float = 1000000.0> () s = ReduceSum <keepdims = 0> (x) c1 = Greater (s, big)"
+    again = "one = Constant <value_float = 1.0> () t = ReduceSum <keepdims = 0> (x) u = Mul (t, one) c2 = Less (big, u)"
+    twice, other = "qOUT = Relu (x) OUT = Relu (qOUT)", "OUT = Neg (x)"
+    a = f"{never} {branch('c1', 'v', twice, other)} {again} {branch('c2', 'w', twice, other)} y = Mul (v, w)"
+    b = f"{never} {branch('c1', 'v', then, other)} y = Mul (v, v)"
+    head = HEAD.replace(", bool c, bool d", "")
+    found = verdict(tmp_path, f"{head} {{ {a} }}", f"{head} {{ {b} }}")
+    assert found.status in expected

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from onnxopt.verification.model.functions import domain_of
-from onnxopt.verification.pieces.parts import BRANCHES, called, held, taken
+from onnxopt.verification.pieces.parts import BRANCHES, called, held, holds, taken
 from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
     is_sure = asks is not None
     if theirs and not is_sure:
         asks = _asks_alike(outer, x.input[0], y.input[0], by_name=True)
+        if asks is None and outer.pairs.by_original.keys().isdisjoint(x.output):  # B has one in the place of several
+            asks = _agree(outer, x.input[0], y.input[0])
     branches = [taken(outer, x, k) for k in every]
     for name, other in zip(BRANCHES, BRANCHES if asks else reversed(BRANCHES)):
         cases = [k for k in every if branches[k] == name]
@@ -182,6 +184,16 @@ def _asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) ->
         if walk.around is None or not (_is_captured(walk.a, mine) and _is_captured(walk.b, theirs)):
             return straight if _is_one(walk, mine, theirs, by_name=by_name) else None
         walk = walk.around.outer
+
+
+def _agree(walk: Walk, mine: str, theirs: str) -> bool | None:
+    """Is B's condition in all cases what A's is, or the opposite (False)? None: neither, or that is not known."""
+    if theirs not in walk.agreed or theirs not in walk.pairs.of:
+        return None
+    every = range(len(walk.original.values))
+    both = [(holds(walk, mine, k), holds(walk, walk.pairs.of[theirs], k)) for k in every]
+    found = {a is b for a, b in both}
+    return found.pop() if len(found) == 1 and not any(None in pair for pair in both) else None
 
 
 def _is_captured(program: Program, name: str) -> bool:

@@ -77,8 +77,14 @@ def runs(walk: Walk, node: NodeProto, body: str) -> bool:
 
 def taken(walk: Walk, node: NodeProto, case: int) -> str:
     """The branch that an If of A takes in this case; empty where that is not known any more."""
-    condition = _value(walk, node.input[0], case)
-    return "" if condition is None else BRANCHES[not _is(condition, True)]
+    truth = holds(walk, node.input[0], case)
+    return "" if truth is None else BRANCHES[not truth]
+
+
+def holds(walk: Walk, condition: str, case: int) -> bool | None:
+    """Is a condition of A true in this case? None where that is not known any more."""
+    value = _value(walk, condition, case)
+    return None if value is None else _is(value, True)
 
 
 def _value(walk: Walk, name: str, case: int) -> Any:
