@@ -86,12 +86,7 @@ def _alike(split: Node) -> _Alike | str | None:
 
 def _move(graph: Graph, split: Node, alike: _Alike) -> None:
     first, x = next(iter(alike.readers.values())), split.inputs[0]
-    inputs = [x]
-    if len(first.inputs) > 1:
-        inputs.append(graph.constant(np.array(alike.axes, np.int64), f"{first.output.name}_axes", split))
-    proto = NodeProto()
-    proto.CopyFrom(first.proto)
-    whole = new_node(graph, proto, inputs, first.output, split)
+    whole = _before(graph, x, first, alike.axes, split)
     split.set_input(0, whole)
     split.set_attr("axis", alike.axis)
     for i, part in enumerate(split.outputs):
@@ -101,6 +96,18 @@ def _move(graph: Graph, split: Node, alike: _Alike) -> None:
             graph.remove(node)
         elif part is not None:  # its shape is another
             graph.take_over(Value(graph.model.names.fresh(part.name, "_other"), graph), split, i)
+
+
+def _before(graph: Graph, x: Value | None, reader: Node, axes: list[int], place: Node) -> Value:
+    """What the Unsqueeze or Squeeze `reader` makes of `x` with these axes, made before `place`."""
+    inputs, proto = [x], NodeProto()
+    proto.CopyFrom(reader.proto)
+    if len(reader.inputs) > 1:
+        inputs.append(graph.constant(np.array(axes, np.int64), f"{reader.output.name}_axes", place))
+    whole = new_node(graph, proto, inputs, reader.output, place)
+    if len(reader.inputs) == 1 and whole.producer is not None:
+        whole.producer.set_attr("axes", axes)
+    return whole
 
 
 Picks = dict[tuple[Value, int, tuple[int, ...]], list[tuple[Node, Node]]]
@@ -132,16 +139,7 @@ def _move_before_picks(graph: Graph, x: Value, place: int, axes: Sequence[int], 
     kept = [i for i in range(rank - 1) if i not in axes]
     picked = kept[place] if place < len(kept) else rank - 1  # where the axis is that goes, among those put in
     first, reader = found[0]
-    inputs: list[Value | None] = [x]
-    proto = NodeProto()
-    proto.CopyFrom(reader.proto)
-    before = [a + (a >= picked) for a in axes]
-    if len(reader.inputs) > 1:
-        inputs.append(graph.constant(np.array(before, np.int64), f"{x.name}_axes", first))
-    whole = new_node(graph, proto, inputs, reader.output, first)
-    if len(reader.inputs) == 1:
-        assert whole.producer is not None
-        whole.producer.set_attr("axes", before)
+    whole = _before(graph, x, reader, [a + (a >= picked) for a in axes], first)
     for gather, behind in found:
         gather.set_input(0, whole)
         gather.set_attr("axis", picked)

@@ -110,11 +110,11 @@ def gather_of_found(m: Match, x: Value, mask: Value, of_i: Array, of_j: Array, w
     assert dims is not None and found is not None
     # A column behind the last of x would be the first of the next row, and no error.
     m.require(isinstance(dims[1], int) and found[1] == dims[1], "rows of another length")
-    m.require(width.size == 1 and width.item() == dims[1], "not rows of this length")
+    m.require(width.shape in ((), (1,)) and width.item() == dims[1], "not rows of this length")
     m.require(m.places.attr("perm") in (None, [1, 0]), "not place by place")
     m.require(of_i.tolist() in ([1], [-1]) and of_j.tolist() in ([1], [-1]), "not one index for each place")
     m.require(m.opset >= 11, "there is no GatherND before opset 11")
-    rows = m.op.Unsqueeze(x, m.const(np.array([2], np.int64))) if tail else x
+    rows = m.op.Unsqueeze(x, m.ints([2])) if tail else x
     return m.op.GatherND(rows, m.places.output)
 
 

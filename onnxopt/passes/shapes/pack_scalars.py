@@ -12,15 +12,15 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import INTEGERS
 from onnxopt.record import record
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import new_node
 from onnxopt.rewriting.replace import remove_dead
 
 # Exact, whatever is beside an element.
-_ELEMENTWISE: Final = frozenset(
-    {"Abs", "Add", "Cast", "Ceil", "Div", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "Round", "Sub"}
-)
+_ELEMENTWISE: Final = frozenset({"Abs", "Add", "Cast", "Ceil", "Div", "Floor", "Mod", "Mul", "Neg", "Round", "Sub"})
+_OF_INTEGERS: Final = frozenset({"Max", "Min"})  # of 0.0 and -0.0 kernels hand on the one or the other
 _WIDE: Final = 16  # numbers in a row
 _DEEP: Final = 64  # operators in a row
 _BROADCASTING: Final = 8  # the opset from which Max and Min broadcast, too; the others from 7 on
@@ -124,15 +124,17 @@ class _Packing:
             return _Vector(numbers)
         nodes = [v.producer for v in numbers]
         made = [n for n in nodes if n is not None and n.graph is self._graph and len(n.outputs) == 1]
-        if len(made) < len(nodes) or any(n.op != made[0].op or _attributes(n) != _attributes(made[0]) for n in made):
+        if len(made) < len(nodes) or len({n.op for n in made}) > 1 or not _may_pack(made[0].op, types.dtype(first)):
+            return None
+        if any(_attributes(n) != _attributes(made[0]) for n in made[1:]):
             return None
         if made[0].op == "Gather":
-            x = made[0].inputs[0]
+            x = made[0].input(0)
             indices = [n.input(1) for n in made]
-            alike = all(n.inputs[0] is x for n in made) and len({types.dtype(i) for i in indices if i is not None}) == 1
+            alike = all(n.input(0) is x for n in made) and len({types.dtype(i) for i in indices if i is not None}) == 1
             constant = all(i is not None and i.constant for i in indices)
             return _Vector(numbers, picked=x) if alike and constant and x is not None and types.rank(x) == 1 else None
-        if made[0].op not in _ELEMENTWISE or len({len(n.inputs) for n in made}) > 1:
+        if len({len(n.inputs) for n in made}) > 1:
             return None
         operands = []
         for column in zip(*(n.inputs for n in made)):
@@ -191,6 +193,10 @@ class _Packing:
         proto = NodeProto()
         proto.CopyFrom(vector.nodes[0].proto)
         return new_node(graph, proto, inputs, first, self._concat)
+
+
+def _may_pack(op: str, data_type: int) -> bool:
+    return op in _ELEMENTWISE or op == "Gather" or (op in _OF_INTEGERS and data_type in INTEGERS)
 
 
 def _attributes(node: Node) -> Sequence[bytes]:
