@@ -1,7 +1,7 @@
 """Modules of others that a run imports and does not ask for: they run when somebody does.
 
 A sixth of a small model's time was these. What is postponed is a module like any other to whoever uses it: the first
-name that is asked of it runs it, but for functions that others take and do not call. The command and its workers begin
+name that is asked of it runs it, but for what others take and do not call. The command and its workers begin
 like this; who uses onnxopt as a library has the modules that they imported.
 """
 
@@ -36,17 +36,20 @@ _POSTPONED: Final = frozenset(
         "numpy.lib.stride_tricks",
         "numpy.linalg",  # with it numpy._typing, and half of LAPACK
         "pickle",  # arrays that are pickled
+        "platform",  # for what numpy shows of a machine
         "shutil",  # for tempfile
         "textwrap",  # descriptions of numpy
         "tokenize",  # as linecache
         "urllib.parse",  # addresses of files, for pathlib
+        "uuid",  # a type of options
     }
 )
 _LOOK: Final = 0.005  # seconds: who waits looks that often whether it is waited for
 _IMPORTLIB: Final = "<frozen importlib"
-# Functions that some modules take from others as they are imported, to call them later, if at all.
+# What some modules take from others as they are imported, to call it later, if at all.
 _TAKEN: Final = frozenset(
     {
+        ("click.types", "uuid", "UUID"),
         ("numpy.lib._polynomial_impl", "numpy.linalg", "eigvals"),
         ("numpy.lib._polynomial_impl", "numpy.linalg", "inv"),
         ("numpy.lib._polynomial_impl", "numpy.linalg", "lstsq"),
@@ -92,10 +95,10 @@ class Later(ModuleType):
 
 
 def _asker(frame: FrameType | None) -> Any:
-    """The name of the module whose frame this is, or that imports there."""
+    """The name of the module that asks as it is imported."""
     while frame is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
         frame = frame.f_back
-    return frame.f_globals.get("__name__") if frame is not None else None
+    return frame.f_globals.get("__name__") if frame is not None and frame.f_code.co_name == "<module>" else None
 
 
 def _waiting(module: Later, name: str) -> Callable[..., Any]:

@@ -1,20 +1,21 @@
 """Plain records: dataclasses whose methods are not compiled one by one.
 
 `dataclass` writes and compiles `__init__`, `__repr__`, `__eq__` and more for each class, in half a millisecond;
-a command imports sixty of them, and makes objects of half. These share what can be shared, and `__init__` is compiled
-when the first object is made.
+a command imports sixty of them, and makes objects of half, of most of those a few. These share what can be shared, and
+`__init__` is compiled when that begins to pay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
 
 _BRIEF: Final = 100  # characters of a field
+_FEW: Final = 20  # objects, which take no longer than to compile
 
 
 @overload
@@ -52,7 +53,8 @@ def _plain(value: Any, known: dict[type, tuple[str, ...] | None]) -> Any:
 
 def _made(cls: type, frozen: bool, eq: bool) -> Any:
     own = vars(cls).keys()
-    made: Any = dataclass(init=False, repr=False, eq=False)(cls)
+    made: Any = _with_fields(cls)
+    made.__dataclass_params__.frozen = frozen  # a frozen dataclass may be derived from it
     if "__init__" not in own:
         made.__init__ = _compiled_later(made, frozen)
         made.__signature__ = _Signature()
@@ -60,17 +62,53 @@ def _made(cls: type, frozen: bool, eq: bool) -> Any:
         made.__repr__ = _repr
     if eq and "__eq__" not in own:
         made.__eq__ = _eq
-        made.__hash__ = _hash if frozen else None
+        if "__hash__" not in own:
+            made.__hash__ = _hash if frozen else None
     if frozen:
         made.__setattr__ = _set_once
         made.__delattr__ = _delete
     return made
 
 
+def _with_fields(cls: type) -> Any:
+    """A dataclass that nothing is compiled for, whatever it is derived from: of a frozen one is not asked either that
+    it compiles what refuses to set a field."""
+    frozen = [p for p in (vars(c).get("__dataclass_params__") for c in cls.__mro__[1:]) if p is not None and p.frozen]
+    for params in frozen:
+        params.frozen = False
+    try:
+        return dataclass(init=False, repr=False, eq=False)(cls)
+    finally:
+        for params in frozen:
+            params.frozen = True
+
+
 def _compiled_later(cls: Any, frozen: bool) -> Callable[..., None]:
+    made = 0
+    known: dict[str, Any] = {}
+
     def __init__(self: Any, *args: Any, **given: Any) -> None:
-        cls.__init__ = _compiled(cls, frozen)
-        cls.__init__(self, *args, **given)
+        nonlocal made
+        made += 1
+        if not known:
+            known.update((f.name, f) for f in _in_order(cls))
+        values = dict(zip((n for n, f in known.items() if not f.kw_only), args)) | given
+        is_sound = len(values) == len(args) + len(given) and values.keys() <= known.keys()
+        for name in known.keys() - values.keys():
+            f = known[name]
+            if f.default is not MISSING:
+                values[name] = f.default
+            elif f.default_factory is not MISSING:
+                values[name] = f.default_factory()
+            else:
+                is_sound = False
+        if made > _FEW or not is_sound:  # Python's own words for what is wrong
+            cls.__init__ = _compiled(cls, frozen)
+            cls.__init__(self, *args, **given)
+            return
+        vars(self).update(values)
+        if hasattr(cls, "__post_init__"):
+            self.__post_init__()
 
     return __init__
 
@@ -79,8 +117,10 @@ def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
     """`self.a = a` for each field, past the `__setattr__` of frozen ones."""
     scope: dict[str, Any] = {"_set": object.__setattr__, "_unset": MISSING}
     parameters, lines = ["self"], []
-    for f in fields(cls):
+    for f in _in_order(cls):
         value = f.name
+        if f.kw_only and "*" not in parameters:
+            parameters.append("*")
         if f.default is not MISSING:
             scope[f"_{value}"] = f.default
             parameters.append(f"{value}=_{value}")
@@ -99,18 +139,24 @@ def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
     return made
 
 
+def _in_order(cls: type) -> list[Field[Any]]:
+    """The fields as `__init__` takes them."""
+    return sorted(fields(cls), key=attrgetter("kw_only"))
+
+
 class _Signature:
     """What `inspect` and `help` show of a class."""
 
     def __get__(self, record: object, cls: Any) -> Any:
         from inspect import Parameter, Signature
 
-        def default(f: Any) -> Any:
+        def parameter(f: Any) -> Parameter:
             made = f.default_factory is not MISSING
-            return f.default_factory() if made else Parameter.empty if f.default is MISSING else f.default
+            default = f.default_factory() if made else Parameter.empty if f.default is MISSING else f.default
+            kind = Parameter.KEYWORD_ONLY if f.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+            return Parameter(f.name, kind, default=default, annotation=f.type)
 
-        kind = Parameter.POSITIONAL_OR_KEYWORD
-        return Signature([Parameter(f.name, kind, default=default(f), annotation=f.type) for f in fields(cls)])
+        return Signature([parameter(f) for f in _in_order(cls)])
 
 
 def _repr(self: Any) -> str:
@@ -142,7 +188,7 @@ def _hash(self: Any) -> int:
 
 
 def _set_once(self: Any, name: str, value: object) -> None:
-    if name in vars(self) or name not in self.__dataclass_fields__:
+    if name in vars(self) or all(name != f.name for f in fields(self)):
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
     object.__setattr__(self, name, value)
 

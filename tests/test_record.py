@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import FrozenInstanceError, asdict, field, fields, replace
-from typing import Any
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -89,6 +89,60 @@ def test_a_record_takes_what_a_dataclass_takes() -> None:
         make()
     with pytest.raises(TypeError, match="unexpected keyword argument 'sise'"):
         make("a", sise=1)
+
+
+def test_the_hundredth_object_is_made_like_the_first() -> None:
+    """Compiled by then."""
+    many = [Fixed("a", size=n) for n in range(100)]
+    assert [f.double for f in many] == list(range(0, 200, 2))
+    assert all(replace(f, size=0) == many[0] for f in many)
+    assert Plain("a").seen is not Plain("a").seen
+    for _ in range(100):
+        Plain("a", seen=[])
+    assert Plain("a").seen is not Plain("a").seen
+
+
+@record(frozen=True)
+class Base:
+    """Has an attribute of the class, which is no field."""
+
+    kind: ClassVar[str] = "base"
+    name: str = field(default="", kw_only=True)
+
+    def __hash__(self) -> int:
+        return 7
+
+
+@record(frozen=True)
+class Longer(Base):
+    """Takes its own field by position."""
+
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Ordinary(Longer):
+    """A dataclass that is derived from a record."""
+
+    more: int = 1
+
+
+def test_frozen_records_and_frozen_dataclasses_derive_from_each_other() -> None:
+    assert repr(Longer(3, name="a")) == "Longer(name='a', size=3)"
+    assert str(inspect.signature(Longer)) == "(size: 'int' = 0, *, name: 'str' = '')"
+    assert replace(Ordinary(3, 4, name="a"), size=5) == Ordinary(5, 4, name="a") != Longer(5, name="a")
+    assert hash(Base()) == 7 and hash(Longer(1)) == hash(Longer(1))
+    make: Any = Longer
+    for args, given in (((1, "a"), {}), ((1,), {"size": 2})):
+        with pytest.raises(TypeError, match=r"Longer.__init__\(\)"):
+            make(*args, **given)
+    assert Longer(1, name="b").name == "b", "compiled for its words"
+    for one in (Base(), Longer(), Ordinary()):
+        for name in ("name", "kind"):
+            with pytest.raises(FrozenInstanceError):
+                setattr(one, name, "c")
+    with pytest.raises(TypeError, match="non-frozen"):
+        dataclass(type("Loose", (Longer,), {}))
 
 
 @record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import PassError
@@ -67,7 +66,7 @@ def option(default: Any, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": help})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pass:
     """One transformation of a model. A subclass that has options is a frozen dataclass; its fields are the options.
 

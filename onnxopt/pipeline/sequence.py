@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxopt.analysis import types
@@ -13,6 +12,7 @@ from onnxopt.pipeline.boundary import as_passes
 from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.execute import is_current, run_pass
 from onnxopt.pipeline.registry import note_name, register
+from onnxopt.record import record
 
 
 def _its_own(default: Any) -> Any:
@@ -20,7 +20,7 @@ def _its_own(default: Any) -> Any:
     return dataclasses.field(default=default, kw_only=True, repr=False, metadata={"own": True})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Composite(Pass):
     """A pass made of passes. One with a `name` is known by it: to contexts, in reports, and if it is registered, in
     pipeline text; `opt_level` and `required` are as in PassInfo."""
@@ -67,7 +67,7 @@ class Sequential(Composite):
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class Fixpoint(Composite):
     """Runs passes in order, round after round, until a whole round, that knows all there is to know, changes nothing.
 

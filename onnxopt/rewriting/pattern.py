@@ -199,22 +199,23 @@ def variants(pattern: Call) -> list[Call]:
 
     Raises ValueError where these are too many.
     """
-    check_variants(pattern)
+    if check_variants(pattern) == 1:
+        return [pattern]
     return [p for p in dict.fromkeys(_expand(pattern)) if isinstance(p, Call)]
 
 
-def check_variants(pattern: Pattern) -> None:
-    """Raises ValueError for a pattern that stands for too many plain ones."""
+def check_variants(pattern: Pattern) -> int:
+    """How many plain patterns it is expanded to, repeats included. Raises ValueError where these are too many."""
     if (count := _count(pattern)) > _MAX_VARIANTS:
         raise ValueError(f"the pattern has {count} variants, more than {_MAX_VARIANTS}")
+    return count
 
 
 def _count(pattern: Pattern) -> int:
-    """How many plain patterns it is expanded to, repeats included."""
     if isinstance(pattern, Either):
-        return sum(_count(p) for p in pattern.choices)
+        return sum(map(_count, pattern.choices))
     if isinstance(pattern, Call):
-        return math.prod(_count(p) for p in pattern.inputs) * (2 if _commutes(pattern) else 1)
+        return math.prod(map(_count, pattern.inputs)) * (2 if _commutes(pattern) else 1)
     return 1
 
 
@@ -241,16 +242,17 @@ def _on(call: Call, inputs: tuple[Pattern, ...]) -> Call:
     return Call(call.ops, inputs, *kept)
 
 
-def names(pattern: Pattern) -> Iterator[str]:
+def names(pattern: Pattern) -> list[str]:
     """Names of the variables and constants, which become parameters of the rule's function."""
-    if isinstance(pattern, (Var, Const)):
-        yield pattern.name
-    elif isinstance(pattern, Either):
-        for p in pattern.choices:
-            yield from names(p)
-    elif isinstance(pattern, Call):
-        for p in pattern.inputs:
-            yield from names(p)
+    found, left = [], [pattern]
+    for p in left:
+        if isinstance(p, (Var, Const)):
+            found.append(p.name)
+        elif isinstance(p, Call):
+            left += p.inputs
+        elif isinstance(p, Either):
+            left += p.choices
+    return found
 
 
 def depth(pattern: Pattern) -> int:

@@ -46,9 +46,9 @@ class Rule:
         """What `source` stands for, tried in order. Expanded on first use: no model needs all rules."""
         return tuple(v for c in self.roots for v in variants(c))
 
-    @cached_property
-    def by_anchor(self) -> dict[str, tuple[Call, ...]]:
-        return {a: tuple(p for p in self.patterns if a in p.ops) for a in self.anchors}
+    def at(self, op: str) -> list[Call]:
+        """The patterns that a node of this operator can be the anchor of."""
+        return [p for p in self.patterns if op in p.ops]
 
     @property
     def equation(self) -> str:

@@ -68,7 +68,7 @@ class RuleSet:
         left = self._left.get(op)
         if left is None:
             # None where a rule changes what nodes are called, which it may not.
-            left = self._left[op] = _ask([(rule, rule.by_anchor[op]) for rule in self.by_anchor.get(op, ())], 0)
+            left = self._left[op] = _ask([(rule, rule.at(op)) for rule in self.by_anchor.get(op, ())], 0)
         while isinstance(left, _Question):
             kind: Hashable = ""  # absent
             if left.index < len(inputs):

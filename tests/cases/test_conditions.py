@@ -129,7 +129,7 @@ def test_what_a_pattern_asks_for(file: Path) -> None:
             model.CopyFrom(b.model)
             change(model.graph)
             anchor = next(n for n in read_model(model).graph if name_of(n) == b.anchor)
-            said = [match(p, anchor) for p in b.rule.by_anchor[anchor.op]]  # in each order of operands
+            said = [match(p, anchor) for p in b.rule.at(anchor.op)]  # in each order of operands
             assert reason in said, b.rule.name
     for cls in all_passes().values():
         if issubclass(cls, RewritePass) and cls.__module__.endswith(f".{file.stem}"):

@@ -79,7 +79,7 @@ def test_no_pattern_that_matches_is_left_out(path: Path) -> None:
     rules = tuple(r for p in all_passes().values() if issubclass(p, RewritePass) for r in p.rules)
     asked = matched = 0
     for node in m.nodes():
-        every = [(r, p) for r in rules if node.op in r.anchors for p in r.by_anchor[node.op]]
+        every = [(r, p) for r in rules if node.op in r.anchors for p in r.at(node.op)]
         fitting = {(r.name, p) for r, p in every if match(p, node) is not None}
         candidates = rule_set(rules).candidates(node) if every else ()
         chosen = {(r.name, p) for r, patterns in candidates for p in patterns}

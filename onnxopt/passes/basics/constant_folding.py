@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.folding.computable import is_computable
@@ -27,7 +26,7 @@ _KEPT = 1 << 30  # and by which they may make the model larger
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class ConstantFolding(GraphPass):
     """f(constants) = constant.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onnxopt.analysis.weights.contents import MAX_BYTES, Contents
 from onnxopt.graph import Graph
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
+from onnxopt.record import record
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeduplicateConstants(GraphPass):
     """Initializers with the same type, shape and bytes become one.
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onnx import TensorProto
 
 from onnxopt.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import tensor_bytes
+from onnxopt.record import record
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class LiftConstants(GraphPass):
     """Constant() -> y is the initializer y; Identity(constant) -> y too, where y is a body's output.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +29,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node, tensor_bytes
+from onnxopt.record import record
 from onnxopt.rewriting.guards import scaled_from
 
 FLOAT: Final = int(TensorProto.FLOAT)
@@ -37,7 +37,7 @@ _WORTH: Final = 1 << 14  # bytes of a weight for which its operator is made narr
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class ConvertDtype(ModelPass):
     """Float32 values and weights become narrower ones, with Casts where an operator stays wide.
 

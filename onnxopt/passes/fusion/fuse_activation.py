@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from onnx import TensorProto
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
+from onnxopt.record import record
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import is_number, known_axes
@@ -296,7 +296,7 @@ def of_products(m: Match) -> None:
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class FuseActivation(RewritePass):
     """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14) and LogSoftmax in place of their formulas.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import Array
+from onnxopt.record import record
 from onnxopt.rewriting import Call, Match, Pattern, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import inverse
 from onnxopt.rewriting.forms import listed_axes
@@ -272,7 +272,7 @@ def group_normalization(
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class FuseNormalization(RewritePass):
     """LayerNormalization (opset 17) and RMSNormalization (opset 23) in place of means, squares and roots;
     GroupNormalization (opset 21) in place of an InstanceNormalization of groups.

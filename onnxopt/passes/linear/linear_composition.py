@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
+from onnxopt.record import record
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
 
 
@@ -167,7 +167,7 @@ def compose_gemms(m: Match, x: Value, w1: Array, b1: Array | None, w2: Array, b2
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class LinearComposition(RewritePass):
     """Conv1x1(Conv(x; W)) = Conv(x; V W), (x W) V = x (W V): linear operators in a row are one.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -17,13 +16,14 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import Array, tensor_bytes
+from onnxopt.record import record
 from onnxopt.rewriting.parts import BINARY, UNARY, hoist, insert_split, new_node, plan_hoist
 
 _OPS: Final = ("MatMul", "Gemm", "Conv")
 
 
 @register
-@dataclass(frozen=True)
+@record(frozen=True)
 class MergeParallel(GraphPass):
     """x W1, x W2, x W3 = Split(x [W1 W2 W3]); f(a), f(b), f(c) of Split(x) = Split(f(x)).
 
