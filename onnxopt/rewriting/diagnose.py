@@ -15,7 +15,15 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import element_type
 from onnxopt.rewriting.forms import operands
 from onnxopt.rewriting.match import Match
-from onnxopt.rewriting.matcher import Bindings, attribute_fits, has_defaults, holds, kind_of_initializer, match
+from onnxopt.rewriting.matcher import (
+    Bindings,
+    attribute_fits,
+    has_defaults,
+    holds,
+    kind_of_initializer,
+    match,
+    reads_one_of,
+)
 from onnxopt.rewriting.matcher import value_equals as equals
 from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, shown, text
 from onnxopt.rewriting.replace import check_replacement
@@ -154,6 +162,8 @@ class _Walk:
             return "another node than before"
         if len(node.inputs) > len(p.inputs) and not p.variadic:
             return f"{len(node.inputs)} inputs, the pattern has {len(p.inputs)}"
+        if p.reads and not reads_one_of(p.reads, node.inputs):
+            return f"reads no result of {' or '.join(sorted(p.reads))}"
         for name, expected in p.attributes:
             actual = node.attr(name)
             if not attribute_fits(expected, actual):

@@ -106,6 +106,8 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
         count = len(inputs)
     if count > wanted and not p.variadic:
         return False
+    if p.reads and not reads_one_of(p.reads, inputs):
+        return False
     for name, expected in p.attributes:
         if not attribute_fits(expected, node.attr(name)):
             return False
@@ -143,6 +145,14 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
         return False
     b.literals.append((user, value))
     return True
+
+
+def reads_one_of(ops: frozenset[str], values: Sequence[Value | None]) -> bool:
+    """Is one of these values a result of one of these operators?"""
+    for v in values:
+        if v is not None and v.producer is not None and v.producer._op in ops:
+            return True
+    return False
 
 
 def attribute_fits(expected: Any, actual: Any) -> bool:

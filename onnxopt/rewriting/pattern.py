@@ -9,7 +9,7 @@ that the matcher never backtracks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import product
@@ -91,7 +91,8 @@ class Either:
 class Call:
     """Output `output` of a node that calls one of `ops` on `inputs`.
 
-    An inner call is used only inside the match, unless `shared`. With `variadic`, more inputs may follow.
+    An inner call is used only inside the match, unless `shared`. With `variadic`, more inputs may follow. `reads`: one
+    of the inputs, whichever, is a result of one of these operators.
     Attribute predicates see the schema's defaults; a plain value means equality, of floats as a model holds them.
     `exact`: attributes that are not written have their defaults. Two calls of the same name, in one pattern, mean the
     same node.
@@ -104,6 +105,7 @@ class Call:
     shared: bool = False
     variadic: bool = False
     output: int = 0
+    reads: frozenset[str] = frozenset()
     exact: bool = False
     key: object = field(default_factory=object, compare=False, repr=False)  # what `at` and `replace` keep
 
@@ -155,7 +157,14 @@ def _held(value: Any) -> Any:
 
 
 def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
-    def call(*inputs: Any, name: str | None = None, shared: bool = False, output: int = 0, **attributes: Any) -> Call:
+    def call(
+        *inputs: Any,
+        name: str | None = None,
+        shared: bool = False,
+        output: int = 0,
+        reads: Collection[str] = (),
+        **attributes: Any,
+    ) -> Call:
         variadic = bool(inputs) and inputs[-1] is ...
         patterns = inputs[:-1] if variadic else inputs
         for p in patterns:
@@ -164,7 +173,7 @@ def _call(ops: tuple[str, ...]) -> Callable[..., Call]:
                     f"op.{ops[0]}: {p!r} is no pattern: var('x') is any value, const('w') a constant, "
                     "and op.Relu(...) the result of a call"
                 )
-        return Call(ops, patterns, name, as_held(attributes), shared, variadic, output)
+        return Call(ops, patterns, name, as_held(attributes), shared, variadic, output, frozenset(reads))
 
     return call
 
@@ -238,7 +247,7 @@ def _expand(pattern: Pattern) -> Iterator[Pattern]:
 
 def _on(call: Call, inputs: tuple[Pattern, ...]) -> Call:
     """The same call of others; `replace` takes three times as long."""
-    kept = call.name, call.attributes, call.shared, call.variadic, call.output, call.exact, call.key
+    kept = call.name, call.attributes, call.shared, call.variadic, call.output, call.reads, call.exact, call.key
     return Call(call.ops, inputs, *kept)
 
 
@@ -258,7 +267,7 @@ def names(pattern: Pattern) -> list[str]:
 def depth(pattern: Pattern) -> int:
     """Levels of calls: how far from its anchor a rewrite elsewhere can make a pattern match."""
     if isinstance(pattern, Call):
-        return 1 + max((depth(p) for p in pattern.inputs), default=0)
+        return 1 + max(bool(pattern.reads), max((depth(p) for p in pattern.inputs), default=0))
     if isinstance(pattern, Either):
         return max(depth(p) for p in pattern.choices)
     return 0
@@ -275,6 +284,7 @@ def text(pattern: Pattern) -> str:
     if isinstance(pattern, Call):
         inputs = [text(p) for p in pattern.inputs] + (["..."] if pattern.variadic else [])
         inputs += [f"{name}={shown(value)}" for name, value in pattern.attributes]
+        inputs += [f"reads={'|'.join(sorted(pattern.reads))}"] if pattern.reads else []
         return f"{'|'.join(pattern.ops)}({', '.join(inputs)})"
     if pattern is None:
         return "_"

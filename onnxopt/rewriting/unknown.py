@@ -49,6 +49,8 @@ def _standard() -> _Schemas:
 def _calls(p: Pattern) -> Iterator[Call]:
     if isinstance(p, Call):
         yield p
+        if p.reads:
+            yield Call(tuple(sorted(p.reads)), ())
     for inner in p.inputs if isinstance(p, Call) else p.choices if isinstance(p, Either) else ():
         yield from _calls(inner)
 

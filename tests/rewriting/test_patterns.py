@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from onnxopt.graph import Value
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, text, var
+from onnxopt.rewriting.diagnose import diagnose
 from onnxopt.rewriting.pattern import Call, variants
+from onnxopt.rewriting.unknown import warn_of_unknown
 from tests.rewriting.engine import model, neg_of_relu, operators_after, run
 from tests.samples import operators
 
@@ -57,6 +60,28 @@ def test_a_match_may_read_an_inner_value_twice() -> None:
         return m.op.HardSwish(x)  # type: ignore[no-any-return]
 
     assert operators_after(swish, "a = Relu (x) s = Sigmoid (a) y = Mul (s, a)") == ["Relu", "HardSwish"]
+
+
+def test_a_call_may_have_to_read_a_result_of_an_operator_whichever_input_that_is() -> None:
+    @rewrite(op.Max(var("x"), ..., name="most", reads={"Abs", "Relu"}))
+    def of_positive(m: Match, x: Value) -> Value:
+        """Max(…, |a|, …) is at least 0."""
+        return m.op.Sum(*m.most.inputs)  # type: ignore[no-any-return]
+
+    assert operators_after(of_positive, "a = Abs (x) y = Max (x, x, a)") == ["Abs", "Sum"]
+    assert operators_after(of_positive, "a = Relu (x) y = Max (a, x)") == ["Relu", "Sum"]
+    assert operators_after(of_positive, "a = Neg (x) b = Abs (a) c = Neg (b) y = Max (c, x)") == [
+        "Neg",
+        "Abs",
+        "Neg",
+        "Max",
+    ]
+    assert of_positive.depth == 2, "who makes an input is part of the match"
+    assert text(of_positive.source) == "Max(x, ..., reads=Abs|Relu)"
+    anchor = model("a = Neg (x) y = Max (a, x)").graph.by_op["Max"]
+    assert diagnose(of_positive, next(iter(anchor))).reason == "Max: reads no result of Abs or Relu"
+    with pytest.warns(UserWarning, match="an operator 'Abz'; did you mean Abs"):
+        warn_of_unknown(rewrite(op.Max(var("x"), ..., reads={"Abz"}))(of_positive.apply))
 
 
 def test_a_variable_may_have_to_be_constant_or_computed() -> None:

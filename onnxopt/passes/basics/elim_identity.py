@@ -226,7 +226,8 @@ def add_zero(m: Match, x: Value) -> Value:
 @rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c", constant=True), name="node"))
 def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
     """x * ones = x / ones = x - zeros = x + (-0, …) = x, where they do not widen x."""
-    if widens(m, x, c) or max(c.constant_type()[1], default=1) < 2 or 0 in c.constant_type()[1]:
+    dims = c.constant_type()[1]
+    if max(dims, default=1) < 2 or 0 in dims or widens(m, x, c):
         m.skip()
     array = c.array
     neutral = m.node.op in ("Div", "Mul")

@@ -86,7 +86,7 @@ def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Arr
                 yield rows.shape[1:], rows[int(index)]
 
 
-@rewrite(one_of(*_BROADCASTING, "Where")(var("first"), ..., name="node"))
+@rewrite(one_of(*_BROADCASTING, "Where")(var("first"), ..., name="node", reads=_COPIES))
 def expand_of_operand(m: Match, first: Value) -> Value:
     """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others, and for
     one number, or row of a table, that is repeated."""

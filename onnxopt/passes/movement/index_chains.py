@@ -109,7 +109,7 @@ def _joins_computed(node: Node) -> bool:
     return node.op == "Concat" and sum(v is not None and not v.constant for v in node.inputs) > 1
 
 
-@rewrite(op.Concat(var("first"), ..., name="concat"))
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Gather"}))
 def concat_of_picks(m: Match, first: Value) -> Value:
     """Concat(Gather(x, [i]), Gather(x, [j]), …) = Gather(x, [i, j, …]), along their axis."""
     rank = m.rank(first)
@@ -163,7 +163,7 @@ def _picked(m: Match, v: Value, axis: int, shared: bool) -> tuple[Value, list[in
     return x, (indices % size).tolist()
 
 
-@rewrite(op.Concat(var("first"), ..., name="concat"))
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Shape"}))
 def concat_of_dims(m: Match, first: Value) -> Value:
     """Concat(Shape(x, i to j), Shape(x, j to k), …) = Shape(x, i to k), …, where nobody else reads these."""
     parts: list[tuple[Value, int, int] | Value] = []
@@ -270,7 +270,7 @@ def concat_of_moved(m: Match, moved: Value, target: Array) -> Value:
     return m.op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]
 
 
-@rewrite(op.Concat(var("first"), ..., name="concat"))
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Neg", "Unsqueeze"}))
 def concat_of_strided(m: Match, first: Value) -> Value:
     """Concat(Unsqueeze(-x[1::2]), Unsqueeze(x[0::2])) = Concat(-b, a), a and b the columns of x in pairs: a Split."""
     rank = m.rank(first)

@@ -17,7 +17,7 @@ from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import reduced_axes
 
 
-@rewrite(op.Concat(var("first"), ..., name="outer"))
+@rewrite(op.Concat(var("first"), ..., name="outer", reads={"Concat"}))
 def concat_of_concat(m: Match, first: Value) -> Value:
     """Concat(Concat(a, b), c) = Concat(a, b, c), along the same axis."""
     axis, result, given = m.outer.attr("axis"), m.outer.output, m.outer.inputs
@@ -65,7 +65,7 @@ def _joins_only(v: Value, axis: int) -> bool:
     )
 
 
-@rewrite(op.Concat(var("first"), ..., name="concat"))
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Split"}))
 def concat_of_split(m: Match, first: Value) -> Value:
     """Concat(a, Split(x), b) = Concat(a, x, b): all parts, in order and along the same axis."""
     given, inputs, i = m.concat.inputs, list[Value | None](), 0
