@@ -97,7 +97,13 @@ def fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int,
         found, at = (found, at + 1) if found < 0x80 else read_varint(view, at)  # nearly all: a call takes longer
         kind = found & 7
         if kind == _BYTES:
-            size, at = read_varint(view, at)
+            size = view[at] if at < end else 0x80
+            if size < 0x80:
+                at += 1
+            elif at + 1 < end and (high := view[at + 1]) < 0x80:
+                size, at = size & 0x7F | high << 7, at + 2
+            else:
+                size, at = read_varint(view, at)
         elif kind == _VARINT:
             size = read_varint(view, at)[1] - at
         elif kind in (_FIXED64, _FIXED32):

@@ -116,8 +116,18 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     b.covered.append((node, p))
     if p.name is not None:
         b.nodes[p.name] = node
+    values = b.values
     for i, q in enumerate(patterns):
-        if not _match_value(q, inputs[i] if i < count else None, node, b):
+        v = inputs[i] if i < count else None
+        if isinstance(q, Var):  # most are: not worth a call
+            if v is None:
+                if not q.optional or q.constant is not None:
+                    return False
+            elif q.constant is not None and v.constant is not q.constant:
+                return False
+            if values.setdefault(q.name, v) is not v:
+                return False
+        elif not _match_value(q, v, node, b):
             return False
     return True
 
@@ -129,10 +139,6 @@ def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bo
         return _match_node(p, value.producer, b)
     if isinstance(p, Const):
         b.constants[p.name] = None
-        return (value is not None or p.optional) and b.values.setdefault(p.name, value) is value
-    if isinstance(p, Var):
-        if p.constant is not None and (value is None or value.constant is not p.constant):
-            return False
         return (value is not None or p.optional) and b.values.setdefault(p.name, value) is value
     if p is None:
         return value is None

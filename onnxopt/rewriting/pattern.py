@@ -113,8 +113,7 @@ class Call:
     def form(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
         """What no match can do without: (index, operators) of inputs that are results of these; no operators for those
         that are constants."""
-        fixed = ((i, p) for i, p in enumerate(self.inputs) if p is not None and not isinstance(p, (Var, Const, Either)))
-        return tuple((i, p.ops if isinstance(p, Call) else ()) for i, p in fixed)
+        return tuple((i, p.ops if isinstance(p, Call) else ()) for i, p in enumerate(self.inputs) if _is_fixed(p))
 
     def at(self, output: int) -> Call:
         """The same call, matched through another of its outputs."""
@@ -123,6 +122,13 @@ class Call:
 
 # None: an input that is absent.
 Pattern = Var | Const | Literal | About | Call | Either | int | float | bool | None
+
+
+def _is_fixed(p: Pattern) -> bool:
+    """Is it a call, or a constant, or else there is no match? (Of a `Const` that is none a reason is given.)"""
+    if isinstance(p, Var):
+        return p.constant is True and not p.optional
+    return p is not None and not isinstance(p, (Const, Either))
 
 
 def var(name: str, constant: bool | None = None) -> Var:
