@@ -12,7 +12,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "clip-chains": (1, ("Clip",)),
     "conv-add-folding": (2, ("Conv", "ConvTranspose", "Gemm")),
     "conv-axes": (2, ("Conv",)),
-    "conv-bn-folding": (2, ("BatchNormalization",)),
+    "conv-bn-folding": (2, ("BatchNormalization", "InstanceNormalization")),
     "default-inputs": (1, ("LSTM", "GRU", "RNN")),
     "flatten-rows": (2, ("MatMul", "Gemm")),
     "fold-signs": (1, ("Neg", "Abs", "Concat")),

@@ -110,6 +110,23 @@ def fold_bn_before(
 def fold_after_bn(m: Match, x: Value, scale: Array, shift: Array, mean: Array, var: Array, z: Array) -> Value:
     """BatchNormalization(x; scale, shift) * z + t = BatchNormalization(x; scale z, shift z + t), per channel."""
     affine(m, m.bn, scale, shift, mean, var)
+    new_scale, new_shift = _changed(m, x, scale, shift, z)
+    return m.op.BatchNormalization(x, new_scale, new_shift, m.value("mean"), m.value("var"), like=m.bn)
+
+
+@rewrite(
+    one_of("Mul", "Add")(
+        op.InstanceNormalization(var("x"), const("scale"), const("shift"), name="norm"), const("z"), name="node"
+    )
+)
+def fold_after_instance_norm(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> Value:
+    """InstanceNormalization(x; scale, shift) * z + t = InstanceNormalization(x; scale z, shift z + t), per channel:
+    what a group normalization of one channel a group is exported as."""
+    return m.op.InstanceNormalization(x, *_changed(m, x, scale, shift, z), like=m.norm)
+
+
+def _changed(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> tuple[Value, Value]:
+    """Scale and shift of which `m.node`, with the constant z, is a part."""
     rank = m.rank(x)
     m.require(rank is not None, "the rank of the input is unknown")
     assert rank is not None
@@ -119,8 +136,7 @@ def fold_after_bn(m: Match, x: Value, scale: Array, shift: Array, mean: Array, v
     m.require(np.isfinite(factor).all(), "the constant is not finite")
     product = m.node.op == "Mul"
     new_scale = m.const(scale * factor, like=scale) if product else m.value("scale")
-    new_shift = m.const(shift * factor if product else shift + factor, like=shift)
-    return m.op.BatchNormalization(x, new_scale, new_shift, m.value("mean"), m.value("var"), like=m.bn)
+    return new_scale, m.const(shift * factor if product else shift + factor, like=shift)
 
 
 @register
@@ -129,12 +145,17 @@ class ConvBnFolding(RewritePass):
 
     Applies when: the normalisation is in inference, all parameters are constant, nobody else reads the value in
     between. Conv and ConvTranspose with groups, Gemm, MatMul; also a BatchNormalization in front of a Conv without
-    padding or a Gemm, and constants after a BatchNormalization that stays. One that is written out as Sub, Mul, Div,
-    Add folds by `conv-add-folding`.
+    padding or a Gemm, and constants after a BatchNormalization that stays, or an InstanceNormalization. One that is
+    written out as Sub, Mul, Div, Add folds by `conv-add-folding`.
     Keeps: shared weights (the fold makes a copy); the type of the weights: computed in float64, rounded once.
     Not done: training mode, spatial = 0, quantized convolutions, weights that overflow or underflow their type.
     """
 
     # After: what is computed twice is computed once, which weights of their own would hide.
-    info = PassInfo("conv-bn-folding", opt_level=2, after=("common-subexpressions",), ops=("BatchNormalization",))
-    rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before, fold_after_bn)
+    info = PassInfo(
+        "conv-bn-folding",
+        opt_level=2,
+        after=("common-subexpressions",),
+        ops=("BatchNormalization", "InstanceNormalization"),
+    )
+    rules = (fold_conv_bn, fold_gemm_bn, fold_matmul_bn, fold_bn_before, fold_after_bn, fold_after_instance_norm)
