@@ -11,7 +11,7 @@ from math import prod
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
@@ -41,7 +41,8 @@ class FlattenRows(GraphPass):
 
     Applies when: all values of a region have the same leading dims; the products with a bias in it, each of which
     is one node as Gemm, and the Reshapes from and to matrices outnumber those that are needed at its ends.
-    Keeps: the shape of values that are read elsewhere, which at most one unknown dim lets a Reshape restore.
+    Keeps: the shape of values that are read elsewhere. A Reshape restores one unknown dim; more are listed, once for
+    the whole region, by a Shape of what enters it.
     Not done: products of integers.
     """
 
@@ -61,7 +62,7 @@ class FlattenRows(GraphPass):
             if region.cost() >= gain:
                 ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
             elif not region.can_restore() and any(True for _ in region.leaving()):
-                ctx.decline("flattened", "two unknown dims cannot be restored", repr(region.nodes[0]))
+                ctx.decline("flattened", "two unknown dims cannot be restored before opset 14", repr(region.nodes[0]))
             elif ctx.spend("flattened", at=region.nodes[-1]):
                 region.flatten()
 
@@ -74,6 +75,8 @@ class _Region:
         self.lead = found.kind
         self.nodes = found.nodes
         self.inside = set(found.nodes)
+        self.is_open = sum(not isinstance(d, int) for d in self.lead) > 1  # then a target lists what a Shape says
+        self.targets: dict[tuple[int, ...], Value] = {}  # by what is behind the leading dims
 
     # -- does it pay? ------------------------------------------------------------------------------------
 
@@ -134,25 +137,49 @@ class _Region:
     def leaving(self) -> Iterator[Value]:
         """What is read outside in its shape: by anything but what may as well be a Reshape of the matrix."""
         for v in self.made():
-            if v.is_output or any(u not in self.inside and _target(u, v) is None for u in v.users):
+            outside = [u for u in v.users if u not in self.inside]
+            if v.is_output or any(_target(u, v) is None and self._behind(u, v) is None for u in outside):
                 yield v
 
     def can_restore(self) -> bool:
-        """May a constant target of Reshape give the leading dims back?"""
-        return sum(not isinstance(d, int) for d in self.lead) <= 1 and 0 not in self.lead
+        """May a target of Reshape give the leading dims back? Of several that are listed one may be 0, which before
+        opset 14 copies another."""
+        return 0 not in self.lead and not (self.is_open and self.graph.opset() < 14)
+
+    def _behind(self, user: Node, value: Value) -> tuple[int, ...] | None:
+        """What is behind the leading dims in what a Reshape of `value` makes, if its target would list these."""
+        if not self.is_open or user.op != "Reshape" or user.graph is not value.graph or user.inputs[0] is not value:
+            return None
+        given, dims, n = user.input(1), types.shape(user.output), len(self.lead)
+        if given is None or not given.constant or dims is None or dims[:n] != self.lead or 0 in dims:
+            return None
+        behind = tuple(d for d in dims[n:] if isinstance(d, int))
+        return behind if len(behind) == len(dims) - n else None
+
+    def _listed(self) -> list[tuple[int, ...]]:
+        """What the targets have behind the leading dims, where these are listed."""
+        if not self.is_open:
+            return []
+        readers = ((u, v) for v in self.made() for u in v.users if u not in self.inside and _target(u, v) is None)
+        found = [self._behind(u, v) for u, v in readers]
+        return list(dict.fromkeys([*(b for b in found if b is not None), *((_last(v),) for v in self.leaving())]))
 
     def cost(self) -> int:
-        """Reshapes at the ends. Behind a Reshape that nothing else reads, another one costs nothing."""
+        """Reshapes at the ends, and what lists their targets. Behind a Reshape that nothing else reads, another one
+        costs nothing."""
         entering = sum(
             v.producer is None or v.producer.op != "Reshape" or v.is_output or not self.inside.issuperset(v.users)
             for v in self.entering()
         )
-        return entering + sum(1 for _ in self.leaving())
+        listed = len(self._listed())
+        listed += (1 if self.graph.opset() >= 15 else 2) if listed else 0
+        return entering + sum(1 for _ in self.leaving()) + listed
 
     # -- doing it ----------------------------------------------------------------------------------------
 
     def flatten(self) -> None:
         matrix: dict[Value, Value] = {}
+        self.targets = self._list_targets()
         sources = [v.producer for v in self.entering() if self._was_matrix(v)]
         for node in self.nodes:
             for v in _rows(node, self.lead):
@@ -166,6 +193,31 @@ class _Region:
         for source in sources:
             if source is not None:
                 remove_dead(source)
+
+    def _list_targets(self) -> dict[tuple[int, ...], Value]:
+        """In front of all that reads them."""
+        wanted, n, first = self._listed(), len(self.lead), self.nodes[0]
+        if not wanted:
+            return {}
+        source = _rows(first, self.lead)[0]
+        if self.graph.opset() >= 15:
+            lead = self._list("Shape", [source], n, end=n)
+        else:
+            dims = self._list("Shape", [source], n + 1)
+            bounds = [self.graph.constant(np.array([i], np.int64), f"{dims.name}_{i}", first) for i in (0, n)]
+            lead = self._list("Slice", [dims, *bounds], n)
+        targets = {}
+        for behind in wanted:
+            rest = self.graph.constant(np.array(behind, np.int64), f"{lead.name}_behind", first)
+            targets[behind] = self._list("Concat", [lead, rest], n + len(behind), axis=0)
+        return targets
+
+    def _list(self, op: str, inputs: list[Value], length: int, **attributes: int) -> Value:
+        """A vector of sizes, in front of the region."""
+        made = Value(self.graph.model.names.fresh(inputs[0].name, "_" + op.lower()), self.graph)
+        made.dtype, made.shape = TensorProto.INT64, (length,)
+        self.graph.insert(Node(make_node(op, "", "", attributes), [*inputs], [made]), self.nodes[0])
+        return made
 
     def _enter(self, v: Value, before: Node) -> Value:
         """What was a matrix is read as that at once: other passes may see in the Reshape between what they know."""
@@ -224,9 +276,19 @@ class _Region:
                 user.set_input(0, rows)
                 if user.inputs[1] is not None and user.inputs[1].array.tolist() != target:
                     user.set_input(1, graph.constant(np.array(target, np.int64), f"{value.name}_shape", user))
+            elif (behind := self._behind(user, value)) is not None:
+                user.set_input(0, rows)
+                user.set_input(1, self.targets[behind])
+                user.set_attr("allowzero", 1)
         if value.is_output or any(u not in self.inside for u in value.users):
-            dims = [d if isinstance(d, int) else -1 for d in self.lead]
-            graph.take_over(value, self._reshape(rows, [*dims, _last(value)], None, node))
+            if self.is_open:
+                restored = Node(
+                    make_node("Reshape", "", "", {"allowzero": 1}), [rows, self.targets[_last(value),]], [None]
+                )
+                graph.take_over(value, graph.insert(restored, node))
+            else:
+                dims = [d if isinstance(d, int) else -1 for d in self.lead]
+                graph.take_over(value, self._reshape(rows, [*dims, _last(value)], None, node))
 
 
 def _leading_dims(node: Node) -> Shape | None:
