@@ -10,6 +10,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.domains import adopt_opsets, import_domain
 from onnxopt.graph.graph import Graph
+from onnxopt.graph.ir_version import DEFAULTS_SINCE, FUNCTIONS_SINCE, raise_ir_version
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import HELD, Node
 from onnxopt.graph.structure import interface_of
@@ -17,7 +18,6 @@ from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs, tensor_type
 from onnxopt.worker.calls import refuse_explosion
 
-_FUNCTIONS_SINCE = 8  # the IR version from which a model may define functions
 SKIP = "onnxopt.skip"  # metadata of a graph or function that passes leave alone
 _HINT = "the file does not pass onnx.checker; export it again, or repair it"
 _NEWEST = (1 << 31) - 1  # what a version of operators may be at most: schemas are looked up by a C int
@@ -84,13 +84,23 @@ def add_function(model: Model, function: FunctionProto) -> Graph:
         raise UsageError(f"{model.name}: there is a {label} already", "give it another name")
     model.proto.functions.append(function)
     model.version += 1
-    if model.ir_version < _FUNCTIONS_SINCE:
-        model.ir_version = model.proto.ir_version = _FUNCTIONS_SINCE
+    if model.ir_version < FUNCTIONS_SINCE:
+        _raise_ir_version(model)
     import_domain(model.graph, function.domain, 1)
     graph = _index_function(model, model.proto.functions[-1])
     for node in graph.walk():
         model.mark(node)
     return graph
+
+
+def _raise_ir_version(model: Model) -> None:
+    """So that it may have functions."""
+    raise_ir_version(model.proto, FUNCTIONS_SINCE)
+    model.ir_version = FUNCTIONS_SINCE
+    taken = {i.name for i in model.proto.graph.input}
+    for value in model.graph.inputs:
+        value.is_input = value.name in taken
+    model.graph.inputs = [v for v in model.graph.inputs if v.is_input]
 
 
 def function_label(domain: str, name: str, overload: str = "") -> str:
@@ -198,7 +208,7 @@ class _Reader:
             data_type, dims = tensor_type(info.type)
             if graph.owner is None and dims is not None and all(isinstance(d, int) for d in dims):
                 value.dtype, value.shape = data_type, dims  # whose names for dims mean what, inference tells
-        frozen = self.model.freeze_initializers or self.model.ir_version < 4
+        frozen = self.model.freeze_initializers or self.model.ir_version < DEFAULTS_SINCE
         table = self.scopes[-1]
         initializers = graph.initializers
         for tensor in proto.initializer[:]:

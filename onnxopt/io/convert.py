@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
+from onnxopt.graph.ir_version import raise_ir_version
 from onnxopt.protos import body_graphs, is_external, tensor_bytes, tensor_value_info
 
 if TYPE_CHECKING:
     from onnxopt.worker.limits import Limits
 
-_DEFAULTS_SINCE: Final = 4  # the IR version from which an initializer that is an input is a default, before a constant
 _DATA_UP_TO: Final = 1 << 10  # adapters read constants such as scales and axes; weights stay where they are
 
 
@@ -45,23 +45,12 @@ def convert_opset(proto: ModelProto, target: int, path: Path, limits: Limits | N
         raise ModelError(f"{path} has functions, whose opset is their own", "put them in place by --inline-functions")
     if any(t.algorithm.node or t.initialization.node for t in proto.training_info):
         raise ModelError(f"{path} has training graphs, which are not converted", "leave out --target-opset")
-    newer = max(proto.ir_version, _ir_version(target))
-    if proto.ir_version < _DEFAULTS_SINCE <= newer:
-        _drop_listed(proto.graph)
+    raise_ir_version(proto, _ir_version(target))
     _take_nodes(proto.graph, _converted(proto, target, path, limits).graph)
     for o in proto.opset_import:
         if o.domain in ("", "ai.onnx"):
             o.version = target
-    proto.ir_version = newer
     return True
-
-
-def _drop_listed(graph: GraphProto) -> None:
-    """Initializers are inputs no more: the old version had to list them, in the new one callers could override them."""
-    constants = {t.name for t in graph.initializer}
-    kept = [i for i in graph.input if i.name not in constants]
-    del graph.input[:]
-    graph.input.extend(kept)
 
 
 def _ir_version(opset: int) -> int:

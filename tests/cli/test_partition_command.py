@@ -191,3 +191,17 @@ def test_usage_errors(source: Path, tmp_path: Path) -> None:
     r = run(part, "--ops", "Mul", "--out-dir", tmp_path)
     assert isinstance(r.exception, WriteError)
     assert part.read_bytes() == source.read_bytes()
+
+
+def test_constants_of_an_old_model_stay_constants(tmp_path: Path) -> None:
+    """A function needs IR 8, where an initializer that is listed as an input could be overridden."""
+    old = tmp_path / "old.onnx"
+    old_model = MODEL.replace("ir_version: 8", "ir_version: 3").replace("x) =>", "x, float[4] w) =>")
+    onnx.save(parser.parse_model(old_model), old)
+    fused = tmp_path / "fused.onnx"
+    assert run(old, "--ops", "Mul,Relu,Add", "--fuse", fused).exit_code == 0
+    model = onnx.load(fused)
+    assert (model.ir_version, [i.name for i in model.graph.input]) == (8, ["x"])
+    assert [t.name for t in model.graph.initializer] == ["w"]
+    check_model(read_model(model))
+    np.testing.assert_array_equal(outputs(fused, {"x": X})["y"], outputs(old, {"x": X})["y"])
