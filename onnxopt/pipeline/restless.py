@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnxopt.errors import NoFixpointError
 from onnxopt.pipeline.instrument import Instrument
+from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model, Value
@@ -59,5 +60,5 @@ class Restless(Instrument):
 
 
 def _told(name: str, hits: Counter[str], place: str) -> str:
-    counts = ", ".join(f"{what} {n} time{'s' * (n != 1)}" for what, n in hits.items())
+    counts = ", ".join(f"{what} {counted(n, 'time')}" for what, n in hits.items())
     return f"pass {name}" + (f": {counts}" if counts else " changed it") + (f", the last at {place}" if place else "")

@@ -14,7 +14,8 @@ MARK: Final = {"failed": "✗", "would change": "!"}
 
 
 def lines(outcome: dict[str, Any]) -> Iterator[str]:
-    """One line for an outcome (`batch.Outcome.to_dict()`), and one for each place where the result goes wrong."""
+    """One line for an outcome (`batch.Outcome.to_dict()`), and one for each place where the result goes wrong. Why it
+    failed is an error, and said as such."""
     outcome = cleaned(outcome)
     yield _line(outcome)
     if outcome["report"] is not None:
@@ -25,10 +26,10 @@ def lines(outcome: dict[str, Any]) -> Iterator[str]:
 def _line(outcome: dict[str, Any]) -> str:
     name = outcome["destination"] or outcome["source"]
     if outcome["report"] is None:
-        return f"✗ {outcome['message'] or outcome['source']}"
+        return f"✗ {outcome['source']}: {outcome['status']}"
     parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}, {outcome['status']}"]
-    message = outcome["message"].removeprefix(f"{outcome['source']}: ")
-    parts += [message] if message else [verdict(outcome), note(outcome)]
+    if not outcome["message"]:
+        parts += [verdict(outcome), note(outcome)]
     return ", ".join(p for p in parts if p)
 
 
@@ -132,7 +133,7 @@ def _markdown(text: str) -> str:
 
 
 def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
-    """A table for a terminal."""
+    """A table for a terminal, without what is said as an error."""
     from rich import box
     from rich.table import Table
 
@@ -145,6 +146,6 @@ def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
         style = "red" if o["status"] == "failed" or o["code"] in (1, 2, 4) else "yellow" if o["code"] else ""
         cells = [mark(o), o["destination"] or o["source"]]
         cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
-        cells += [o["status"], "\n".join(_last(o))]
+        cells += [o["status"], "\n".join(told(o) if o["message"] else _last(o))]
         table.add_row(*cells, style=style)
     show(table, summary(outcomes))

@@ -38,7 +38,8 @@ def conditions(found: dict[str, Any]) -> str:
     threads = counted(count, "thread") if count else "threads as onnxruntime chooses"
     dims = "".join(f", {name}={size}" for name, size in found["dims"].items())
     openings = f" in {found['openings']} openings" if found["openings"] > 1 else ""
-    return f"{found['runs']:,} runs{openings}, {threads}, optimizations {found['level']}, {found['provider']}{dims}"
+    runs = counted(found["runs"], "run")
+    return f"{runs}{openings}, {threads}, optimizations {found['level']}, {found['provider']}{dims}"
 
 
 def print_latencies(found: dict[str, Any]) -> None:

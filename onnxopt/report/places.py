@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from onnxopt.plaintext import short
+from onnxopt.plaintext import counted, short
 
 SIDES: Final = {"a": "original", "b": "result"}
 _PLACES, _NODES, _REWRITES, _READ = 4, 3, 2, 4  # shown of each, unless everything is asked for
@@ -106,4 +106,4 @@ def _and_more(count: int, what: str = "") -> str:
     """`and 3 more places`; nothing for none."""
     if count <= 0:
         return ""
-    return f"and {count:,} more" + (f" {what}{'s' if count != 1 else ''}" if what else "")
+    return f"and {counted(count, f'more {what}') if what else f'{count:,} more'}"

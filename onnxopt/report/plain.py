@@ -30,13 +30,14 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         hits = pass_hits(p)
         if hits or p["nodes"] or verbose:
             saved = f" {change(-p['bytes']):>11}" if verbose else ""
-            yield f"  {p['name']:24} {hits:>8,} rewrites {-p['nodes']:>+8,} nodes{saved} {p['seconds'] * 1e3:>8,.0f} ms"
+            done = f"{hits:>8,} {'rewrite ' if hits == 1 else 'rewrites'} {_nodes(-p['nodes'], 8)}"
+            yield f"  {p['name']:24} {done}{saved} {p['seconds'] * 1e3:>8,.0f} ms"
         elif figures := statistics(p):
             yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in figures.items())}"
         if verbose:
             for name, rule in p["rules"].items():
                 if rule["hits"]:
-                    removed = f" ({-rule['nodes']:+,} nodes)" if rule["nodes"] else ""
+                    removed = f" ({_nodes(-rule['nodes']).rstrip()})" if rule["nodes"] else ""
                     yield f"    {name}: {rule['hits']:,}{removed}"
                 for reason, (count, example) in rule["declined"].items():
                     yield f"    {name} declined {counted(count, 'time')}: {reason}, for example {example}"
@@ -44,6 +45,10 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
         yield f"  {name:24} did not run: {why}"
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
+
+
+def _nodes(change: int, width: int = 0) -> str:
+    return f"{change:>+{width},} {'node ' if abs(change) == 1 else 'nodes'}"
 
 
 def warnings(report: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from onnxopt.plaintext import short
+from onnxopt.plaintext import counted, short
 from onnxopt.report import places
 
 MARKS: Final = {
@@ -80,7 +80,7 @@ def _pieces(seen: dict[str, Any]) -> Iterator[tuple[str, str]]:
     agree = f"{seen['cuts']:,} of {seen['shared']:,} shared values agree" + (
         f" ({', '.join(of_them)})" if of_them else ""
     )
-    yield "pieces", f"{agree}; the largest piece has {seen['largest']:,} node{'s' if seen['largest'] != 1 else ''}"
+    yield "pieces", f"{agree}; the largest piece has {counted(seen['largest'], 'node')}"
     if seen["worst"]:
         worst = short(seen["worst"])
         yield "pieces", f"the largest difference of one is {seen['worst_rel']:.1e} of the range of `{worst}`"

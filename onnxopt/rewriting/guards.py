@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from onnxopt.analysis.weights.linear import bias_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array
@@ -108,6 +109,14 @@ def without_ones(m: Match, node: Node, x: Value) -> tuple[Value, bool]:
         return x, True
     places = sorted(a % len(dims or ()) for a in axes)
     return m.op.Squeeze(x, m.ints(places)), True
+
+
+def bias_per_channel(m: Match, node: Node, b: Array | None, channels: int) -> Array:
+    """What a Conv or Gemm adds, in float64, per output channel; declines for a Gemm's full matrix and what is none."""
+    found = bias_of(node, b, channels)
+    m.require(found is not None, "the bias is not one per channel")
+    assert found is not None
+    return found
 
 
 def ends_formula(x: Value, factor: Array) -> bool:

@@ -145,7 +145,8 @@ def _agreement(verdict: Verification) -> str:
     alone = f", rounding alone by {noise:.1e}" if noise is not None else ""
     pieces = verdict.pieces
     if verdict.status == IN_PIECES and pieces is not None:
-        text = f"{pieces.cuts:,} cuts, largest difference of a piece {pieces.worst_rel:.1e}"
+        cuts = f"{pieces.cuts:,} cut{'s' if pieces.cuts != 1 else ''}"
+        text = f"{cuts}, largest difference of a piece {pieces.worst_rel:.1e}"
         return text + (f"; the whole differs by {whole}{alone}" if verdict.worst_rel else "")
     if verdict.status == WITHIN_NOISE:
         return f"it differs by {whole}{alone}"

@@ -28,6 +28,7 @@ def bounds(m: Match, low: Array | None, high: Array | None, like: Array | None) 
     assert known is not None
     least, most = limits(known)
     low, high = least if low is None else low, most if high is None else high
+    m.require(low.size == high.size == 1, "a bound is no number")
     m.require(not np.isnan(low).any() and not np.isnan(high).any(), "a bound is NaN")
     m.require(
         not any((np.signbit(b) & (b == 0)).any() for b in (low, high)), "a bound is -0.0: zeros would change sign"

@@ -23,6 +23,7 @@ def equation(m: Match) -> Equation:
     m.require("." not in text, "an ellipsis stands for axes")
     left, written, result = text.partition("->")
     operands = left.split(",")
+    m.require(len(operands) == len(m.einsum.inputs), "a term for each operand")
     m.require(all(len(set(t)) == len(t) for t in operands), "a diagonal is taken")
     if not written:  # the letters that occur once, in alphabetical order
         result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))

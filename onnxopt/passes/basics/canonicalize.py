@@ -107,7 +107,8 @@ def dropout_in_inference(m: Match, x: Value) -> tuple[Value, Value | None]:
 def element_of_sequence(m: Match, first: Value, position: Array) -> Value:
     """SequenceAt(SequenceConstruct(x0, x1, …), i) = xi."""
     elements = [first, *(v for v in m.sequence.inputs[1:] if v is not None)]
-    i = int(position.reshape(-1)[0])
+    m.require(position.size == 1, "the position is no number")
+    i = int(position.item())
     m.require(-len(elements) <= i < len(elements), "the position is out of range")
     return elements[i]
 

@@ -132,7 +132,8 @@ def of_single_input(m: Match, x: Value) -> Value:
 def concat_of_nothing(m: Match, first: Value) -> Value:
     """Concat(x, e, …) = Concat(x, …), where e has no element along the axis."""
     axis = m.concat.attr("axis")
-    kept = [v for v in m.concat.inputs if v is None or (m.shape(v) or ())[axis:][:1] != (0,)]
+    m.require(None not in m.concat.inputs, "a part is not given")
+    kept = [v for v in m.concat.inputs if v is not None and (m.shape(v) or ())[axis:][:1] != (0,)]
     if len(kept) == len(m.concat.inputs):
         m.skip()
     return m.op.Concat(*kept, like=m.concat) if kept else first

@@ -31,6 +31,9 @@ class InlineLoops(GraphPass):
             carried = len(body.inputs) - 2
             if trips is None:
                 continue
+            if [v is not None for v in node.inputs[2:]] != [True] * carried:
+                ctx.decline("inlined", "it is not given what it carries", repr(node))
+                continue
             if trips == 0:
                 if any(v is not None and v.is_used for v in node.outputs[carried:]):
                     ctx.decline("inlined", "what no trip collects has a shape that is not known", repr(node))

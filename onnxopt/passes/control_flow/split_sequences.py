@@ -45,6 +45,8 @@ def _sizes(node: Node) -> list[int] | str:
         return "the parts lose their axis"
     if not split.constant:
         return "the sizes are computed"
+    if split.array.ndim > 1:
+        return "the sizes are no list"
     if split.array.ndim:
         sizes = [int(n) for n in split.array]
     else:

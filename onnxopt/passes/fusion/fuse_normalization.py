@@ -261,7 +261,7 @@ def group_normalization(
     m.require(dims is not None and len(dims) > 2 and isinstance(dims[1], int), "the number of channels is unknown")
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
     rank, channels = len(dims or ()), (dims or (0, 0))[1]
-    m.require(groups.size == 3 and groups[0] in (0, (dims or (0,))[0]), "not the groups of each image")
+    m.require(groups.shape == (3,) and groups[0] in (0, (dims or (0,))[0]), "not the groups of each image")
     m.require(types.same_shape(x, m.anchor.output), "not provably the same shape")
     m.require((ones == 1).all() and not zeros.any() and ones.size == groups[1], "a scale or shift for each group")
     m.require(int(channels or 0) % (ones.size or 1) == 0, "a group ends within a channel")

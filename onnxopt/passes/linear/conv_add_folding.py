@@ -12,6 +12,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Call, Match, const, ends_formula, one_of, op, quantized, rewrite, shifts_formula, var
+from onnxopt.rewriting.guards import bias_per_channel
 
 
 def linear_call() -> Call:
@@ -35,9 +36,7 @@ def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | N
     m.require(m.dtype(m.value("w")) in FLOATS, "not floating point")  # integers wrap, and cut off what they divide
     channels = linear.output_channels(node, w)
     weight = m.value("w") if a is None else m.const(linear.scale_outputs(node, w, a), like=w)
-    bias = linear.bias_of(node, b, channels)
-    m.require(bias is not None, "the bias is not one per channel")
-    assert bias is not None
+    bias = bias_per_channel(m, node, b, channels)
     if b is None and c is None:
         bias_value = None
     else:
@@ -97,7 +96,7 @@ def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
     channels = w.shape[1] * group
     m.require(z.size == 1 or (dims or ())[1] == channels, "the constant may widen the input")
     a = linear.per_channel(z, w.ndim, channels)
-    m.require(a is not None, "the constant is not one per channel")
+    m.require(a is not None and a.size, "the constant is not one per channel")
     assert a is not None
     m.require(z.size == 1 or group == 1, "grouped convolution")
     m.require(np.isfinite(a).all() and a.all(), "the constant is zero or not finite")

@@ -12,6 +12,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, Pattern, const, one_of, op, quantized, rewrite, var
+from onnxopt.rewriting.guards import bias_per_channel
 
 STATISTICS = (const("scale"), const("shift"), const("mean"), const("var"))
 
@@ -26,6 +27,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     m.require(not bn.attr("training_mode", 0), "training_mode is set")
     m.require(opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
     m.require(opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
+    m.require(scale.ndim == 1, "the statistics are no vectors")
     m.require(opset >= 14 or len(bn.outputs) == 1, "the training outputs are there")
     result = linear.batch_norm_affine(scale, shift, mean, var, bn.attr("epsilon", 1e-5))
     m.require(result is not None, "var + epsilon is not positive")
@@ -41,9 +43,7 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
 
 def scaled(m: Match, node: Node, x: Value, w: Array, b: Array | None, a: Array, c: Array) -> Value:
     """The same Conv or Gemm of x, a times as large per output channel, and c larger."""
-    bias = linear.bias_of(node, b, a.size)
-    m.require(bias is not None, "the bias is not one per channel")
-    assert bias is not None
+    bias = bias_per_channel(m, node, b, a.size)
     weight = m.const(linear.scale_outputs(node, w, a), like=w)
     return again(m, node, x, weight, m.const(a * bias + c, like=w, hint=m.value("shift").name))
 
@@ -96,10 +96,7 @@ def fold_bn_before(
     a, c = affine(m, m.bn, scale, shift, mean, var)
     inputs = w.shape[1] if node.op == "Conv" or node.attr("transB") else w.shape[0]
     m.require(a.size == inputs, "channel count differs")
-    channels = linear.output_channels(node, w)
-    bias = linear.bias_of(node, b, channels)
-    m.require(bias is not None, "the bias is not one per channel")
-    assert bias is not None
+    bias = bias_per_channel(m, node, b, linear.output_channels(node, w))
     shift_of_sum = linear.sum_over_inputs(node, w, c)
     m.require(linear.is_finite(shift_of_sum), "the weights are not finite")
     weight = m.const(linear.scale_inputs(node, w, a), like=w)

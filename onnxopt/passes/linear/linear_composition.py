@@ -14,6 +14,7 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.record import record
 from onnxopt.rewriting import Call, Match, const, op, quantized, rewrite, var
+from onnxopt.rewriting.guards import bias_per_channel
 
 
 def conv(x: object, w: str, b: str, name: str) -> Call:
@@ -51,10 +52,6 @@ def is_pointwise(node: Node, w: Array, strides: bool = False) -> bool:
     )
 
 
-def bias_or_zero(b: Array | None, channels: int) -> Array:
-    return np.zeros(channels) if b is None else b.astype(np.float64)
-
-
 def composed_conv(m: Match, like: Node, weight: Array, bias: Array | None, w: Array, **attributes: Any) -> Value:
     """The Conv with `weight`, of the type of `w`, where nothing forbids it."""
     x = m.value("x")
@@ -81,7 +78,7 @@ def compose_pointwise_after(m: Match, x: Value, w1: Array, b1: Array | None, w2:
     weight = np.tensordot(mix, w1.astype(np.float64), axes=1)
     bias = None
     if b1 is not None or b2 is not None:
-        bias = mix @ bias_or_zero(b1, w1.shape[0]) + bias_or_zero(b2, w2.shape[0])
+        bias = mix @ bias_per_channel(m, m.inner, b1, w1.shape[0]) + bias_per_channel(m, m.outer, b2, w2.shape[0])
     # floor(floor(n / s) / t) = floor(n / (s t)): every t-th of every s-th position.
     inner_strides = m.inner.attr("strides") or [1] * (w1.ndim - 2)
     product = [s * t for s, t in zip(inner_strides, strides)]
@@ -102,8 +99,8 @@ def compose_pointwise_before(m: Match, x: Value, w1: Array, b1: Array | None, w2
     weight = np.moveaxis(np.tensordot(w2.astype(np.float64), mix, axes=(1, 0)), -1, 1)
     bias = None
     if b1 is not None or b2 is not None:
-        shift = linear.sum_over_inputs(m.outer, w2, bias_or_zero(b1, w1.shape[0]))
-        bias = shift + bias_or_zero(b2, w2.shape[0])
+        shift = linear.sum_over_inputs(m.outer, w2, bias_per_channel(m, m.inner, b1, w1.shape[0]))
+        bias = shift + bias_per_channel(m, m.outer, b2, w2.shape[0])
     return composed_conv(m, m.outer, weight, bias, w1)
 
 

@@ -54,7 +54,7 @@ def repeated(value: Value | None) -> Array | None:
             return None
         if node.op == "ConstantOfShape":
             fill: Array = node.attr("value", np.zeros(1, np.float32))
-            return fill.reshape(())
+            return fill.reshape(()) if fill.size == 1 else None
         if node.op not in _MOVES:
             return None
         value = node.inputs[0]

@@ -123,7 +123,8 @@ def gather_of_single(m: Match, x: Value, index: Array) -> Value:
     if index.ndim or int(index) not in (0, -1):
         m.skip()
     dims, axis = m.shape(x), int(m.gather.attr("axis"))
-    m.require(dims is not None and dims[axis] == 1, "the axis has more elements, or an unknown number")
+    known = dims is not None and -len(dims) <= axis < len(dims)
+    m.require(known and (dims or ())[axis] == 1, "the axis has more elements, or an unknown number")
     m.require(not x.constant, "a constant, which folds")
     return m.op.Squeeze(x, m.ints([axis % len(dims or ())]))
 
@@ -277,6 +278,7 @@ def slice_of_slice(
             m.require(stride == step == 1, "steps along the same axis")
             m.require(min(first, last, start, end) >= 0, "counts from the end along the same axis")
             cuts[axis] = min(first + start, _FAR), min(last, first + end), 1
+    m.require(cuts, "both take everything")  # each goes by itself
     columns = zip(*((*cut, axis) for axis, cut in cuts.items()))
     starts, ends, steps, axes = (m.ints(c) for c in columns)
     stepping = any(step != 1 for _, _, step in cuts.values())

@@ -174,7 +174,7 @@ class Around:
     def unlike(self, other: Around) -> str:
         """Why nodes that nothing here can run are not the same in the result; empty where they are."""
         if len(self.nodes) != len(other.nodes):
-            return f"{len(self.nodes)} nodes that cannot be run became {len(other.nodes)}"
+            return f"{self._count} that cannot be run became {len(other.nodes)}"
         for x, y in zip(sorted(self.nodes, key=_made), sorted(other.nodes, key=_made)):
             same = (x.op_type, x.domain, x.output, len(x.input)) == (y.op_type, y.domain, y.output, len(y.input))
             if not same or sorted(map(_text, x.attribute)) != sorted(map(_text, y.attribute)):
@@ -182,13 +182,18 @@ class Around:
         return ""
 
     @property
+    def _count(self) -> str:
+        return f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
+
+    @property
     def says(self) -> str:
         """What was left out, in words; nothing where no output needs it."""
         if not self.nodes:
             return ""
         names = sorted({f"{n.domain}.{n.op_type}".removeprefix(".") for n in self.nodes})
-        count = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
-        return f"{'before' if self.unseen else 'before and behind'} {count} that nothing here can run ({few(names)})"
+        return (
+            f"{'before' if self.unseen else 'before and behind'} {self._count} that nothing here can run ({few(names)})"
+        )
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         declared = {i.name: i for i in self._program.graph.input}
