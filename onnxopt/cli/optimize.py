@@ -151,7 +151,8 @@ def optimize(
 ) -> None:
     """Optimize the model IN, verify the result against it, and write OUT; or many MODELS into a folder.
 
-    IN is never changed, and OUT appears only when the result computes what IN computes. `-` is stdin or stdout.
+    IN is never changed, and OUT appears only when the result computes what IN computes; one that is there is replaced
+    (a pattern such as *.onnx may be two models: it takes --out-dir). `-` is stdin or stdout.
 
     \b
     onnxopt optimize model.onnx model.opt.onnx

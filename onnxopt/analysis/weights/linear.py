@@ -107,7 +107,7 @@ def per_channel(z: Array, rank: int, channels: int) -> Array | None:
     None where it has more axes, varies along another axis, or would widen the result: [C] against rank 4 is along
     the last axis, not the channels.
     """
-    if z.ndim > rank or rank < 2 or channels < 0:
+    if z.ndim > rank or rank < 2:
         return None
     shape = (1,) * (rank - z.ndim) + z.shape
     if any(d != 1 for i, d in enumerate(shape) if i != 1) or shape[1] not in (1, channels):

@@ -95,8 +95,8 @@ def scaled(m: Match, x: Value, z: Array, w: Array) -> Value:
     m.require(not quantized(m, x), "the convolution is quantized")
     channels = w.shape[1] * group
     m.require(z.size == 1 or (dims or ())[1] == channels, "the constant may widen the input")
-    a = linear.per_channel(z, w.ndim, channels)
-    m.require(a is not None and a.size, "the constant is not one per channel")
+    a = linear.per_channel(z, w.ndim, 1 if z.size == 1 else channels)
+    m.require(a is not None, "the constant is not one per channel")
     assert a is not None
     m.require(z.size == 1 or group == 1, "grouped convolution")
     m.require(np.isfinite(a).all() and a.all(), "the constant is zero or not finite")
