@@ -41,7 +41,10 @@ def mark(outcome: dict[str, Any]) -> str:
 def nodes(outcome: dict[str, Any]) -> str:
     """222 → 100 nodes (-55%)."""
     report = outcome["report"]
-    before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
+    return _change(report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"])
+
+
+def _change(before: int, after: int) -> str:
     told = counted(after, "node")
     return told if before in (0, after) else f"{before:,} → {told} ({(after - before) / before:+.0%})"
 
@@ -102,8 +105,7 @@ def summary(outcomes: Sequence[dict[str, Any]]) -> str:
     said = ", ".join(f"{n} {status}" for status, n in counts.items())
     reports = [o["report"]["pipeline"] for o in outcomes if o["report"] is not None]
     before, after = (sum(r[f"nodes_{when}"] for r in reports) for when in ("before", "after"))
-    total = f"; {before:,} → {counted(after, 'node')} ({(after - before) / before:+.0%})" if before else ""
-    return f"{counted(len(outcomes), 'model')}: {said}{total}"
+    return f"{counted(len(outcomes), 'model')}: {said}{f'; {_change(before, after)}' if before else ''}"
 
 
 def markdown(outcomes: Sequence[dict[str, Any]]) -> str:

@@ -47,6 +47,15 @@ def test_a_model_named_twice_and_a_result_over_its_model(tmp_path: Path) -> None
         destinations([source], str(tmp_path))
 
 
+def test_a_result_over_another_model_and_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    sources = [str(tmp_path / n) for n in ("a.onnx", "build/a.onnx")]
+    with pytest.raises(UsageError, match=r"the result of .*/a\.onnx, is one of the models"):
+        destinations(sources, str(tmp_path / "build"))
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is a file"):
+        destinations(sources, str(tmp_path / "file"))
+
+
 def test_the_worst_exit_code() -> None:
     assert worst_code([]) == 0
     assert worst_code([0, 3, 0]) == 3
