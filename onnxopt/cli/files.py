@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,27 @@ def _finite(data: Any) -> Any:
 
 
 def refuse_models(files: Iterable[Path | None], models: Iterable[str | Path]) -> None:
-    """Raises WriteError if one of the files that are to be written besides the models is one of these."""
+    """Raises WriteError if one of the files that are to be written besides the models is one of these, or its data."""
     from onnxopt.errors import WriteError
 
+    models = list(models)
     places = {os.path.realpath(model) for model in models}
     for file in files:
-        if file is not None and os.path.realpath(file) in places:
+        if file is None:
+            continue
+        if os.path.realpath(file) in places:
             raise WriteError(f"{file} is one of the models", "write to another name")
+        if file.exists():
+            _refuse_data(file, filter(os.path.isfile, models))
+
+
+def _refuse_data(file: Path, models: Iterable[str | Path]) -> None:
+    from onnxopt.errors import ModelError
+    from onnxopt.io import refuse_overwriting_input
+
+    for model in models:
+        with suppress(ModelError):  # which is told when its turn comes
+            refuse_overwriting_input(Path(model), file)
 
 
 def refuse_unwritable(files: Iterable[Path | None]) -> None:

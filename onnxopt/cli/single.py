@@ -48,11 +48,6 @@ class Single:
     def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
         """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
         what `optimize_file` raises."""
-        for file in (self.report_file, self.telling.junit, self.given["journal"]):
-            if file is not None and Path(file).exists():
-                from onnxopt.io import refuse_overwriting_input
-
-                refuse_overwriting_input(source, Path(file))
         try:
             return self._whole_or_cut(source, destination, called)
         except OnnxOptError as e:

@@ -179,5 +179,9 @@ def test_nor_do_dumps_and_pages(run: Run, tmp_path: Path) -> None:
     for option in ("--report", "--journal", "--junit"):
         said = run("optimize", "m.onnx", "out.onnx", option, "page.html")
         assert (said.returncode, "is a data file of the input" in said.stderr) == (2, True), said.stderr
+        many = run("optimize", "m.onnx", "--out-dir", "d", option, "page.html")
+        assert (many.returncode, "is a data file of the input" in many.stderr) == (2, True), many.stderr
+    found = run("bisect", "m.onnx", "-o", "page.html")
+    assert (found.returncode, "is a data file of the input" in found.stderr) == (2, True), found.stderr
     assert total(model) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["001-elim-identity.onnx", "m.onnx", "page.html"]
