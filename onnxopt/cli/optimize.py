@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,19 +171,8 @@ def optimize(
     """
     from onnxopt.verification import VerifyOptions
 
-    if no_verify and (inputs or verify_dims or rtol is not None or atol is not None):
-        raise UsageError("--no-verify contradicts --input, --verify-dim, --rtol and --atol", "leave one of them out")
-    if no_verify and strict:
-        raise UsageError("--strict contradicts --no-verify", "leave one of them out")
-    if strict and allow_unverified:
-        raise UsageError("--strict contradicts --allow-unverified", "leave one of them out")
-    if backup and not in_place:
-        raise UsageError("--backup is for --in-place", "without it the original stays where it is")
-    if zero_weights and reproducer is None and is_given("zero_weights"):
-        raise UsageError("--zero-weights is for --reproducer", "--reproducer DIR keeps what repeats a failure")
+    _refuse_contradictions(click.get_current_context().params)
     refuse_ignored(given)
-    if os.path.basename(backup) != backup:
-        raise UsageError(f"--backup {backup!r} is not a suffix", "for example --backup .orig")
     models = tuple("-" if model in ("/dev/stdin", "/dev/stdout") else model for model in models)
     besides = (report_file, junit, given["journal"])
     refuse_unwritable(besides)
@@ -212,8 +202,6 @@ def optimize(
             )
         telling = replace(telling, data_on_stdout=True)
     if plain:
-        from onnxopt.cli.streams import is_stream, streams
-
         single = Single(
             verify_options=verify_options,
             telling=telling,
@@ -224,19 +212,12 @@ def optimize(
             zero_weights=zero_weights,
             strict=strict,
             allow_unverified=allow_unverified,
-            verbose=verbose,
             max_rewrites=max_rewrites,
             external=external,
             inputs=begin,
             outputs=end,
-            stats=stats,
         )
-        source, destination = models
-        if not (is_stream(source) or is_stream(destination)):
-            code = single.run(Path(source), Path(destination))
-        else:
-            with streams(source, destination) as (read, made):
-                code = single.run(read, made, models)
+        code = _run_single(single, *models)
         sys.exit(code) if code else None
         return
     from onnxopt.batch import Job
@@ -248,19 +229,49 @@ def optimize(
         raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
     options = make_options(given, max_rewrites, provenance, external)
     watch = Watch(Path(pairs[0][0]), given)
-    made_of: dict[str, Any] = {
-        "strict": strict,
-        "allow_unverified": allow_unverified,
-        "check": check,
-        "backup": backup,
-        "cache": cache_dir or "",
-    }
-    made_of |= {"plugins": given["plugins"], "reproducer": str(reproducer or ""), "zero_weights": zero_weights}
-    made_of["stats"] = stats or telling.has_summary
-    todo = [Job(a, b, options, verify_options, **made_of) for a, b in pairs]
-    code = optimize_many(todo, jobs, executor, telling, watch.instruments)
+    job = partial(
+        Job,
+        options=options,
+        verify_options=verify_options,
+        strict=strict,
+        allow_unverified=allow_unverified,
+        check=check,
+        backup=backup,
+        cache=cache_dir or "",
+        plugins=given["plugins"],
+        reproducer=str(reproducer or ""),
+        zero_weights=zero_weights,
+        stats=stats or telling.has_summary,
+    )
+    code = optimize_many([job(a, b) for a, b in pairs], jobs, executor, telling, watch.instruments)
     watch.report()
     sys.exit(code) if code else None
+
+
+def _run_single(single: Single, source: str, destination: str) -> int:
+    from onnxopt.cli.streams import is_stream, streams
+
+    if not (is_stream(source) or is_stream(destination)):
+        return single.run(Path(source), Path(destination))
+    with streams(source, destination) as (read, made):
+        return single.run(read, made, (source, destination))
+
+
+def _refuse_contradictions(asked: dict[str, Any]) -> None:
+    if asked["no_verify"] and (
+        asked["inputs"] or asked["verify_dims"] or asked["rtol"] is not None or asked["atol"] is not None
+    ):
+        raise UsageError("--no-verify contradicts --input, --verify-dim, --rtol and --atol", "leave one of them out")
+    if asked["no_verify"] and asked["strict"]:
+        raise UsageError("--strict contradicts --no-verify", "leave one of them out")
+    if asked["strict"] and asked["allow_unverified"]:
+        raise UsageError("--strict contradicts --allow-unverified", "leave one of them out")
+    if asked["backup"] and not asked["in_place"]:
+        raise UsageError("--backup is for --in-place", "without it the original stays where it is")
+    if asked["zero_weights"] and asked["reproducer"] is None and is_given("zero_weights"):
+        raise UsageError("--zero-weights is for --reproducer", "--reproducer DIR keeps what repeats a failure")
+    if os.path.basename(asked["backup"]) != asked["backup"]:
+        raise UsageError(f"--backup {asked['backup']!r} is not a suffix", "for example --backup .orig")
 
 
 def _where_to(model: str) -> UsageError:

@@ -17,17 +17,17 @@ from onnxopt.errors import OnnxOptError, few
 from onnxopt.record import record
 
 if TYPE_CHECKING:
-    from onnxopt.api import OptimizeOptions, Report
+    from onnxopt.api import DifferentResult, OptimizeOptions, Report
     from onnxopt.extraction import Extraction
-    from onnxopt.verification import VerifyOptions
+    from onnxopt.pipeline import Instrument
+    from onnxopt.verification import Verifier, VerifyOptions
 
 _SHOWN: Final = 3  # sites in a hint
 
 
 @record(frozen=True)
 class Single:
-    """What is asked for. `given`: options of the pipeline; `inputs`, `outputs`: values at which IN is cut; `stats`:
-    show what changed, operator by operator."""
+    """What is asked for. `given`: options of the pipeline; `inputs`, `outputs`: values at which IN is cut."""
 
     verify_options: VerifyOptions | None
     telling: Telling
@@ -38,12 +38,10 @@ class Single:
     zero_weights: bool
     strict: bool
     allow_unverified: bool
-    verbose: int
     max_rewrites: int | None
     external: str
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    stats: bool = False
 
     def run(self, source: Path, destination: Path, called: tuple[str, ...] = ()) -> int:
         """Optimize, and say what was done; the exit code. `called`: how the user calls source and destination. Raises
@@ -76,70 +74,37 @@ class Single:
     def _run(
         self, source: Path, destination: Path, called: tuple[str, ...], cut: tuple[Path, Extraction] | None
     ) -> int:
-        telling, given, verifier = self.telling, self.given, None
-        if self.verify_options is not None and (given["level"] or given["pipeline"] or given["dtype"]):
-            from onnxopt.verification import Verifier
-
-            verifier = Verifier(source, self.verify_options)
-            verifier.start()  # it imports while we import
+        telling, given = self.telling, self.given
+        verifier = self._started(source)
         # Not deep inside our own imports: Python's calls are slower where a chunk of its stack ends.
         import onnx  # noqa: F401
 
-        from onnxopt.api import DifferentResult
-        from onnxopt.report.progress import Progress
-        from onnxopt.rollback import optimize_or_roll_back
-
         options, watch = make_options(given, self.max_rewrites, self.provenance, self.external), Watch(source, given)
-        if self.verbose or self.report_file is not None:
+        if telling.verbose or self.report_file is not None:
             from onnxopt.pipeline.instruments import Sizes
 
             watch.instruments.append(Sizes())
+        again: list[Instrument] = []  # what a run after a rollback begins anew
+        recorder = Recorder() if self.report_file is not None else None
+        if recorder is not None:
+            again += recorder.instruments
         counts = None
-        if self.stats or telling.has_summary:
+        if telling.stats or telling.has_summary:
             from onnxopt.pipeline.instruments import Counts
 
             counts = Counts()
-            watch.instruments.append(counts)
-        recorder = Recorder() if self.report_file is not None else None
-        if recorder is not None:
-            watch.instruments += recorder.instruments
-        failure: DifferentResult | None = None
-        with Progress(enabled=not telling.quiet, steps=True) as progress:
-            try:
-                report = optimize_or_roll_back(
-                    source,
-                    destination,
-                    options,
-                    verify_options=self.verify_options,
-                    verifier=verifier,
-                    strict=self.strict,
-                    allow_unverified=self.allow_unverified,
-                    progress=progress.phase,
-                    instruments=watch.instruments,
-                    again=[*(recorder.instruments if recorder is not None else ()), *([counts] if counts else [])],
-                    reproducer=self.reproducer,
-                    zero_weights=self.zero_weights,
-                )
-            except DifferentResult as e:
-                failure, report = e, e.report
+            again.append(counts)
+        report, failure = self._optimize(source, destination, options, verifier, [*watch.instruments, *again], again)
         if called:
             report.source, report.destination = called
-        if cut is not None:
-            report.pipeline.nodes_before, report.bytes_before = cut[1].nodes_before, cut[1].bytes_before
         if counts is not None:
             report.stats = counts.to_dict(report.source, report.destination, report.bytes_after)
-            if cut is not None and report.stats is not None:
-                from onnxopt.api import stats
-
-                report.stats["before"] = stats(cut[0]).to_dict()
+        if cut is not None:
+            _count_from(report, *cut)
         if self.report_file is not None and recorder is not None:
             write_text(self.report_file, json_text(report.to_dict() | recorder.to_dict()))
         if not telling.quiet and telling.format == "text":
-            _print(report.to_dict(), self.verbose, telling.data_on_stdout)
-            if self.stats:
-                from onnxopt.cli.changes import show_changes
-
-                show_changes(report.to_dict(), err=telling.data_on_stdout)
+            _print(report.to_dict(), telling)
         watch.report()
         _warn_of_unknown(options, report)
         _warn_of_idle(given["plugins"], options)
@@ -151,6 +116,59 @@ class Single:
         if failure is not None:
             raise failure
         return code
+
+    def _started(self, source: Path) -> Verifier | None:
+        """A verifier that imports while we import, where there is something to verify."""
+        if self.verify_options is None or not any(self.given[key] for key in ("level", "pipeline", "dtype")):
+            return None
+        from onnxopt.verification import Verifier
+
+        verifier = Verifier(source, self.verify_options)
+        verifier.start()
+        return verifier
+
+    def _optimize(
+        self,
+        source: Path,
+        destination: Path,
+        options: OptimizeOptions,
+        verifier: Verifier | None,
+        instruments: list[Instrument],
+        again: list[Instrument],
+    ) -> tuple[Report, DifferentResult | None]:
+        """The report, also of a result that differs."""
+        from onnxopt.api import DifferentResult
+        from onnxopt.report.progress import Progress
+        from onnxopt.rollback import optimize_or_roll_back
+
+        with Progress(enabled=not self.telling.quiet, steps=True) as progress:
+            try:
+                report = optimize_or_roll_back(
+                    source,
+                    destination,
+                    options,
+                    verify_options=self.verify_options,
+                    verifier=verifier,
+                    strict=self.strict,
+                    allow_unverified=self.allow_unverified,
+                    progress=progress.phase,
+                    instruments=instruments,
+                    again=again,
+                    reproducer=self.reproducer,
+                    zero_weights=self.zero_weights,
+                )
+            except DifferentResult as e:
+                return e.report, e
+        return report, None
+
+
+def _count_from(report: Report, whole: Path, cut: Extraction) -> None:
+    """Have the report begin with the model that was cut."""
+    report.pipeline.nodes_before, report.bytes_before = cut.nodes_before, cut.bytes_before
+    if report.stats is not None:
+        from onnxopt.api import stats
+
+        report.stats["before"] = stats(whole).to_dict()
 
 
 def _warn(rolled_back: list[Any]) -> int:
@@ -190,12 +208,12 @@ def _warn_of_idle(plugins: tuple[str, ...], options: OptimizeOptions) -> None:
         say(f"warning: --plugin {few(plugins)}: {few(names)} did not run; --with {names[0]} adds it", err=True)
 
 
-def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
+def _print(report: dict[str, Any], telling: Telling) -> None:
     """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
     if sys.stdout.isatty():
         from onnxopt.report.console import print_report
 
-        print_report(report, verbose)
+        print_report(report, telling.verbose)
         if report["source"] and report["destination"]:
             import shlex
 
@@ -204,5 +222,9 @@ def _print(report: dict[str, Any], verbose: int, data_on_stdout: bool) -> None:
     else:
         from onnxopt.report.plain import lines
 
-        for line in lines(report, verbose):
-            say(line, err=data_on_stdout)
+        for line in lines(report, telling.verbose):
+            say(line, err=telling.data_on_stdout)
+    if telling.stats:
+        from onnxopt.cli.changes import show_changes
+
+        show_changes(report, err=telling.data_on_stdout)
