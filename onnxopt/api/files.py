@@ -21,7 +21,7 @@ from onnxopt.verification import PROVEN, UNVERIFIED, VerifyOptions, let_in
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
-    from onnxopt.verification import Verifier
+    from onnxopt.verification import Verification, Verifier
 
 Progress = Callable[[str], None]
 
@@ -116,14 +116,15 @@ def optimize_file(
                 report.verification = let_in(verifier.finish(), options.allow_domains)
                 phase("verify")
             report.seconds = time.perf_counter() - start
-            if (found := report.verification) is not None and (
-                found.is_refused
-                or (strict and found.status not in PROVEN)
-                or (not allow_unverified and found.status == UNVERIFIED)
-            ):
+            if (found := report.verification) is not None and _is_refused(found, strict, allow_unverified):
                 raise DifferentResult(report)
             staged.commit()
         return report
+
+
+def _is_refused(found: Verification, strict: bool, allow_unverified: bool) -> bool:
+    unproven = strict and found.status not in PROVEN
+    return found.is_refused or unproven or (not allow_unverified and found.status == UNVERIFIED)
 
 
 def _bytes_of(source: Path, model: Model) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from onnx import NodeProto
@@ -12,11 +13,12 @@ from onnxopt.graph.emission import refusal
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.plaintext import an
+from onnxopt.plaintext import an, counted
 from onnxopt.protos import make_node
 from onnxopt.rewriting.match import Match
 from onnxopt.rewriting.rule import Declined
 
+_UNNAMED: Final = "?"
 _READS: Final = "it is gone then: let it read what the anchor reads"
 _HINT: Final = "return a value for each output, or decline by m.require(condition, reason) or m.skip()"
 
@@ -27,19 +29,27 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     A new node takes over the output's value: object, name, users and graph-output flag. Raises Declined, before
     any change, where an interface would break, and what would make runtimes refuse the model.
     """
-    anchor, graph = m.anchor, m.graph
     pairs = check_replacement(m, result)
     refused = any(not old.constant and is_refused(old, new) for old, new in pairs)
     told = any(old.is_output and new.users and is_told_more(new, old) for old, new in pairs)
-    if refused or told or divides_by_zero(graph, m.new_nodes):
+    if refused or told or divides_by_zero(m.graph, m.new_nodes):
         raise Declined(REFUSED)
-    created = set(m.new_nodes)
-    taken: set[Value] = set()
-    before: dict[Node, None] = {}  # what makes what the match reads
-    for node, _ in m.bindings.covered:
-        for v in node.inputs:
-            if v is not None and v.producer is not None:
-                before[v.producer] = None
+    before = {v.producer: None for n, _ in m.bindings.covered for v in n.inputs if v is not None}
+    _insert(m, pairs)
+    _hand_over(m, pairs)
+    _remove_replaced(m, before)
+    if m.new_nodes:
+        _name_apart(m)
+    for lender in m.borrowed:
+        if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
+            copy = NodeProto()
+            copy.CopyFrom(lender.proto)
+            lender.adopt(copy)
+
+
+def _insert(m: Match, pairs: list[tuple[Value, Value]]) -> None:
+    """What the rule made is in the graph, its results without names."""
+    graph = m.graph
     if m.new_constants:
         read = {v for n in m.new_nodes for v in n.inputs}
         read.update(new for _, new in pairs)
@@ -49,8 +59,14 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     for node in m.new_nodes:
         for v in node.outputs:
             if v is not None and not v.name:
-                v.name = "?"  # named below, if nothing takes it over
+                v.name = _UNNAMED
         graph.insert(node, m.before)
+
+
+def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
+    """Who read the old values reads the new ones; those that take over no name get one."""
+    graph, created = m.graph, set(m.new_nodes)
+    taken: set[Value] = set()
     for old, new in pairs:
         maker = new.producer
         if maker is not None and maker in created and new not in taken:
@@ -65,26 +81,25 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             _forward(m, old, new)
     for node in m.new_nodes:
         for v in node.outputs:
-            if v is not None and v.name == "?":
+            if v is not None and v.name == _UNNAMED:
                 base = next((old.name for old, _ in pairs), node.op)
                 v.rename(graph.model.names.fresh(base, f"_{node.op}"))
-    for root in m.bindings.roots or (anchor,):
+
+
+def _remove_replaced(m: Match, before: Iterable[Node | None]) -> None:
+    """What the match stood for goes, with what only it kept alive, and what of the new nothing reads. `before`: what
+    makes what the match read."""
+    for root in m.bindings.roots or (m.anchor,):
         if root.is_used:
-            graph.model.mark(root)  # its result is an output of the graph, which nothing else can make
+            m.graph.model.mark(root)  # its result is an output of the graph, which nothing else can make
         elif root.graph is not None:
-            graph.remove(root)
-    if anchor.graph is None:
+            m.graph.remove(root)
+    if m.anchor.graph is None:
         for producer in before:
-            remove_dead(producer)
+            if producer is not None:
+                remove_dead(producer)
     for node in m.new_nodes:
         remove_dead(node)
-    if m.new_nodes:
-        _name_apart(m)
-    for lender in m.borrowed:
-        if lender.graph is not None:  # something reads it still, the replacement perhaps: each needs its own proto
-            copy = NodeProto()
-            copy.CopyFrom(lender.proto)
-            lender.adopt(copy)
 
 
 def _name_apart(m: Match) -> None:
@@ -115,7 +130,8 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
     for i, v in enumerate(results):
         fits = fits and (v is None or (isinstance(v, Value) and i < wanted))
     if not fits:
-        raise refusal(m.graph, m.anchor, f"what replaces it is {_shown(result)}, not {_count(wanted)}", hint=_HINT)
+        said = f"what replaces it is {_shown(result)}, not {counted(wanted, 'value')}"
+        raise refusal(m.graph, m.anchor, said, hint=_HINT)
     pairs = _pairs(m, results)
     if m.anchor.op == "Identity":
         for old, new in pairs:
@@ -132,12 +148,8 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
 def _shown(result: object) -> str:
     if isinstance(result, tuple):
         odd = next((v for v in result if v is not None and not isinstance(v, Value)), None)
-        return _shown(odd) if odd is not None else _count(len(result))
+        return _shown(odd) if odd is not None else counted(len(result), "value")
     return "nothing" if result is None else an(type(result).__name__)
-
-
-def _count(number: int) -> str:
-    return "1 value" if number == 1 else f"{number} values"
 
 
 def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
