@@ -31,5 +31,7 @@ def destinations(sources: Sequence[str], folder: str) -> list[str]:
         if taken == source:
             raise UsageError(f"{place} is the input itself", "name another folder, or use --in-place")
         if taken is not None:
-            raise UsageError(f"{place}, the result of {source}, is one of the models", "name another folder")
+            raise UsageError(
+                f"{place}, the result of {source}, is one of the models", "name another folder, or leave that model out"
+            )
     return places

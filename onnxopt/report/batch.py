@@ -28,8 +28,11 @@ def _line(outcome: dict[str, Any]) -> str:
     if outcome["report"] is None:
         return f"✗ {outcome['source']}: {outcome['status']}"
     parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}, {outcome['status']}"]
+    found = _found(outcome)
     if not outcome["message"]:
         parts += [verdict(outcome), note(outcome)]
+    elif found:
+        parts.append(judged.MARKS[found["status"]][1])
     return ", ".join(p for p in parts if p)
 
 

@@ -118,6 +118,7 @@ def test_strict_takes_only_what_is_verified(run: Run, tmp_path: Path, body: str,
     many = run("optimize", "m.onnx", "--check", "-O1", "--strict")
     assert many.returncode == 1 and f"error: m.onnx: {says}" in many.stderr
     assert (many.stdout + many.stderr).count(says) == 1, "it is told once"
+    assert ", failed, " in many.stdout
 
 
 def test_a_difference_names_its_place(run: Run, rough: Rough, tmp_path: Path) -> None:
