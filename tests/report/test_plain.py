@@ -1,0 +1,33 @@
+"""Lines of a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onnxopt.report import batch, latency, plain
+
+
+@pytest.mark.parametrize(
+    ("hits", "nodes", "line"),
+    [
+        (1, 1, "  some-pass                       1 rewrite        -1 node         0 ms"),
+        (2, 0, "  some-pass                       2 rewrites       +0 nodes        0 ms"),
+        (1234, 1234, "  some-pass                   1,234 rewrites   -1,234 nodes        0 ms"),
+    ],
+)
+def test_one_is_no_plural_and_columns_stay(hits: int, nodes: int, line: str) -> None:
+    rule = {"hits": hits, "nodes": nodes, "declined": {}}
+    done = {"name": "some-pass", "nodes": nodes, "bytes": 0, "seconds": 0.0, "rules": {"rule": rule}}
+    assert list(plain.details({"pipeline": {"passes": [done]}})) == [line]
+
+
+def test_one_run() -> None:
+    found = {"threads": 1, "dims": {}, "openings": 1, "runs": 1, "level": "all", "provider": "CPU"}
+    assert latency.conditions(found) == "1 run, 1 thread, optimizations all, CPU"
+
+
+def test_models_of_which_none_changed() -> None:
+    report: dict[str, Any] = {"pipeline": {"nodes_before": 5, "nodes_after": 5}}
+    assert batch.summary([{"status": "unchanged", "report": report}]) == "1 model: 1 unchanged; 5 nodes"
