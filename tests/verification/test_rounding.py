@@ -20,6 +20,8 @@ X8, X64 = "(float[N,8] x) => (float[N,8] y)", "(float[N,64] x) => (bool[N,64] y)
 MATRIX = "(float[N,8] x) => (float[N,1] y)"
 LONG = "(float[1,262144] x) => (float[1] y)"
 PICTURE = "(float[1,3,512,512] x) => (float[1,3,1,1] y)"
+SMALL = "(float[N,2,8] x) => (float[N,2,6] y)"
+EXTENT = "m = ReduceMin <axes=[1]> (u) n = ReduceMax <axes=[1]> (u) s = Sub (n, m)"
 MOMENTS = "(float[N,3,16,16] x) => (float[N,3] y)"
 INTEGERS, PIXELS = "(int64[N,8] p) => (float[N,8] y)", "(uint8[N,3,8,8] p) => (bool[N,3,8,8] y)"
 SCORES, BITS = "(float[N,16,8] x) => (int64[N,16] y)", "(int64[N,8] p) => (int64[N] y)"
@@ -63,6 +65,16 @@ RIGHT = {
     "nothing left": (X8, shifted(273.15, 273.15), ("y = Identity (x)", {})),
     "1e5": (X8, shifted(1e5, 99999), plus(1)),
     "one channel": (MATRIX, BIASED, ("t = MatMul (x, w) y = Add (t, c)", {"w": WEIGHTS, "c": [0.5]})),
+    "before a pool": (
+        SMALL,
+        ("t = Add (x, c) u = Sub (t, d) y = AveragePool <kernel_shape = [3]> (u)", {"c": 1e4, "d": 9999.5}),
+        ("v = Add (x, e) y = AveragePool <kernel_shape = [3]> (v)", {"e": 0.5}),
+    ),
+    "least and largest": (
+        X8,
+        (f"{shifted(100, 37)[0].replace('y =', 'u =')} {EXTENT} v = Sub (u, m) y = Div (v, s)", shifted(100, 37)[1]),
+        (f"u = Add (x, e) {EXTENT} r = Reciprocal (s) k = Mul (u, r) l = Mul (m, r) y = Sub (k, l)", {"e": 63.0}),
+    ),
     "two means": (PICTURE, (ONE_MEAN, {}), (TWO_MEANS, {})),
     "global mean": (PICTURE, (ONE_MEAN, {}), ("v = Relu (x) y = GlobalAveragePool (v)", {})),
     "l1": (
@@ -222,6 +234,7 @@ def test_what_is_inside_bodies_and_functions_is_widened_too(tmp_path: Path) -> N
         ([1 / 255], False, False),
         ([0.1, 1.0, 2.0], False, False),
         ([1e9 + 64] * 2, False, False),  # all numbers of that size are integers
+        ([63 + k * 2.0**-17 for k in range(1, 24)], False, False),  # what is left of x + 100 - 37
         ([np.inf, 1.0], True, False),
         ([np.nan], True, False),
     ],

@@ -14,8 +14,9 @@ from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.program import Program
 from onnxopt.verification.pieces.runner import Runner
-from onnxopt.verification.pieces.steps import is_dequantized, shake_dequantized
+from onnxopt.verification.pieces.steps import is_stepped, shake_dequantized
 from onnxopt.verification.pieces.stream import Stream
+from tests.verification.pairs import with_constants
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 40, 40] x) => (float[1, 16, 38, 38] y)'
 FIRST, LAST = "q = QuantizeLinear (x, sx, z)", "y = DequantizeLinear ({}, sz, z)"
@@ -109,7 +110,39 @@ def test_steps_are_what_comes_of_integers_that_can_change(tmp_path: Path) -> Non
         "cq = ", "g = Add (d, d) cq = "
     )
     program = Program(Skeleton(made(tmp_path / "a.onnx", text)))
-    assert {v for v in program.maker if is_dequantized(program, v)} == {"d", "t", "r", "e", "y"}
+    assert {v for v in program.maker if is_stepped(program, v)} == {"d", "t", "r", "e", "y"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_step"),
+    [
+        ("d = Round (x) y = Mul (d, sx)", True),
+        ("d = Floor (x) c = Clip (d, sx, sy) n = Neg (c) y = Div (n, sx)", True),
+        ("d = Round (x) y = Mul (d, x)", False),
+        ("d = Round (sx) y = Mul (d, sy)", False),
+        ("d = Mul (x, sx) y = Sqrt (d)", False),
+    ],
+)
+def test_what_is_rounded_and_scaled_is_steps(nodes: str, is_step: bool, tmp_path: Path) -> None:
+    program = Program(Skeleton(made(tmp_path / "a.onnx", f"{HEAD} {{ {nodes} }}")))
+    assert is_stepped(program, "y") is is_step
+
+
+@pytest.mark.parametrize(("factor", "verdicts"), [(42.333334, AGREES), (42.8, (DIFFERENT,))])
+def test_a_step_that_float16_rounds_to_the_other_side(factor: float, verdicts: tuple[str, ...], tmp_path: Path) -> None:
+    """Two factors of a quantizer that is made of Round became one: few elements of a channel are a step off."""
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float16[n, 16] x) => (float16[n, 16] y)'
+    back, numbers = "y = Mul (r, s)", {"p": 127.0, "q": 1 / 3, "f": factor, "s": 3 / 127}
+    constants = {name: np.float16(number) for name, number in numbers.items()}
+    split = f"{head} {{ t = Tanh (x) u = Mul (t, p) v = Mul (u, q) r = Round (v) {back} }}"
+    merged = f"{head} {{ t = Tanh (x) w = Mul (t, f) o = Round (w) {back.replace('(r', '(o')} }}"
+    paths = [tmp_path / f"{k}.onnx" for k in (0, 1)]
+    for path, text in zip(paths, (split, merged)):
+        onnx.save(
+            with_constants(text, {k: v for k, v in constants.items() if f"{k})" in text or f"{k} " in text}), path
+        )
+    found = verify(*paths)
+    assert found.status in verdicts, found.message
 
 
 def test_each_number_of_a_quantized_weight_is_shaken_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _CHANCE: Final = 12  # bits that numbers which were rounded leave empty once in 4096 times
 _BITS: Final = {"float16": 11, "float32": 24, "float64": 53}
+_CANCELLED: Final = {"float16": 2, "float32": 6, "float64": 12}  # bits that sums leave empty: x + 100 - 37
 _FEW: Final = 256
 _HUGE: Final = 1e4
 
@@ -42,12 +43,13 @@ def last_bit(value: Any, rng: Draws, dtype: str = "", times: float = 1.0) -> Any
 def is_exact(value: Any) -> bool:
     """Is nothing rounded in these floats: integers, halves, all multiples of one power of two that is so large beside
     them that rounded numbers would hardly all be? What is made of sizes and positions, of pixels, by Round or Mod, is
-    such, and so are many factors of formulas. Nothing that rounds could have moved them."""
+    such, and so are many factors of formulas. Nothing that rounds could have moved them. A sum of which most cancels
+    leaves a few bits empty, too, and was rounded where it was larger."""
     bits, flat = _BITS.get(value.dtype.name), value.reshape(-1)
     if bits is None:
         return False
     largest = float(np.abs(flat).max(initial=0, where=np.isfinite(flat)))
-    empty = math.ceil(_CHANCE / max(int(np.count_nonzero(flat)), 1))
+    empty = max(math.ceil(_CHANCE / max(int(np.count_nonzero(flat)), 1)), _CANCELLED[value.dtype.name])
     if not largest or empty >= bits:
         return not largest
     for part in (flat[:_FEW], flat):  # most are known by their first numbers

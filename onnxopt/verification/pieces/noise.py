@@ -25,7 +25,8 @@ from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View
 
 _SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session,
-_MORE: Final = 16  # and each time where elements that jump are sought one by one:
+_MORE: Final = 16  # and each time where elements that jump are sought one by one: as long as some are found, up to
+_MOST: Final = 64  # of them, for half of these move no number that is fed;
 _MANY: Final = 64  # of so many one would have been found
 _IN_VAIN: Final = 2  # in these samples, if last bits made them jump
 
@@ -59,12 +60,14 @@ def noise_of(
     open_ = {v: _Open(*found) for v, found in (held or {}).items() if v in wanted}
     uneven = {v: seen for v, seen in (channels or {}).items() if v in wanted}
     times, left = 1.0, [math.inf]  # elements, before each sample
-    for k in range(_MORE):
+    for k in range(_MOST if open_ else _SEEDS):
         if k == _SEEDS:  # only what some elements of B are not explained of
             wanted = [v for v, jumps in open_.items() if jumps.count]
             nodes, times = program.cone(wanted, here), NOISE
         left.append(sum(jumps.count for jumps in open_.values()))
-        if not wanted or (k >= _SEEDS + _IN_VAIN and left[-1] >= _MANY and left[-1] == left[-1 - _IN_VAIN]):
+        if not wanted or (k >= _SEEDS and not left[-1]) or (k >= _MORE and left[-1] == left[-1 - _MORE]):
+            break
+        if k >= _SEEDS + _IN_VAIN and left[-1] >= _MANY and left[-1] == left[-1 - _IN_VAIN]:
             break
         rng = Draws(seed, k)
         try:

@@ -30,7 +30,7 @@ from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, widening, with_sums
 from onnxopt.verification.pieces.noise import are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.pieces.program import type_of
+from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.runner import Failed, Opened, Prepare, Runner
 from onnxopt.verification.pieces.stream import size_of
@@ -97,10 +97,13 @@ def exactly(runner: Runner, wanted: Sequence[str], feeds: Mapping[str, Any], mos
         return {}
     wide = _widened(feeds, "float32")
     types = {name: type_of(value) for name, value in wide.items()}
-    try:
-        return runner.open(nodes, types, wanted, prepare=widening("float32", as_double)).run(wide)
-    except Failed:
-        return {}
+    for reference in (False, *([True] if _is_light(runner.program, nodes, feeds) else [])):
+        try:
+            engine = _neutral(runner, reference=reference)
+            return engine.open(nodes, types, wanted, prepare=widening("float32", as_double)).run(wide)
+        except Failed:
+            continue
+    return {}
 
 
 class _Part:
@@ -128,9 +131,8 @@ class _Part:
         self.cases = [{r: case[r] for r in reads} for case in cases]
         self.constants: dict[_Digest, bool] = {}
         self.has_rounder = False
-        self._entries = max(sum(map(size_of, case.values())) for case in self.cases)
-        self._weights = program.weight(self.nodes)
-        if 2 * (self._entries + self._weights) > most:
+        self._largest = max(self.cases, key=lambda case: sum(map(size_of, case.values())))
+        if 2 * (sum(map(size_of, self._largest.values())) + program.weight(self.nodes)) > most:
             raise Failed("it is large")
         self._reference = False
 
@@ -150,18 +152,12 @@ class _Part:
         types = self._types(case)
         if not self._reference:
             try:
-                return self._runner(False).open(self.nodes, types, [self.value], prepare=prepare)
+                return _neutral(self.runner).open(self.nodes, types, [self.value], prepare=prepare)
             except Failed:
-                if not self._is_light():
+                if not _is_light(self.runner.program, self.nodes, self._largest):
                     raise
             self._reference = True
-        return self._runner(True).open(self.nodes, types, [self.value], prepare=prepare)
-
-    def _runner(self, reference: bool) -> Runner:
-        """Whatever happens to it is not the fault of either model."""
-        runner = self.runner.inside(self.runner.program, reference=reference)
-        runner.label = "either model in float64"
-        return runner
+        return _neutral(self.runner, reference=True).open(self.nodes, types, [self.value], prepare=prepare)
 
     def run(self, opened: Opened, case: Mapping[str, Any]) -> Any:
         return opened.run(case)[self.value]
@@ -186,12 +182,6 @@ class _Part:
         low, high = _ROUNDERS
         self.has_rounder |= self.dtype == "float32" and bool(((sizes >= low) & (sizes <= high)).any())
         return as_double(array)
-
-    def _is_light(self) -> bool:
-        numbers, weights = (size // 4 for size in (self._entries, self._weights))
-        if any(self.runner.program.nodes[i].op_type in _SLOW for i in self.nodes):
-            return numbers * max(weights, 1) <= _WORK
-        return numbers + weights <= _LIGHT and len(self.nodes) <= _NODES
 
 
 class _Question:
@@ -315,6 +305,21 @@ def _are_alike(*values: Any) -> bool:
     return all(
         isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype.kind == first.dtype.kind for v in values
     )
+
+
+def _neutral(runner: Runner, *, reference: bool = False) -> Runner:
+    """Whatever happens to it is not the fault of either model."""
+    found = runner.inside(runner.program, reference=reference)
+    found.label = "either model in float64"
+    return found
+
+
+def _is_light(program: Program, nodes: Sequence[int], case: Mapping[str, Any]) -> bool:
+    """Is it little work for the reference evaluator?"""
+    numbers, weights = sum(map(size_of, case.values())) // 4, program.weight(nodes) // 4
+    if any(program.nodes[i].op_type in _SLOW for i in nodes):
+        return numbers * max(weights, 1) <= _WORK
+    return numbers + weights <= _LIGHT and len(nodes) <= _NODES
 
 
 def _widened(case: Mapping[str, Any], dtype: str) -> dict[str, Any]:

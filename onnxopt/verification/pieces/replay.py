@@ -17,7 +17,7 @@ from onnxopt.verification.pieces.noise import Held, is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.runner import Failed, Runner
-from onnxopt.verification.pieces.steps import is_dequantized
+from onnxopt.verification.pieces.steps import is_stepped
 from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
 
@@ -127,7 +127,7 @@ class Replay:
 
     def are_steps(self, value: str) -> bool:
         """Does A make it of quantized numbers?"""
-        return is_dequantized(self.original.runner.program, self.pairs.of.get(value, value))
+        return is_stepped(self.original.runner.program, self.pairs.of.get(value, value))
 
     def hold(self, value: str, found: list[Any] | Failed, share: float) -> tuple[bool, list[Difference], View | None]:
         """Do B's values agree with A's, up to this share of their range, in every case; how they differ; and the view

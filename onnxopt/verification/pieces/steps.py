@@ -1,4 +1,4 @@
-"""Floats that a quantizer made: they are steps, and jump from one to another as its integers do."""
+"""Floats that a quantizer made, or what rounds to integers: they are steps, and jump from one to another."""
 
 from __future__ import annotations
 
@@ -22,17 +22,23 @@ _KEEPS: Final = frozenset((
     "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "Expand", "Tile",
     "MaxPool", "Relu", "DepthToSpace", "SpaceToDepth",
 ))  # fmt: skip
+_SCALES: Final = ("Mul", "Div", "Add", "Sub", "Clip", "Neg", "Min", "Max")  # of all numbers alike, by constants
+_MAKES: Final = ("DequantizeLinear", "Round", "Floor", "Ceil", "Sign")
 
 
-def is_dequantized(program: Program, value: str) -> bool:
-    """Does it come of a DequantizeLinear whose integers can change, and only by being moved?"""
+def is_stepped(program: Program, value: str) -> bool:
+    """Does it come of a DequantizeLinear whose integers can change, or of what rounds to integers, and only by being
+    moved; or scaled, as what quantizes by Round, Clip and Mul is?"""
     while value in program.maker and value not in program.fixed:
         node = program.nodes[program.maker[value]]
-        if node.domain not in ("", "ai.onnx") or not (node.op_type == "DequantizeLinear" or node.op_type in _KEEPS):
+        if node.domain not in ("", "ai.onnx"):
             return False
-        value = node.input[0]
-        if node.op_type == "DequantizeLinear":
-            return not program.is_constant(value) and value not in program.fixed
+        if node.op_type in _MAKES:
+            return not program.is_constant(node.input[0]) and node.input[0] not in program.fixed
+        reads = [r for r in node.input if not program.is_constant(r) and r not in program.fixed]
+        if node.op_type not in _KEEPS and not (node.op_type in _SCALES and len(reads) == 1):
+            return False
+        value = node.input[0] if node.op_type in _KEEPS else reads[0]
     return False
 
 

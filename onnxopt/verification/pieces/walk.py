@@ -362,7 +362,7 @@ class Walk:
         """What the last bits do to A's values in their pieces."""
         of = self.pairs.of
         held = {of[v]: jump for v in wanted if (jump := self.replay.jumping(v, self.fed, self.share(v))) is not None}
-        far = [v for v in wanted if any(d.uneven for d in self.latest.get(v, ()))]
+        far = [v for v in wanted if of[v] not in held and any(d.uneven for d in self.latest.get(v, ()))]
         channels = {of[v]: seen for v in far if (seen := self.replay.channels(v, self.fed, self.share(v)))}
         names = [of[v] for v in wanted]
         found = noise_of(self.runner, self.original, names, self.fed_of_a, self.seed, self.dtype, held, channels)
