@@ -1,8 +1,8 @@
 """What two models make alike, by what stands in their files: there is nothing that a run would have to show.
 
 Values get numbers, equal ones where the same operators make them of values with equal numbers, whatever the names are,
-and wherever constants are kept. Calls of the model's functions are what their bodies make, and an If whose condition is
-constant is the branch that it takes.
+and wherever constants are kept; what commutes, in whatever order. Calls of the model's functions are what their bodies
+make, an If whose condition is constant is the branch that it takes, and one whose branches make the same is that.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Numbers = MutableMapping[str, int]
 _MOST: Final = 100_000  # nodes of functions, each time one is called
+_COMMUTING: Final = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal"))  # bit for bit
+_TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 
 class Sameness:
@@ -139,6 +141,13 @@ class _Begun(dict[str, int]):
         return found
 
 
+def _in_order(operator: str, reads: list[int]) -> tuple[str, list[int]]:
+    """An operator and what it reads, as another that makes the same."""
+    if operator in _TURNED:
+        return _TURNED[operator], reads[::-1]
+    return operator, sorted(reads) if operator in _COMMUTING else reads
+
+
 def _operands(node: NodeProto, known: Numbers) -> tuple[int, ...]:
     return tuple(known[name] for name in node.input if name)
 
@@ -217,6 +226,13 @@ class _Numbering:
             made = self.body(taken, known, versions, given, depth)  # as deep as where it is put in place
             known.update((name, number) for name, number in zip(outputs, made) if name)
             return
+        branches: dict[str, list[int]] = {}
+        if not domain and node.op_type == "If":  # neither is deeper than what is in place of one
+            branches = {n: self.body(b, known, versions, given, depth) for n, b in bodies(node).items()}
+            one, *others = branches.values()
+            if others == [one]:
+                known.update((name, number) for name, number in zip(outputs, one) if name)
+                return
         names = [a.name for a in node.attribute if _is_told(a, given)]
         attributes = [given.get(a.ref_attr_name, a) for a in node.attribute if _is_told(a, given)]
         key: Hashable
@@ -224,12 +240,18 @@ class _Numbering:
             key = _held(names[0], attributes[0])
             known[outputs[0]] = _number(self._table, key)
             return
-        told = tuple(sorted((n, self._told(a, known, versions, given, depth)) for n, a in zip(names, attributes)))
+        told = tuple(
+            sorted(
+                (n, ("", *map(str, branches[n])) if n in branches else self._told(a, known, versions, given, depth))
+                for n, a in zip(names, attributes)
+            )
+        )
         drawn = outputs[0] if draws(node) else ""  # what is drawn alike is known by its name
         drawn += str(id(self)) if function is not None else ""  # nobody has looked what it makes
         version = _since(node.op_type, domain, versions.get(domain, 0)) if domain in self._several else 0
         parts = len(outputs) if domain or node.op_type == "Split" else 0  # it may decide what each of them is
-        key = domain, node.op_type, node.overload, version, parts, tuple(reads), told, drawn
+        operator, reads = _in_order(node.op_type, reads) if not domain and not told else (node.op_type, reads)
+        key = domain, operator, node.overload, version, parts, tuple(reads), told, drawn
         for k, name in enumerate(outputs):
             if name:
                 known[name] = _number(self._table, (key, k))

@@ -25,7 +25,7 @@ def untold(walk: Walk, sameness: Sameness, is_open: Callable[[str], bool]) -> It
         return
     numbers, of = sameness.numbers(half), walk.pairs.of
     fed = {name for name in walk.fed if of.get(name, name) in numbers}
-    for value in (v for v in walk.b.maker if v in walk.cuts and not walk.pairs.is_same(v)):
+    for value in (v for v in walk.b.maker if v in walk.cuts and v in of and not walk.pairs.is_same(v)):
         mine = _read(walk.a, of[value], walk.fed_of_a) & numbers.keys()
         theirs = {of.get(name, name) for name in _read(walk.b, value, walk.fed) & fed}
         told = [{numbers[name]: name for name in names} for names in (mine, theirs)]
