@@ -126,6 +126,9 @@ class CaseRecord:
     outputs: list[OutputRecord] = field(default_factory=list)
 
 
+LEFT_OUT: Final = "not run: those before it took all of --timeout"  # a note of a case
+
+
 @record
 class JudgedCase(CaseRecord):
     """A case with a verdict of its own: equal, different, skipped (A refuses such inputs) or not verified; and why."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.protocol import Answer, Opened, Request
-from onnxopt.verification.records import DIFFERENT, UNVERIFIED, JudgedCase, VerifyOptions
+from onnxopt.verification.records import DIFFERENT, LEFT_OUT, UNVERIFIED, JudgedCase, VerifyOptions
 from onnxopt.worker.service import Died, Service, Spare
 from onnxopt.worker.serving import Refused
 
@@ -29,7 +30,7 @@ class Session:
 
     `stepwise`: the timeout is for each step, and what dies in one case is started again for the next. `memory`: bytes
     that the worker may take, 0 for all there are. `opened`: what runs the original; `is_steady`: it gives the same
-    twice.
+    twice; `left_out`: cases that were not begun, for want of time.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Session:
         self.plan: Plan | None = None
         self.opened = Opened()
         self.is_steady = True
+        self.left_out = 0
         self._memory = memory
         self._start = start
         self._spare = spare
@@ -101,6 +103,18 @@ class Session:
         """All that is asked from now on has the time of the options together, unless it is counted step by step."""
         if not self.stepwise and self._service is not None:
             self._service.deadline = time.monotonic() + self._options.timeout
+
+    @contextmanager
+    def limited(self, share: float = 1.0) -> Iterator[None]:
+        """Step by step, all that is asked inside has so much of the timeout together, however many steps it takes."""
+        service = self._service
+        if self.stepwise and service is not None:
+            service.deadline = time.monotonic() + share * self._options.timeout
+        try:
+            yield
+        finally:
+            if self.stepwise and service is not None:
+                service.deadline = None
 
     def post(self, method: str, *args: Any) -> None:
         assert self._service is not None
@@ -249,15 +263,21 @@ class Session:
         return found
 
     def step_by_step(self) -> tuple[list[Answer], list[JudgedCase]]:
-        """Each case on its own: a death in one is its verdict."""
+        """Each case on its own: a death in one is its verdict. No more is begun once those before took the timeout
+        together."""
         from onnxopt.verification.inputs.cases import RECIPES
 
         assert self.plan is not None
         answers: list[Answer] = []
         cases: list[JudgedCase] = []
-        i = 0
+        self.left_out, i, end = 0, 0, time.monotonic() + self._options.timeout
         while i < len(self._requests):
             recipe, read = self._requests[i]
+            if answers and time.monotonic() > end:
+                rest = [JudgedCase(r.name, {}, status="skipped", note=LEFT_OUT) for r, _ in self._requests[i:]]
+                self.left_out = len(rest)
+                cases += rest
+                break
             i += 1
             data = read()
             try:

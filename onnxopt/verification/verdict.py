@@ -14,6 +14,7 @@ from onnxopt.verification.records import (
     EQUAL,
     IN_PIECES,
     INCONCLUSIVE,
+    LEFT_OUT,
     LOADS_PLAIN,
     VERIFIED,
     WITHIN_NOISE,
@@ -105,7 +106,7 @@ def word(
     parts = [_agreement(verdict)]
     if verdict.status == VERIFIED and verdict.pieces is not None and verdict.pieces.note:
         parts.append(verdict.pieces.note)
-    count = len(verdict.cases)
+    count = sum(getattr(c, "note", "") != LEFT_OUT for c in verdict.cases)
     dims = "; ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in verdict.cases if c.dims))
     parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))
     verdict.message = ", ".join(parts)

@@ -71,6 +71,7 @@ class Verifier:
         self._refusal = ""  # why the original could not be run
         self._began = 0.0
         self._has_further = False  # were more cases asked for than there are at first?
+        self._cut_short = ""  # why pieces were not looked into to the end, if they took too long
 
         asked = options or VerifyOptions()
         memory = 0 if asked.provider else Limits(asked.limit).bytes  # a device's memory is mapped into the process
@@ -178,7 +179,7 @@ class Verifier:
 
         session = self._session
         session.as_before()
-        self._has_further, verdict.pieces, verdict.places = False, None, []
+        self._has_further, self._cut_short, verdict.pieces, verdict.places = False, "", None, []
         if self._refusal and not session.has_answers:  # nothing has changed since
             raise Refused(self._refusal)
         if not session.alive:
@@ -243,6 +244,10 @@ class Verifier:
             session.opened = session.opened._replace(around=session.call("around"))
         untaken = untaken | self._untold(verdict, answers)
         little = [*filter(None, [none]), *weak.values(), *untaken.values()]
+        if self._cut_short:
+            little.append(f"looking into pieces {self._cut_short}")
+        if left := session.left_out:
+            little.append(f"{left} more could not be run, for these took all of --timeout")
         word(verdict, little, opened=session.opened, declared=self.declared)
         if verdict.status == DIFFERENT:
             worst = worst_of(compared)
@@ -277,7 +282,7 @@ class Verifier:
         found: list[str] = []
         if self._foreign and verdict.agrees and answers and self._session.alive and not self.options.by_tolerance:
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
-            with contextlib.suppress(Died):  # nothing is known of it then
+            with contextlib.suppress(Died), self._session.limited():  # nothing is known of it then
                 self._session.hold(names)
                 found = self._session.call("untold", names)
         return {why: why for why in found}
@@ -325,24 +330,27 @@ class Verifier:
         new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
         groups = together(new, wrong, _AT_ONCE, all_=all_ or not wrong)
         try:
-            for group, proves in groups:
-                self._session.hold(group)
-                found, places = self._session.call("pieces", group, taken)
-                pieces = found if pieces is None else pieces.joined(found, proves=proves)
-                if places:
-                    break
-            if pieces is None:
-                return False
-            if deep and not pieces.complete and not places:
-                pieces.unseen = [*untaken.values(), f"parts that may not have run were not compared ({pieces.note})"]
-            told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
-            noise = {}
-            if told or (rough and not pieces.complete):
-                names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
-                noise = self._noise(verdict, names, decides=not pieces.complete)
+            with self._session.limited():
+                for group, proves in groups:
+                    self._session.hold(group)
+                    found, places = self._session.call("pieces", group, taken)
+                    pieces = found if pieces is None else pieces.joined(found, proves=proves)
+                    if places:
+                        break
+                if pieces is None:
+                    return False
+                if deep and not pieces.complete and not places:
+                    why = f"parts that may not have run were not compared ({pieces.note})"
+                    pieces.unseen = [*untaken.values(), why]
+                told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
+                noise = {}
+                if told or (rough and not pieces.complete):
+                    names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
+                    noise = self._noise(verdict, names, decides=not pieces.complete)
         except Died as e:
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
                 raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {e}") from None
+            self._cut_short = str(e) if e.late else ""
             return False
         if self.options.by_tolerance or failed is not None:
             verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
@@ -361,7 +369,8 @@ class Verifier:
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:
         """May there be decisions that agree, and say nothing of what they were made of?"""
-        return bool(answers and self._plan.decisions and self._session.alive and self._session.call("redecides"))
+        asks = bool(answers and (self._plan.decisions or self._plan.steps) and self._session.alive)
+        return asks and bool(self._session.call("redecides"))
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does

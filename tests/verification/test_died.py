@@ -65,6 +65,42 @@ def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> N
             assert verifier.finish().status == status
 
 
+SLOW = """
+run = judge.OnnxRuntime.run
+def slowly(self, feeds):
+    import time
+    time.sleep({seconds})
+    return run(self, feeds)
+judge.OnnxRuntime.run = slowly
+judge.main()
+"""
+
+
+@pytest.mark.parametrize("more", ["", "case 2"])
+def test_no_case_is_begun_after_those_before_it_took_all_of_the_time(more: str, tmp_path: Path) -> None:
+    """Each run has the timeout for itself, and there are as many as there are cases."""
+    (tmp_path / "a.onnx").write_bytes(parser.parse_model(RELU).SerializeToString())
+    start = WORKER + SLOW.format(seconds=0.8 if more else 0.0)
+    with Verifier(tmp_path / "a.onnx", VerifyOptions(timeout=1.5), start=start, stepwise=True) as verifier:
+        verifier.submit(tmp_path / "a.onnx")
+        v = verifier.finish()
+    assert [c.name for c in v.cases if "took all of --timeout" in c.note] == [more] * bool(more)
+    assert v.status == ("inconclusive" if more else "equal"), v.message
+    assert not more or "1 case (N=2); but 1 more could not be run" in v.message
+
+
+def test_a_look_into_pieces_has_its_time_however_many_there_are(tmp_path: Path) -> None:
+    """A run of a piece is none of a case: they are many, and say each that they begin."""
+    (tmp_path / "a.onnx").write_bytes(parser.parse_model(RELU).SerializeToString())
+    die = "def pieces(self, *a):\n    import time\n    for k in range(40):\n        self.tell('running a piece of A')"
+    start = WORKER + f"{die}\n        time.sleep(0.1)\njudge.Judge.pieces = pieces\njudge.main()"
+    options = VerifyOptions(timeout=1.0, pieces=True)
+    with Verifier(tmp_path / "a.onnx", options, start=start, stepwise=True) as verifier:
+        verifier.submit(tmp_path / "a.onnx")
+        v = verifier.finish()
+    assert v.status == "inconclusive" and "looking into pieces onnxruntime did not finish within 1 s" in v.message
+
+
 OPTIMIZED = """
 load = judge.OnnxRuntime.__init__
 def loads(self, model, optimize=False, **others):

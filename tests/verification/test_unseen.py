@@ -39,7 +39,7 @@ NO_TURN = (
 ON_INPUT = """{ y = If (p) <then_branch = t () => (z) { CHANGED }, else_branch = e () => (w) { w = Neg (x) }> }"""
 X, V = "(float[N, 4] x) => (float[N, 4] y)", "(float[N, 4] v) => (float[N, 4] y)"
 NAN = "d = Sub (x, high) l = Log (d) z = Mul (l, TIMES)"
-EMPTY = """b = Constant <value_ints = [400]> () e = Constant <value_ints = [900]> () k = Constant <value_ints = [0]> ()
+EMPTY = """b = Constant <value_ints = [600]> () e = Constant <value_ints = [900]> () k = Constant <value_ints = [0]> ()
     l = Slice (x, b, e, k) u = Mul (l, TIMES) z = ReduceSum <keepdims = 0> (u)"""
 
 

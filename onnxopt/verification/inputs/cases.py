@@ -16,7 +16,8 @@ from onnxopt.verification.inputs.plan import Plan
 class Recipe:
     """How to make the inputs of one case.
 
-    `values`: ones, zeros, random (normally distributed), uniform, extremes, or wide and edges (`wide.py`). `size`: of
+    `values`: ones, zeros, random (normally distributed), another (the same, other ones), uniform, extremes, or wide and
+    edges (`wide.py`). `rows`: many, of small models that decide upon floats. `size`: of
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
     inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
@@ -33,12 +34,13 @@ class Recipe:
     tame: bool = False
     beyond: bool = False
     single: bool = False
+    rows: bool = False
     proves: bool = True
 
     @property
     def drawn(self) -> bool:
         """Are its values random, and not some that it is named for?"""
-        return self.values in ("random", "uniform")
+        return self.values in ("random", "another", "uniform")
 
     @property
     def wide(self) -> bool:
@@ -94,7 +96,10 @@ OWN: Final = (
     SINGLE,
 )
 # And with these, where something was not seen in any of those: they may show it, and do not excuse it.
-FURTHER: Final = tuple(replace(RECIPES[name], proves=False) for name in ("zeros", "ones", "extremes"))
+FURTHER: Final = (
+    *(replace(RECIPES[name], proves=False) for name in ("zeros", "ones", "extremes")),
+    Recipe("more rows", "another", rows=True, proves=False),
+)
 GROUPS: Final = {
     "all": tuple(RECIPES),
     "dynamic": tuple(name for name, r in RECIPES.items() if r.size),
@@ -103,6 +108,8 @@ GROUPS: Final = {
 _MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
 _MANY: Final = 16  # of small inputs: numbers enough to meet several edges
 _ROWS: Final = 64  # of models with so few
+_MOST_ROWS: Final = 512  # where that is all that is left to try,
+_NUMBERS: Final = 1 << 15  # of so many numbers
 _LITTLE: Final = 1 << 20  # bytes of weights
 _ATTEMPTS: Final = 12  # to find other sizes
 _LARGER: Final = 16  # times the sizes that the original is known to take
@@ -157,11 +164,13 @@ def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[d
 def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     """Where floats are decided upon, few of a few numbers are near an edge, and a Relu may be zero for all: a small
     model has more rows, once."""
-    more = recipe.other and base is not None and not recipe.tame and (plan.decides or plan.mutes)
-    rows = plan.rows if more and plan.bytes <= _LITTLE and plan.is_small(_ROWS) else []
+    more = (recipe.other or recipe.rows) and base is not None and not recipe.tame and (plan.decides or plan.mutes)
+    rows = plan.rows if more and plan.bytes <= _LITTLE else []
+    most, counts = (_NUMBERS, (_MOST_ROWS, _ROWS)) if recipe.rows else (0, (_ROWS,))
+    count = next((n for n in counts if plan.is_small(n, most)), 0)
     for choice in _sizes(plan, recipe, base):
-        if rows:
-            yield Trial(choice | dict.fromkeys(rows, _ROWS))
+        if rows and count:
+            yield Trial(choice | dict.fromkeys(rows, count))
         yield choice
 
 

@@ -102,7 +102,8 @@ class Plan:
     cuts: bool = False  # is there an operator that looks the same until values are large?
     mutes: bool = False  # is there one that is zero for what a matrix makes of some rows, and of all of them by chance?
     decides: bool = False  # does an operator inside turn floats into what jumps?
-    decisions: list[str] = field(default_factory=list)  # what becomes of it that is no float
+    decisions: list[str] = field(default_factory=list)  # what becomes of it that is no float,
+    steps: list[str] = field(default_factory=list)  # or steps
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
     addends: frozenset[str] = frozenset()  # symbols that outputs have sums of
@@ -158,10 +159,10 @@ class Plan:
         asking = (i for i in self.inputs if i.asks and i.name not in given)
         return any(set(i.shape) <= {1} or (i.kind in _FLOATS and i.use.jumps) for i in asking)
 
-    def is_small(self, size: int) -> bool:
-        """Are inputs few numbers, where all dynamic dims have this size?"""
+    def is_small(self, size: int, most: int = 0) -> bool:
+        """Are inputs few numbers, or at most so many, where all dynamic dims have this size?"""
         shapes = ([size if isinstance(d, str) else d for d in i.shape] for i in self.inputs)
-        return not self.windows and sum(map(math.prod, shapes)) <= _SMALL
+        return not self.windows and sum(map(math.prod, shapes)) <= (most or _SMALL)
 
     def give(self, shapes: dict[str, tuple[int, ...]], dims: dict[str, int]) -> Plan:
         """The plan where these inputs are given, and say that dims have these sizes: the others are to fit them."""
@@ -262,7 +263,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
-    plan.decisions = decisions(proto) if plan.decides else []
+    plan.decisions, plan.steps = decisions(proto) if plan.decides else ([], [])
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
     if plan.symbols:

@@ -88,7 +88,7 @@ class InputMaker:
         return Case(case.name, case.dims, feeds)
 
 
-_STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3}
+_STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4}
 _SHARE: Final = 0.25  # of elements that are what inputs are compared with
 _NO_BOUND: Final = 1 << 31
 _BYTES: Final = {"uint8": (0, 256), "int8": (-128, 128)}  # a picture, or what is quantized: hardly a size or an index

@@ -27,6 +27,7 @@ _GIVE_OTHERS: Final = frozenset((
     "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",
     "IsNaN", "IsInf",
 ))  # fmt: skip
+_STEPS: Final = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "Round", "Floor", "Ceil", "Sign"))
 
 
 def decides(proto: ModelProto) -> bool:
@@ -37,9 +38,11 @@ def decides(proto: ModelProto) -> bool:
     return any(True for _ in _deciding(proto))
 
 
-def decisions(proto: ModelProto) -> list[str]:
-    """What becomes of it, where that is no float, in the main graph: a comparison, the index of what is largest."""
-    return [node.output[0] for node in _deciding(proto) if node.op_type in _GIVE_OTHERS]
+def decisions(proto: ModelProto) -> tuple[list[str], list[str]]:
+    """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest; and
+    where it is steps."""
+    found = [(node.op_type, node.output[0]) for node in _deciding(proto)]
+    return [name for kind, name in found if kind in _GIVE_OTHERS], [name for kind, name in found if kind in _STEPS]
 
 
 def _deciding(proto: ModelProto) -> Iterator[NodeProto]:

@@ -25,6 +25,7 @@ from onnxopt.verification.pieces.drawn import draw_alike
 from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.pieces.halves import has_narrow, with_roundings
 from onnxopt.verification.pieces.inside import walk_bodies
+from onnxopt.verification.pieces.moved import is_computed_otherwise
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.precise import apart, exactly
@@ -166,8 +167,9 @@ class Look:
         return may_differ(Pairs(self.a.program, self.b.program))
 
     def redecides(self) -> bool:
-        """Is anything that something not float is decided upon made otherwise?"""
-        return is_made_otherwise(Pairs(self.a.program, self.b.program), self.plan.decisions)
+        """Is anything that something not float is decided upon made otherwise, or computed before steps?"""
+        pairs = Pairs(self.a.program, self.b.program)
+        return is_made_otherwise(pairs, self.plan.decisions) or is_computed_otherwise(pairs, self.plan.steps)
 
     def _is_open(self, value: str) -> bool:
         return self._open is None or value in self._open

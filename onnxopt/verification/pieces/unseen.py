@@ -17,6 +17,7 @@ from onnxopt.verification.pieces.branches import depth, known_here
 from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
 from onnxopt.verification.pieces.impossible import cannot_be_taken
 from onnxopt.verification.pieces.inside import walk_bodies
+from onnxopt.verification.pieces.moved import hidden_by_steps
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.parts import BRANCHES, called, first_of, held, is_decided, runs
 from onnxopt.verification.pieces.program import bodies
@@ -79,6 +80,8 @@ def unseen(
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value in undecided(walk, sameness):
         yield Unseen(f"`{value}` says next to nothing in any case, and differs on numbers that none of them has")
+    for value in hidden_by_steps(walk, sameness):
+        yield Unseen(f"`{value}` is made of what differs, and differs itself on numbers near those of these cases")
 
 
 def _changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:

@@ -1,0 +1,175 @@
+"""What agrees and is made of a value that does not: a decision, a step of a quantizer, what saturates.
+
+A scale may have been moved through that value on purpose, and be made up for; or the value is wrong, and no number of
+these cases was near enough to an edge to show it. So A's and B's are made once more, of numbers that are near those
+there are, or the same in other places. What differs there by more than roundings was not seen. Nobody is accused, for
+such numbers may never come up.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.numbers.compare import is_dull
+from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import Difference, overflows
+from onnxopt.verification.numbers.shaken import are_integers
+from onnxopt.verification.pieces.noise import is_discrete, noise_of
+from onnxopt.verification.pieces.precise import is_rounding
+from onnxopt.verification.pieces.replay import Replay
+from onnxopt.verification.pieces.runner import Failed
+from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.steps import is_stepped
+from onnxopt.verification.pieces.stream import Stream
+
+if TYPE_CHECKING:
+    from onnxopt.verification.pieces.pairs import Pairs
+    from onnxopt.verification.pieces.program import Program
+    from onnxopt.verification.pieces.walk import Walk
+
+_MOST: Final = 16  # values that are looked at,
+_TRIED: Final = 16  # on so many sets of numbers, or fewer of more:
+_NUMBERS: Final = 1 << 16
+_LONGEST: Final = 200  # nodes of a piece
+_NEAR: Final = 0.5  # of each number, by how much others are larger or smaller, at most half of this
+_LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # integers of a quantizer: hardly a size or an index
+# What moves numbers, or is made of sizes: what is wrong with that no step hides.
+_PLACES: Final = frozenset((
+    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Gather",
+    "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Shape", "Size", "ConstantOfShape", "DepthToSpace",
+    "SpaceToDepth", "Constant", "Range",
+))  # fmt: skip
+
+
+def is_computed_otherwise(pairs: Pairs, steps: Sequence[str]) -> bool:
+    """Is anything that leads to these values of A, and depends on more than sizes, computed otherwise? As far as files
+    tell: one name, one value."""
+    known = [s for s in steps if s in pairs.by_original]
+    if not known:
+        return False
+    sameness = Sameness(pairs, {*pairs.of, *pairs.b.given})
+    mine, theirs = _changing(pairs.a), _changing(pairs.b)
+    made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
+    for value in (v for v in pairs.made_from(made) if v in theirs and not pairs.is_same(v)):
+        original = pairs.of[value]
+        computes = _computes(pairs.a, original, pairs.by_original, mine) or _computes(pairs.b, value, pairs.of, theirs)
+        if computes and not sameness.is_made_alike(value):
+            return True
+    return False
+
+
+def _computes(program: Program, value: str, shared: Collection[str], changing: set[str]) -> bool:
+    """Is more done than numbers moved between values that both have and this one?"""
+    nodes = (program.nodes[i] for i in program.cone([value], shared))
+    return any(n.op_type not in _PLACES and not changing.isdisjoint(n.output) for n in nodes)
+
+
+def _changing(program: Program) -> set[str]:
+    """What depends on more of the inputs than their sizes."""
+    found = set(program.given)
+    for node, reads in zip(program.nodes, program.reads):
+        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(reads):
+            found.update(node.output)
+    return found
+
+
+def hidden_by_steps(walk: Walk, sameness: Sameness) -> list[str]:
+    """The values of B that agree, and differ on numbers near these."""
+    found = itertools.islice(_made_of_moved(walk, sameness), _MOST)
+    return [v for v in found if _differs(walk, v)]
+
+
+def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
+    """The steps among B's cuts between which and those before them stands a value that both have, and that differs by
+    more than roundings."""
+    of, behind, known = walk.pairs.of, set[str](), dict[str, bool]()
+    for node, reads in zip(walk.b.nodes, walk.b.reads):
+        is_behind = not behind.isdisjoint(reads)
+        for output in filter(None, node.output):
+            if output not in walk.cuts:
+                behind.update([output] if is_behind or output in walk.latest else ())
+            elif is_behind and output in of and _is_step(walk, output) and not sameness.is_made_alike(output):
+                inside = (o for i in walk.b.cone([output], walk.fed) for o in walk.b.nodes[i].output)
+                open_ = [v for v in inside if v in walk.latest and v not in walk.cuts]
+                known.update((v, _is_rounded(walk, v)) for v in open_ if v not in known)
+                if not all(known[v] for v in open_):
+                    yield output
+
+
+def _is_step(walk: Walk, value: str) -> bool:
+    kind = walk.replay.kind(value)
+    if not kind.startswith("tensor("):
+        return False
+    return is_discrete(kind) or walk.replay.are_steps(value) or all(map(is_dull, walk.replay.mine(value)))
+
+
+def _differs(walk: Walk, value: str) -> bool:
+    """Does it on numbers near those of the last case, by more than last bits do, and in float64?"""
+    of, original = walk.pairs.of, walk.pairs.of[value]
+    nodes = walk.a.cone([original], walk.fed_of_a, _LONGEST + 1)
+    entries = walk.a.entries(nodes, walk.fed_of_a)
+    asked = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], walk.fed), walk.fed)}.difference(entries)
+    known, types = walk.original.values[-1], walk.original.types
+    tensors = all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked))
+    if len(nodes) > _LONGEST or not tensors or not walk.a.random.isdisjoint(nodes):
+        return False
+    try:
+        opened = walk.runner.open(nodes, {e: types[e] for e in entries}, [*asked, original])
+        fed: list[dict[str, Any]] = []
+        for k in range(max(min(_TRIED, _NUMBERS // max(known[original].size, 1)), 1)):
+            drawn = _drawn(walk, {e: known[e] for e in entries}, Draws(walk.seed, original, k))
+            made = opened.run(drawn) if drawn else {}
+            if made and not any(map(overflows, made.values())):
+                fed.append({**drawn, **made})
+        return bool(fed) and not _agrees(walk, value, Stream(walk.runner, fed, types))
+    except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
+        return False
+
+
+def _drawn(walk: Walk, known: dict[str, Any], rng: Draws) -> dict[str, Any]:
+    """Others in place of these; nothing where they are none that may be others."""
+    found = {}
+    for name, value in sorted(known.items()):
+        if value.dtype.kind == "f" and not are_integers(value) and not is_stepped(walk.a, name):
+            found[name] = (value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5))).astype(value.dtype)
+        elif value.dtype.kind == "f" or value.dtype.name in _LEVELS:
+            order = rng.orders(1, value.size)[0]
+            found[name] = value.reshape(-1)[order].reshape(value.shape)
+    return {**known, **found} if found else {}
+
+
+def _agrees(walk: Walk, value: str, stream: Stream) -> bool:
+    original, share = walk.pairs.of[value], walk.share(value)
+    replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
+    replay.views = dict(walk.replay.views)
+    agrees, differences, _ = replay.hold(value, replay.run([value], walk.fed)[value], share)
+    if agrees or any(d.note for d in differences):
+        return agrees
+    jump = replay.jumping(value, walk.fed, share)
+    held = {original: jump} if jump is not None else {}
+    noise = noise_of(walk.runner, stream, [original], walk.fed_of_a, walk.seed, walk.dtype, held)
+    return _explains(walk, replay, value, differences, noise.get(original, []))
+
+
+def _is_rounded(walk: Walk, value: str) -> bool:
+    """Is what differs of it, from cuts alone, no more than roundings do?"""
+    differences = walk.latest[value]
+    if any(d.note for d in differences):
+        return False
+    return _explains(walk, walk.replay, value, differences, walk.noise([value]).get(value, []))
+
+
+def _explains(
+    walk: Walk, replay: Replay, value: str, differences: Sequence[Difference], noise: Sequence[Difference]
+) -> bool:
+    """Does noise, or float64, explain these differences of a value?"""
+    if noise and all(d.explained(n) for d, n in zip(differences, noise)):
+        return True
+    share = walk.share(value)
+    cases = [i for i, d in enumerate(differences) if not d.within(share)]
+    how = {"seed": walk.seed, "memory": walk.memory}
+    return is_rounding(replay, value, cases, walk.fed, walk.fed_of_a, share, **how)
