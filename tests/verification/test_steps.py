@@ -118,6 +118,9 @@ def test_steps_are_what_comes_of_integers_that_can_change(tmp_path: Path) -> Non
     [
         ("d = Round (x) y = Mul (d, sx)", True),
         ("d = Floor (x) c = Clip (d, sx, sy) n = Neg (c) y = Div (n, sx)", True),
+        ("d = Round (x) a = Add (d, sx) c = Clip (a, sx, sy) s = Sub (c, sx) y = Mul (s, sx)", True),
+        ("d = Round (x) m = Mul (d, sx) y = Add (m, sy)", False),
+        ("q = QuantizeLinear (x, sx, z) d = DequantizeLinear (q, sx, z) y = Add (d, sy)", False),
         ("d = Round (x) y = Mul (d, x)", False),
         ("d = Round (sx) y = Mul (d, sy)", False),
         ("d = Mul (x, sx) y = Sqrt (d)", False),

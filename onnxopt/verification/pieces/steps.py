@@ -22,21 +22,26 @@ _KEEPS: Final = frozenset((
     "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "Expand", "Tile",
     "MaxPool", "Relu", "DepthToSpace", "SpaceToDepth",
 ))  # fmt: skip
-_SCALES: Final = ("Mul", "Div", "Add", "Sub", "Clip", "Neg", "Min", "Max")  # of all numbers alike, by constants
+_SCALES: Final = ("Mul", "Div", "Clip", "Neg", "Min", "Max")  # of all numbers alike, by constants
+_SHIFTS: Final = ("Add", "Sub")  # of integers: what is scaled is rounded by them
 _MAKES: Final = ("DequantizeLinear", "Round", "Floor", "Ceil", "Sign")
 
 
 def is_stepped(program: Program, value: str) -> bool:
     """Does it come of a DequantizeLinear whose integers can change, or of what rounds to integers, and only by being
-    moved; or scaled, as what quantizes by Round, Clip and Mul is?"""
+    moved; or shifted and scaled, as what quantizes by Round, Clip and Mul is?"""
+    are_integers = False
     while value in program.maker and value not in program.fixed:
         node = program.nodes[program.maker[value]]
         if node.domain not in ("", "ai.onnx"):
             return False
         if node.op_type in _MAKES:
-            return not program.is_constant(node.input[0]) and node.input[0] not in program.fixed
+            is_open = not program.is_constant(node.input[0]) and node.input[0] not in program.fixed
+            return is_open and not (are_integers and node.op_type == "DequantizeLinear")
         reads = [r for r in node.input if not program.is_constant(r) and r not in program.fixed]
-        if node.op_type not in _KEEPS and not (node.op_type in _SCALES and len(reads) == 1):
+        are_integers |= node.op_type in _SHIFTS
+        is_scaled = node.op_type in (*_SCALES, *_SHIFTS) and not (are_integers and node.op_type in ("Mul", "Div"))
+        if node.op_type not in _KEEPS and not (is_scaled and len(reads) == 1):
             return False
         value = node.input[0] if node.op_type in _KEEPS else reads[0]
     return False
