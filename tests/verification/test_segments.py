@@ -142,3 +142,16 @@ def test_branches_are_looked_into_afterwards(branch: str, at: list[str], tmp_pat
     pieces, places = look(tmp_path, text % "n = Neg (a)", text % branch).pieces([case])
     assert pieces.unseen == []
     assert [p.value for p in places] == at
+
+
+@pytest.mark.usefixtures("tight")
+def test_what_is_made_of_moved_values_may_be_forgotten(tmp_path: Path) -> None:
+    """A scale is moved through `r` into the next product; what stands behind is asked whether it is a step."""
+    a = """<float k = {3.0}, float l = {0.5}> { m = Mul (x, k) r = Relu (m) b = Mul (r, l) d = Tanh (b) e = Exp (d)
+        f = Neg (e) y = Identity (f) }"""
+    b = a.replace("(x, k)", "(x, one)").replace("(r, l)", "(r, both)").replace("{0.5}", "{0.5}, float one = {1.0}", 1)
+    pieces, places = look(tmp_path, a, b.replace("{1.0}", "{1.0}, float both = {1.5}", 1)).pieces(
+        [Case("case 1", {}, feeds()), Case("case 2", {}, feeds(4))]
+    )
+    assert (pieces.complete, pieces.unseen, places) == (True, [], [])
+    assert pieces.cuts < pieces.shared

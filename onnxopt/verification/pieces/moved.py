@@ -104,7 +104,8 @@ def _is_step(walk: Walk, value: str) -> bool:
     kind = walk.replay.kind(value)
     if not kind.startswith("tensor("):
         return False
-    return is_discrete(kind) or walk.replay.are_steps(value) or all(map(is_dull, walk.replay.mine(value)))
+    known = [values.get(walk.pairs.of[value]) for values in walk.original.values]  # if it is still
+    return is_discrete(kind) or walk.replay.are_steps(value) or all(v is not None and is_dull(v) for v in known)
 
 
 def _differs(walk: Walk, value: str) -> bool:
@@ -120,7 +121,7 @@ def _differs(walk: Walk, value: str) -> bool:
     try:
         opened = walk.runner.open(nodes, {e: types[e] for e in entries}, [*asked, original])
         fed: list[dict[str, Any]] = []
-        for k in range(max(min(_TRIED, _NUMBERS // max(known[original].size, 1)), 1)):
+        for k in range(max(min(_TRIED, _NUMBERS // max(sum(known[e].size for e in entries), 1)), 1)):
             drawn = _drawn(walk, {e: known[e] for e in entries}, Draws(walk.seed, original, k))
             made = opened.run(drawn) if drawn else {}
             if made and not any(map(overflows, made.values())):
