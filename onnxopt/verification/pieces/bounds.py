@@ -202,10 +202,7 @@ class Beyond:
 
     def _drawn(self, known: Mapping[str, Any], rng: Draws) -> Iterator[dict[str, Any]]:
         """Other multiples of the numbers there are, and those around the bounds, of which a single one is each in turn.
-        What is never negative stays so. What is one number everywhere says nothing: if decisions are turned, it is
-        others."""
-        if self._turned:
-            known = {n: np.asarray(rng.normal(v.shape), v.dtype) if is_flat(v) else v for n, v in known.items()}
+        What is never negative stays so."""
         with np.errstate(all="ignore"):
             for factor in self._factors:
                 drawn = {n: v * v.dtype.type(abs(factor) if v.min() >= 0 else factor) for n, v in known.items()}
@@ -220,11 +217,6 @@ class Beyond:
                 ]
                 drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
             yield drawn
-
-
-def is_flat(value: Any) -> bool:
-    """Are these numbers all one, and more than one?"""
-    return bool(value.size > 1 and (value == value.flat[0]).all())
 
 
 def _is_bounded(program: Program, name: str) -> bool:

@@ -1,5 +1,4 @@
-"""Decisions that are the same in all cases, or nearly: a comparison that is never true; and floats that are one number
-everywhere: 1 - v of a v that is zero.
+"""Decisions that are the same in all cases, or nearly: a comparison that is never true.
 
 They agree whatever they are made of, and a value before them that is wrong is taken for one that was moved on purpose.
 Where the two make one otherwise, it is made once more of numbers larger and smaller than there are, of some around what
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.bounds import Beyond, Bounds, around, is_flat
+from onnxopt.verification.pieces.bounds import Beyond, Bounds, around
 from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
 
 _KINDS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")  # those of quantizers are no decisions
-_FLOATS: Final = ("tensor(float)", "tensor(float16)", "tensor(double)")
-_NOTHING: Final = np.zeros(0)
 _FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4, 0, -1, -2, -3, -4) for sign in (1.0, -1.0))
 _FEW: Final = 8  # numbers
 _MOST: Final = 32  # that are looked at
@@ -56,9 +53,9 @@ def _beyond(walk: Walk, bounds: Sequence[float], case: int) -> Beyond:
 
 
 def _says_little(walk: Walk, value: str) -> bool:
-    """Are these booleans, of which at most a few are not as the others, in all cases; or numbers that are all one?"""
+    """Are these booleans, of which at most a few are not as the others, in all cases; or integers that are all one?"""
     kind, name = walk.replay.kind(value), walk.pairs.of[value]
-    if kind not in _KINDS and (kind not in _FLOATS or not is_flat(walk.original.values[0].get(name, _NOTHING))):
+    if kind not in _KINDS:
         return False
     known = [v[name] for v in walk.original.values if isinstance(v.get(name), np.ndarray) and v[name].size]
     if not known:
