@@ -35,7 +35,8 @@ class VerifyOptions:
     the worker ends, 0 for half of the machine; there is none with another provider than the CPU's. `pieces`: look at
     the pieces whatever the outputs say. `dims`: sizes of dynamic dims, for verification only.
 
-    What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run.
+    What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run, and
+    no case is begun after so many seconds.
     `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
     `provider`: an execution provider of onnxruntime.
 
