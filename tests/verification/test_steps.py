@@ -177,3 +177,19 @@ def test_what_no_last_bit_makes_jump_is_not_sought_for_long(wrong: int, samples:
     found = noise_of(runner, original, ["y"], {"x"}, 0, held={"y": ([mine], [theirs], None, 1e-6)})
     assert [d.unseen for d in found["y"]] == [True]
     assert len(loaded) == 2 + samples - 4, "the first four need two"
+
+
+@pytest.mark.parametrize(("factor", "verdicts"), [(3e9, AGREES), (3.001e9, (DIFFERENT,))])
+def test_integers_that_are_larger_than_what_floats_count(
+    factor: float, verdicts: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A Cast of such a float gives one of many: none of a few samples needs be the very one."""
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 64] x) => (int64[n, 64] y)'
+    one = f"{head} {{ t = Mul (x, p) u = Mul (t, q) v = Exp (u) w = Mul (v, f) y = Cast <to = 7> (w) }}"
+    other = f"{head} {{ u = Mul (x, r) v = Exp (u) w = Mul (v, g) y = Cast <to = 7> (w) }}"
+    constants = {"p": 0.7, "q": 0.3, "r": 0.7 * 0.3, "f": 3e9, "g": factor}
+    for k, text in enumerate((one, other)):
+        read = {name: np.float32(c) for name, c in constants.items() if f", {name})" in text}
+        onnx.save(with_constants(text, read), tmp_path / f"{k}.onnx")
+    found = verify(tmp_path / "0.onnx", tmp_path / "1.onnx")
+    assert found.status in verdicts, found.message

@@ -30,6 +30,8 @@ _MOST: Final = 64  # of them, for half of these move no number that is fed;
 _MANY: Final = 64  # of so many one would have been found
 _IN_VAIN: Final = 2  # in these samples, if last bits made them jump
 
+_LARGE: Final = 2.0**16  # an integer that is hardly an index: a few roundings of float32 may move it by several
+
 # What A has, what B has, how it holds it, and by how much of their range the same numbers may differ.
 Held = tuple[Sequence[Any], Sequence[Any], View | None, float]
 
@@ -115,6 +117,7 @@ class _Open:
 
     def __init__(self, mine: Sequence[Any], theirs: Sequence[Any], view: View | None, share: float) -> None:
         self._theirs = theirs
+        self._mine = mine
         self._view = view
         self._share = share
         self.left: list[Any] = [True for _ in theirs]
@@ -137,4 +140,15 @@ class _Open:
         if sample.shape != theirs.shape or sample.dtype != theirs.dtype:
             return
         left = left & ~are_equal(sample, theirs, self._share)
+        if theirs.dtype.kind == "i" and theirs.dtype.itemsize > 2:
+            left = left & ~self._is_near(sample, case)
         self.left[case] = left if left.any() else None
+
+    def _is_near(self, sample: Any, case: int) -> Any:
+        """Of integers so large that roundings move them by many: have they been moved as far?"""
+        theirs = self._theirs[case].astype(np.float64)
+        mine = self._mine[case] if self._view is None else self._view(self._mine[case], case)
+        if mine.shape != theirs.shape:
+            return np.zeros(theirs.shape, bool)
+        apart, moved = np.abs(theirs - mine), np.abs(sample.astype(np.float64) - mine)
+        return (np.abs(mine.astype(np.float64)) >= _LARGE) & (apart <= NOISE * moved)
