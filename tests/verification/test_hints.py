@@ -36,6 +36,20 @@ g (int64[b, t] words, int64[b, all] mask, float[b, p, 4] past) => (float[b, n, 4
   y = Mul (both, wide)
 }
 """
+# A layer that looks back over a window keeps that much of what there is, and its past is called otherwise.
+WINDOW = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past, float[s0, s15] older)
+    => (float[s0, total] present, float[s0, kept] window)
+<int64[1] most = {-8}, int64[1] end = {9223372036854775807}, int64[1] axis = {1}>
+{
+  both = Concat <axis = 1> (past, new)
+  present = Mul (both, mask)
+  all = Concat <axis = 1> (older, new)
+  masked = Mul (all, mask)
+  window = Slice (masked, most, end, axis)
+}
+"""
 # Traced with seven tokens.
 BAKED = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -69,15 +83,25 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
     ("text", "dims"),
     [
         (PAST, [{"s0": 2, "s1": 2, "s27": 2, "s10": 2, "s64": 4}, {"s0": 3, "s1": 3, "s27": 3, "s10": 3, "s64": 6}]),
+        (
+            WINDOW,
+            [
+                {"s0": 2, "s1": 2, "s27": 2, "s10": 2, "s15": 2, "s64": 4},
+                {"s0": 3, "s1": 3, "s27": 3, "s10": 3, "s15": 3, "s64": 6},
+            ],
+        ),
         (UNTOLD, [{"b": 2, "t": 2, "p": 2, "all": 4}, {"b": 4, "t": 3, "p": 3, "all": 6}]),
         (BAKED, [{"b": 3, "t": 7}]),
         (LONG, [{"b": 2, "t": 960}, {"b": 1, "t": 1200}]),
     ],
-    ids=["past", "untold", "baked", "long"],
+    ids=["past", "window", "untold", "baked", "long"],
 )
 def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Path) -> None:
     model = build_text(text)
-    if text is PAST:
+    if text is WINDOW:
+        kept = model.graph.output[1].type.tensor_type.shape.dim[1]
+        kept.dim_param = "s15 + Max(0, -Min(8, s10) + Min(8, (s10 + s27)))"
+    if text in (PAST, WINDOW):
         model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "s10 + s27"
     path = save(model, tmp_path)
     verdict = verify(path, path)

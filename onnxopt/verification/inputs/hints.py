@@ -12,7 +12,8 @@ from onnxopt.verification.model.constants import constants as held_by
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto, ValueInfoProto
 
-_SUM: Final = re.compile(r"(\w+) \+ (\w+)")
+_INNERMOST: Final = re.compile(r"\([^()]*\)")
+_DEEPEST: Final = 16
 _TARGETS: Final = ("Reshape", "Expand")
 _MOST: Final = 12  # sizes
 _COMPARING: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
@@ -36,9 +37,19 @@ _HANDED_ON: Final = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 
 def sums(graph: GraphProto) -> frozenset[str]:
-    """Symbols of which an output's dim is the sum, as exporters write it: `past + new`."""
-    found = (_SUM.fullmatch(d) for info in graph.output for d in _dims(info))
-    return frozenset(name for match in found if match for name in match.groups())
+    """Symbols of which an output's dim is the sum, as exporters write it: `past + new`; or `past + Max(0, new - 4)`,
+    where a layer keeps no more than a window of it."""
+    found = (_terms(d) for info in graph.output for d in _dims(info))
+    return frozenset(t for terms in found if len(terms) > 1 for t in terms if re.fullmatch(r"\w+", t))
+
+
+def _terms(dim: str) -> list[str]:
+    """Of a sum; what stands in parentheses is none."""
+    for _ in range(_DEEPEST):
+        dim, count = _INNERMOST.subn("", dim)
+        if not count:
+            return dim.split(" + ")
+    return []
 
 
 def batches(graph: GraphProto) -> frozenset[str]:
