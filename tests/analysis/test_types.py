@@ -14,6 +14,7 @@ from onnxopt import Fixpoint, get_pass
 from onnxopt.analysis import facts, types
 from onnxopt.analysis.inference import _ALIKE as ALIKE_OPERATORS
 from onnxopt.analysis.inference import skeleton, typed_alike
+from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Model, Node, read_model
 from onnxopt.graph.value import Shape
 from tests.samples import build_text, value
@@ -137,6 +138,32 @@ def test_who_asked_for_a_rank_too_early_is_asked_again() -> None:
     types.settle(model)
     assert y.shape == (4, 6)
     assert model.state != before
+
+
+# What `flat` is, shapes tell, as nothing is folded; what becomes of it, inference alone.
+TOLD = """
+<ir_version: 7, opset_import: ["" : 13]>
+g (float[1, 5, 2, 2] x) => (float[A, B, C] y)
+<int64[1] start = {0}, int64[1] end = {2}, int64[1] rest = {-1}>
+{
+  sizes = Shape (x)
+  first = Slice (sizes, start, end, start)
+  target = Concat <axis = 0> (first, rest)
+  flat = Reshape (x, target)
+  m = ReduceL2 <axes = [-1]> (flat)
+  y = Relu (m)
+}
+"""
+
+
+def test_what_shapes_tell_is_told_to_inference() -> None:
+    model = read_model(build_text(TOLD))
+    facts.infer(model)
+    assert types.is_open(value(model, "m"))
+    list(ShapeData().sweep(model.graph))
+    assert value(model, "flat").shape == (1, 5, 4)
+    facts.infer(model)
+    assert value(model, "m").shape == (1, 5, 1)
 
 
 def test_inference_goes_on_from_what_is_known() -> None:

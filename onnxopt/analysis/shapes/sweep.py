@@ -222,7 +222,7 @@ class ShapeData:
         named = self._keep(value, self._sizes(map(_better, before, dims)))
         facts = tuple([d if isinstance(d, int) else d.name for d in named])
         if facts != value.shape and not value.constant and not self.assumed:
-            learn(value, facts)
+            learn(value, facts, asked=True)
 
     def _sizes(self, dims: Iterable[str | Size | None]) -> Dims:
         return tuple([self._symbol(d) if d is None or isinstance(d, str) else d for d in dims])
