@@ -82,7 +82,7 @@ def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
         w = own_weights(reader, beside) if place < 2 and place != beside else None
         if w is None or is_quantized(reader):
             return None
-        return [Edit(reader, beside, lambda: scaled(w.array, number.reshape(())))]
+        return [Edit(reader, beside, lambda w: scaled(w, number.reshape(())))]
     return into(reader, 1 - place, number.reshape(())) if reader.op == "Mul" and _is_near_one(reader, number) else None
 
 
@@ -169,7 +169,7 @@ def _into_reader(node: Node, axis: int, factor: Array, rank: int) -> list[Edit] 
     array = w.array
     if node.op == "MatMul":
         fits = array.ndim == 2 and axis == rank - 1
-        return [Edit(node, 1, lambda: scaled(array, factor[:, None]))] if fits else None
+        return [Edit(node, 1, lambda w: scaled(w, factor[:, None]))] if fits else None
     if axis != 1 or node.attr("group") != 1 or array.ndim != rank:
         return None
-    return [Edit(node, 1, lambda: linear.scale_inputs(node, array, factor))]
+    return [Edit(node, 1, lambda w: linear.scale_inputs(node, w, factor))]

@@ -38,12 +38,16 @@ _MEETINGS: Final = 8  # such values
 
 @record(frozen=True, eq=False)
 class Edit:
-    """Input `place` of `node` becomes what `wide` makes, in the type that it has. Most edits are found and dropped,
-    because another that belongs to them is not: nothing is computed before somebody asks."""
+    """Input `place` of `node` becomes what `wide` makes of it, in the type that it has. Most edits are found and
+    dropped, because another that belongs to them is not: nothing is computed before somebody asks."""
 
     node: Node
     place: int
-    wide: Callable[[], Array]
+    wide: Callable[[Array], Array]
+
+    def then(self, other: Edit) -> Edit:
+        """Both, of one input."""
+        return Edit(self.node, self.place, lambda w: other.wide(self.wide(w)))
 
     @property
     def old(self) -> Value:
@@ -62,7 +66,7 @@ class Edit:
 
     @cached_property
     def _made(self) -> tuple[Array, str]:
-        wide = self.wide()
+        wide = self.wide(self.old.array)
         array = wide.astype(self.old.array.dtype)
         if not linear.is_finite(array):
             return array, "the folded constant overflows its type"
@@ -181,14 +185,15 @@ def pads_zeros(node: Node) -> bool:
 
 
 def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:
-    """The edits of all parts. Those of one input twice would undo each other: each is made of what was there; two parts
-    of one Split lead to the same weights."""
-    edits: list[Edit] = []
+    """The edits of all parts. Two parts of one Split lead to the same weights, each to columns of its own."""
+    edits: dict[tuple[Node, int], Edit] = {}
     for part in parts:
         if part is None:
             return None
-        edits += part
-    return edits if len({(e.node, e.place) for e in edits}) == len(edits) else None
+        for e in part:
+            first = edits.get((e.node, e.place))
+            edits[e.node, e.place] = e if first is None else first.then(e)
+    return list(edits.values())
 
 
 def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
@@ -203,7 +208,7 @@ def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
         size = prod(np.broadcast_shapes(z.shape, factor.shape))
     except ValueError:
         return None
-    return [Edit(node, index, lambda: scaled(z, factor))] if size <= max(z.size, factor.size) else None
+    return [Edit(node, index, lambda w: scaled(w, factor))] if size <= max(z.size, factor.size) else None
 
 
 def scaled(w: Array, factor: Array) -> Array:
@@ -233,10 +238,10 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
             return None
         if w is not None:
             fits = w.array.ndim >= 2 and (not factor.ndim or w.array.shape[-1] == factor.size)
-            return [Edit(node, 1, lambda: scaled(w.array, factor))] if fits else None
+            return [Edit(node, 1, lambda w: scaled(w, factor))] if fits else None
         left = own_weights(node, 0, reach.shared)
         if left is not None and not factor.ndim:
-            return [Edit(node, 0, lambda: scaled(left.array, factor))]
+            return [Edit(node, 0, lambda w: scaled(w, factor))]
         if types.rank(node.inputs[1]) in (None, 1):  # type: ignore[arg-type]
             return None
         return _either(node, factor, reach, *((1,) if factor.ndim else (1, 0)))
@@ -249,7 +254,7 @@ def _into_product(node: Node, factor: Array, reach: Reach) -> list[Edit] | None:
     channels = linear.output_channels(node, w.array)
     if factor.ndim and factor.size != channels:
         return None
-    edits = [Edit(node, 1, lambda: linear.scale_outputs(node, w.array, np.broadcast_to(factor, (channels,))))]
+    edits = [Edit(node, 1, lambda w: linear.scale_outputs(node, w, np.broadcast_to(factor, (channels,))))]
     if node.input(2) is None:
         return edits
     bias = into(node, 2, factor)
