@@ -120,6 +120,22 @@ def _equal(a: Any, b: Any) -> bool | None:
     return True if a == b else False if differs(a, b) else None
 
 
+def _compared(s: ShapeData, n: Node) -> Array | None:
+    """What a tensor tells of its size is no number below zero, whatever else is known of it."""
+    found = _arithmetic(_equal)(s, n)
+    if found is None or None not in found.reshape(-1).tolist():
+        return found
+    for v, other in (n.inputs, n.inputs[::-1]):
+        sizes, numbers = s.content(v), s.content(other)
+        if sizes is None or numbers is None or v is None or not s.is_picked(v):
+            continue
+        x, y = np.broadcast_arrays(sizes, numbers)
+        for i in np.ndindex(found.shape):
+            if found[i] is None and isinstance(y[i], int) and y[i] < 0 and x[i] is not None:
+                found[i] = False
+    return found
+
+
 def _larger(a: Any, b: Any) -> Any:
     """Of what surely is no less: sizes that are equal, and numbers."""
     if isinstance(a, int) and isinstance(b, int):
@@ -230,7 +246,7 @@ CONTENTS: Final[dict[str, Rule]] = {
     "Concat": _joined,
     "ConstantOfShape": _filled_with,
     "Div": _of_its_type(_divided),
-    "Equal": _arithmetic(_equal),
+    "Equal": _compared,
     "Gather": _gathered,
     "Identity": _handed_on,
     "Max": _largest,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.analysis.shapes.symbolic import Size, is_least
 from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
 from onnxopt.protos import Array
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
 
+_PICKS: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"})
+_STEPS: Final = 32  # nodes
 Dims = tuple[Size, ...]
 Found = tuple[Size | None, ...]  # None: a dim that is not known
 
@@ -43,6 +46,22 @@ def _common(sizes: list[Size]) -> Size | None:
         elif found is not None and d != found and not is_least(d, found):
             found = d if is_least(found, d) else None
     return found
+
+
+def is_picked(value: Value) -> bool:
+    """Does it hold nothing but constants, and dims of tensors as Shape lists them?"""
+    seen, stack = {value}, [value]
+    while stack:
+        v = stack.pop()
+        node = v.producer
+        if v.constant or (node is not None and node.op == "Shape"):
+            continue
+        if node is None or len(seen) > _STEPS or not (node.op in _PICKS or node.op == "Concat"):
+            return False
+        new = {i for i in (node.inputs if node.op == "Concat" else node.inputs[:1]) if i is not None} - seen
+        seen |= new
+        stack += new
+    return True
 
 
 def product(sizes: Any) -> Size:

@@ -23,7 +23,7 @@ from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES, least_read
 from onnxopt.analysis.shapes.quantized import typed
-from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast
+from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast, is_picked
 from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -106,6 +106,11 @@ class ShapeData:
         self._asked = True
         found = min((self._tensors.get(name, set()) for name in product), key=len, default=set())
         return any(not Counter(product) - Counter(symbols) for symbols in found)
+
+    def is_picked(self, value: Value) -> bool:
+        """Does it hold nothing but numbers, and dims of tensors as they are?"""
+        self._asked = True
+        return is_picked(value)
 
     def _keep(self, value: Value, dims: Dims) -> Dims:
         self.dims[value] = dims

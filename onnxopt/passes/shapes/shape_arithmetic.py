@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, is_refused, look_ahead
+from onnxopt.analysis.shapes.chosen import chosen_parts
 from onnxopt.analysis.shapes.operators import ELSEWHERE
 from onnxopt.analysis.shapes.sizes import Dims
 from onnxopt.analysis.shapes.slicing import cuts_of
@@ -38,7 +39,7 @@ class ShapeArithmetic(ModelPass):
     Applies when: all elements are numbers: a constant. Two tensors hold the same expressions: one serves. The target
     of a Reshape is the shape it reads, up to one dim: 0 and -1. The target of an Expand is the shape it reads where
     it does not repeat: 1. An end of a Slice is the size of the axis: no end. What is computed are dims of a tensor that
-    is there: its Shape.
+    is there: its Shape. What a Where chooses is known, and is joined of what it chooses from: a Concat of the parts.
     Keeps: Shape nodes whose dims are wanted as data.
     Not done: sizes that depend on data; function bodies, which have no shapes.
     """
@@ -71,6 +72,7 @@ def _known(model: Model, ctx: PassContext) -> ShapeData:
 def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> None:
     there: dict[Dims, _Listed] = {}
     alone: list[tuple[Value, int]] = []  # and how many are listed before
+    choices: list[Node] = []
     contents, dims = data.contents, data.dims
     for node in data.sweep(graph):
         for body in node.bodies.values():
@@ -83,6 +85,8 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
             _expand(node, data, ctx)
         elif op == "Slice":
             _slice(node, data, ctx)
+        elif op == "Where":
+            choices.append(node)
         before = len(there)
         for value in node.outputs:
             if value is not None and value in contents and not _share(node, value, data, seen, ctx):
@@ -90,6 +94,8 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
         for value in node.outputs:
             if value is not None and value in dims and _is_met(value):
                 _list(value, dims[value], there)
+    for node in choices:
+        _join_chosen(node, data, ctx)
     for value, before in reversed(alone):  # the whole before its parts
         _read_off(value, data, there, before, ctx)
 
@@ -195,6 +201,39 @@ def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], befo
     elif ctx.spend("read_off", at=value):
         _redirect(value, _graph_of(node).make("Shape", [found.tensor], before=node, **attributes))
         remove_dead(node)
+
+
+def _join_chosen(node: Node, data: ShapeData, ctx: PassContext) -> None:
+    """A Where(x == -1, 1, x), as exporters say which dims an Expand keeps: where it is known of each element what it
+    is, the parts of x and numbers hold the same."""
+    value, condition = node.output, node.inputs[0]
+    content = data.contents.get(value)
+    if content is None or content.ndim != 1 or not value.users or value.is_output:
+        return
+    if types.dtype(value) not in _INTEGERS or condition is None or condition.only_user is not node:
+        return  # what decides stays: nothing is gained
+    parts = chosen_parts(data, node, content.tolist())
+    if parts is None or len(parts) < 2:
+        return
+    numbers = {i: _detached(p, value) for i, p in enumerate(parts) if isinstance(p, list)}
+    held: list[Value | None] = [p if isinstance(p, Value) else numbers[i] for i, p in enumerate(parts)]
+    joined = Value("", value.graph)
+    joined.producer = Node(make_node("Concat", "", "", {"axis": 0}), held, [joined])
+    if is_refused(value, joined):
+        ctx.decline("joined", REFUSED, repr(node))
+    elif ctx.spend("joined", at=value):
+        graph = _graph_of(node)
+        for v in numbers.values():
+            graph.attach_constant(v, value.name, node)
+        _redirect(value, graph.make("Concat", held, before=node, axis=0))
+        remove_dead(node)
+
+
+def _detached(elements: list[int], like: Value) -> Value:
+    """A constant that is not part of the model yet."""
+    made = Value("", like.graph)
+    made.array, made.constant = np.array(elements, numpy_dtype(types.dtype(like))), True
+    return made
 
 
 def _fits(elements: list[int], dtype: int) -> bool:
