@@ -215,7 +215,11 @@ class _Facts:
         data_type, dims = tensor_type(kind)
         if dims is None or all(type(d) is int for d in dims):
             return data_type, dims
-        return data_type, tuple(d if type(d) is not str or d in self.own or "@" in d else d + self.suffix for d in dims)
+        return data_type, tuple(d if type(d) is not str or self._is_ours(d) else d + self.suffix for d in dims)
+
+    def _is_ours(self, symbol: str) -> bool:
+        """Was inference given it: of an input, what was computed, or made up before?"""
+        return symbol in self.own or "@" in symbol or symbol.startswith("{")
 
     def _both(self, known: Shape | None, new: Shape | None, everywhere: bool) -> Shape | None:
         """What two shapes of one value say."""

@@ -179,6 +179,14 @@ def test_inference_goes_on_from_what_is_known() -> None:
     assert facts.unsettled(model.graph) == []
 
 
+def test_what_is_computed_is_called_so_behind_what_only_inference_follows() -> None:
+    model = read_model(build_text(OPEN_END))
+    facts.infer(model)
+    facts.learn(value(model, "found"), (2, "{3*N}"))
+    facts.infer(model)
+    assert value(model, "y").shape == ("{3*N}", 2)
+
+
 def test_inference_is_not_given_where_nodes_come_from() -> None:
     proto = build_text(SAME)
     for node in proto.graph.node:

@@ -225,6 +225,7 @@ SHAPES: Final[dict[str, Rule]] = {
         _same,
     ),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), _reduce),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), _reduce),
     "Concat": _concat,
     "ConstantOfShape": _filled,
     "Expand": _expand,
