@@ -81,6 +81,50 @@ g (float[N, S, 8] x, float[N, S, 8] z, int64[N, S] k) => (y)
 """
 
 
+# As `math.ceil(n / 2)` and `int(n / 2)` are traced.
+ROUNDED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, S, 8] x) => (y)
+<
+  int64 first = {0}, int64 second = {1}, int64[2] both = {0, 1}, int64 five = {5}, float one = {1.0}, float two = {2.0},
+  float three = {3.0}, float half = {0.5}, float[2] each = {2.0, 2.0}
+>
+{
+  s = Shape (x)
+  n = Gather (s, first)
+  m = Gather (s, second)
+  f = Cast <to = 1> (n)
+  f2 = Div (f, two)
+  up = Ceil (f2)
+  a = Cast <to = 7> (up)
+  down = Floor (f2)
+  b = Cast <to = 7> (down)
+  c = Cast <to = 6> (f2)
+  twice = Mul (two, up)
+  d = Cast <to = 7> (twice)
+  less = Sub (n, five)
+  g1 = Cast <to = 11> (less)
+  g2 = Cast <to = 1> (g1)
+  h = Cast <to = 1> (less)
+  h3 = Div (h, three)
+  h4 = Add (one, h3)
+  h5 = Ceil (h4)
+  h6 = Sub (h5, one)
+  e = Cast <to = 7> (h6)
+  cut = Cast <to = 7> (h3)
+  v = Gather (s, both)
+  w = Cast <to = 1> (v)
+  w3 = Div (w, three)
+  w4 = Ceil (w3)
+  i = Cast <to = 7> (w4)
+  j0 = Mul (f, half)
+  j = Cast <to = 7> (j0)
+  k0 = Div (w, each)
+  k = Cast <to = 7> (k0)
+  y = Relu (x)
+}
+"""
+
 WINDOWS = """
 # weights: normal w v u b r g gw gr
 <ir_version: 9, opset_import: ["" : 19]>
@@ -224,7 +268,7 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     assert len(proven) >= at_least, f"only {len(proven)} values with symbols"
 
 
-@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 35), (WINDOWS, 38), (OF_ANY_RANK, 0)])
+@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 35), (WINDOWS, 38), (OF_ANY_RANK, 0), (ROUNDED, 12)])
 def test_every_operator_that_is_followed(text: str, at_least: int) -> None:
     check(build_text(text.strip()), at_least)
 

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.ranges import LARGEST, fits
+from onnxopt.analysis.shapes.rounded import rounded
 from onnxopt.analysis.shapes.sizes import axis_of, ints, listed_by, product, reduced
 from onnxopt.analysis.shapes.slicing import cuts_of, indices
 from onnxopt.analysis.shapes.symbolic import differs, divide, lowest, quotient
@@ -47,6 +48,8 @@ def _handed_on(s: ShapeData, n: Node) -> Array | None:
 
 def _cast(s: ShapeData, n: Node) -> Array | None:
     x, to = s.content(n.input(0)), n.attr("to")
+    if x is None and to in INTEGERS:
+        return rounded(s, n)
     if x is None or to not in INTEGERS:
         return None
     result = np.empty(x.shape, dtype=object)

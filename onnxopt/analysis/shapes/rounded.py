@@ -1,0 +1,141 @@
+"""Sizes that are divided as floats, and rounded: `math.ceil(length / 2)` of a model that is traced.
+
+A float32 counts further than an axis is long. Of what it counts x / k is exact where k is a power of two; else it is a
+k-th away from the next integer, which is more than it is rounded by. While that is so, also after a sum, Ceil and Floor
+make of it what they make of the quotient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.symbolic import lowest, quotient
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+from onnxopt.protos import Array
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
+
+_LONGEST: Final = 1 << 23  # what is taken of a dim
+_LONG: Final = 1 << 22  # of one that is divided so that floats are rounded
+_COUNTED: Final = 1 << 24  # up to here a float32 has all integers; it is rounded by less than this part of a number
+_FLOATS: Final = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE))
+_STEPS: Final = 12  # nodes, one behind another
+_SMALL: Final = 1 << 16  # of a number that is added, or divides
+
+
+class _Ratio(NamedTuple):
+    """Sizes over one number, of an absolute value below `reach`. `apart`: so far from an integer is the float that
+    holds what is none; None while floats are exact."""
+
+    sizes: Array
+    over: int
+    reach: float
+    apart: float | None = None
+
+    def checked(self) -> _Ratio | None:
+        """None where the float may be an integer that the ratio is not."""
+        if self.apart is None:
+            return self if self.reach * self.over <= _COUNTED else None
+        apart = self.apart - self.reach / _COUNTED
+        return self._replace(apart=apart) if apart > 0 and self.reach <= _COUNTED else None
+
+
+def rounded(s: ShapeData, cast: Node) -> Array | None:
+    """What a Cast makes integers of: sizes, divided once, and rounded."""
+    found = _ratio(s, cast.inputs[0], _STEPS)
+    if found is None:
+        return None
+    if found.over == 1:
+        return found.sizes
+    least = s.least
+    return _each(found.sizes, lambda e: quotient(e, found.over) if _is_no_less(e, least) else None)  # it truncates
+
+
+def _is_no_less(size: Any, least: Mapping[str, int]) -> bool:
+    low = lowest(size, least)
+    return low is not None and low >= 0
+
+
+def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
+    node = v.producer if v is not None else None
+    if v is None or node is None or not steps or node.has_references or types.dtype(v) not in _FLOATS:
+        return None
+    if node.op == "Cast":
+        return _counted(s, node.inputs[0])
+    if node.op in ("Ceil", "Floor"):
+        inner = _ratio(s, node.inputs[0], steps - 1)
+        return inner and _rounded(inner, up=node.op == "Ceil")
+    if node.op not in ("Add", "Div", "Mul", "Sub"):
+        return None
+    for place in (1, 0) if node.op in ("Add", "Mul") else (1,):
+        number = _number(node.inputs[place])
+        if number is not None:
+            inner = _ratio(s, node.inputs[1 - place], steps - 1)
+            return inner and _computed(node.op, inner, number)
+    return None
+
+
+def _counted(s: ShapeData, v: Value | None) -> _Ratio | None:
+    """Integers that a float counts: a dim of a tensor, or little more or less."""
+    sizes = s.content(v)
+    if v is None or sizes is None:
+        return None
+    base, far = v, 0
+    for _ in range(_STEPS):
+        node = base.producer
+        if node is None or node.op not in ("Add", "Sub") or node.inputs[0] is None or node.inputs[1] is None:
+            break
+        a, b = node.inputs[0], node.inputs[1]
+        if node.op == "Add" and a.constant:
+            a, b = b, a
+        if not b.constant or not b.array.size or b.array.size > _STEPS:
+            break
+        far += max(abs(int(e)) for e in b.array.reshape(-1))
+        base = a
+    if far > _SMALL or not s.is_picked(base):
+        return None
+    if any(isinstance(e, int) and abs(e) > _LONGEST for e in sizes.reshape(-1).tolist()):
+        return None
+    return _Ratio(sizes, 1, _LONGEST + far).checked()
+
+
+def _computed(op: str, ratio: _Ratio, number: int) -> _Ratio | None:
+    sizes, over, reach, _ = ratio
+    if op in ("Add", "Sub"):
+        added = (number if op == "Add" else -number) * over
+        return ratio._replace(sizes=_each(sizes, lambda e: e + added), reach=reach + abs(number)).checked()
+    if number < 1 or over != 1:
+        return None
+    if op == "Mul":
+        return _Ratio(_each(sizes, lambda e: e * number), 1, reach * number).checked()
+    if number & (number - 1) == 0:
+        return _Ratio(sizes, number, reach / number).checked()
+    return _Ratio(sizes, number, min(reach, _LONG + _SMALL) / number, 1 / number).checked()
+
+
+def _rounded(ratio: _Ratio, up: bool) -> _Ratio:
+    sizes, over, reach, _ = ratio
+    more = over - 1 if up else 0
+    return _Ratio(_each(sizes, lambda e: quotient(e + more, over)), 1, reach + 1)
+
+
+def _each(sizes: Array, function: Any) -> Array:
+    result = np.empty(sizes.shape, dtype=object)
+    for i in np.ndindex(sizes.shape):
+        result[i] = None if sizes[i] is None else function(sizes[i])
+    return result
+
+
+def _number(v: Value | None) -> int | None:
+    """One small integer, as a float without axes."""
+    if v is None or not v.constant or v.array.shape != () or v.array.dtype.kind != "f":
+        return None
+    number = float(v.array)
+    return int(number) if number.is_integer() and abs(number) <= _SMALL else None
