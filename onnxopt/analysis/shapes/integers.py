@@ -139,15 +139,19 @@ def _compared(s: ShapeData, n: Node) -> Array | None:
     return found
 
 
-def _larger(a: Any, b: Any) -> Any:
-    """Of what surely is no less: sizes that are equal, and numbers."""
+def _larger(a: Any, b: Any, least: Mapping[str, int]) -> Any:
+    """Of what surely is no less."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    return a if a == b else None
+    for one, other in ((a, b), (b, a)):
+        low = lowest(one - other, least)
+        if low is not None and low >= 0:
+            return one
+    return None
 
 
 def _largest(s: ShapeData, n: Node) -> Array | None:
-    return _arithmetic(_larger)(s, n) if len(n.inputs) == 2 else None
+    return _arithmetic(lambda a, b: _larger(a, b, s.least))(s, n) if len(n.inputs) == 2 else None
 
 
 def _where(s: ShapeData, n: Node) -> Array | None:

@@ -83,27 +83,38 @@ def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
 
 
 def _counted(s: ShapeData, v: Value | None) -> _Ratio | None:
-    """Integers that a float counts: a dim of a tensor, or little more or less."""
+    """Integers that a float counts: a dim of a tensor, a part of one, or little more or less."""
     sizes = s.content(v)
     if v is None or sizes is None:
         return None
     base, far = v, 0
     for _ in range(_STEPS):
-        node = base.producer
-        if node is None or node.op not in ("Add", "Sub") or node.inputs[0] is None or node.inputs[1] is None:
+        nearer = _nearer(base)
+        if nearer is None:
             break
-        a, b = node.inputs[0], node.inputs[1]
-        if node.op == "Add" and a.constant:
-            a, b = b, a
-        if not b.constant or not b.array.size or b.array.size > _STEPS:
-            break
-        far += max(abs(int(e)) for e in b.array.reshape(-1))
-        base = a
+        base, more = nearer
+        far += more
     if far > _SMALL or not s.is_picked(base):
         return None
     if any(isinstance(e, int) and abs(e) > _LONGEST for e in sizes.reshape(-1).tolist()):
         return None
     return _Ratio(sizes, 1, _LONGEST + far).checked()
+
+
+def _nearer(v: Value) -> tuple[Value, int] | None:
+    """What a number is added to, with the largest it may be; or what is divided by one."""
+    node = v.producer
+    if node is None or node.op not in ("Add", "Div", "Sub"):
+        return None
+    a, b = node.inputs[:2]
+    if node.op == "Add" and a is not None and a.constant:
+        a, b = b, a
+    if a is None or b is None or not b.constant or not 0 < b.array.size <= _STEPS:
+        return None
+    numbers = [int(e) for e in b.array.reshape(-1)]
+    if node.op == "Div":
+        return (a, 0) if min(numbers) > 0 else None
+    return a, max(map(abs, numbers))
 
 
 def _computed(op: str, ratio: _Ratio, number: int) -> _Ratio | None:
