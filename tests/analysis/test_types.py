@@ -143,15 +143,17 @@ def test_who_asked_for_a_rank_too_early_is_asked_again() -> None:
 # What `flat` is, shapes tell, as nothing is folded; what becomes of it, inference alone.
 TOLD = """
 <ir_version: 7, opset_import: ["" : 13]>
-g (float[1, 5, 2, 2] x) => (float[A, B, C] y)
+g (float[1, 5, 2, 2] x, int64[1] lengths) => (float[A, B, C] y)
 <int64[1] start = {0}, int64[1] end = {2}, int64[1] rest = {-1}>
 {
   sizes = Shape (x)
   first = Slice (sizes, start, end, start)
   target = Concat <axis = 0> (first, rest)
   flat = Reshape (x, target)
-  m = ReduceL2 <axes = [-1]> (flat)
+  m = ReverseSequence <batch_axis = 0, time_axis = 1> (flat, lengths)
   y = Relu (m)
+  listed = Shape (flat)
+  axes = Size (listed)
 }
 """
 
@@ -162,8 +164,18 @@ def test_what_shapes_tell_is_told_to_inference() -> None:
     assert types.is_open(value(model, "m"))
     list(ShapeData().sweep(model.graph))
     assert value(model, "flat").shape == (1, 5, 4)
+    assert value(model, "listed").shape == (3,)
     facts.infer(model)
-    assert value(model, "m").shape == (1, 5, 1)
+    assert value(model, "m").shape == (1, 5, 4)
+
+
+def test_there_are_as_many_axes_as_sizes_are_listed() -> None:
+    model = read_model(build_text(TOLD))
+    facts.infer(model)
+    assert types.is_open(value(model, "listed"))
+    data = ShapeData()
+    list(data.sweep(model.graph))
+    assert data.contents[value(model, "axes")].tolist() == 3
 
 
 def test_inference_goes_on_from_what_is_known() -> None:

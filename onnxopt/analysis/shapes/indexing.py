@@ -208,10 +208,32 @@ def _reduce(s: ShapeData, n: Node) -> Found | None:
     return tuple(d for i, d in enumerate(x) if i not in at)
 
 
+def _place_of_largest(s: ShapeData, n: Node) -> Found | None:
+    x = s.shape(n.input(0))
+    if x is None:
+        return None
+    axis = axis_of(n.attr("axis", 0), len(x))
+    return (*x[:axis], *((1,) if n.attr("keepdims", 1) else ()), *x[axis + 1 :])
+
+
+def _depth_to_space(s: ShapeData, n: Node) -> Found | None:
+    x, b = s.shape(n.input(0)), n.attr("blocksize")
+    if x is None or len(x) != 4 or b < 1:
+        return None
+    return x[0], divide(x[1], b * b), x[2] * b, x[3] * b
+
+
+def _space_to_depth(s: ShapeData, n: Node) -> Found | None:
+    x, b = s.shape(n.input(0)), n.attr("blocksize")
+    if x is None or len(x) != 4 or b < 1:
+        return None
+    return x[0], x[1] * (b * b), divide(x[2], b), divide(x[3], b)
+
+
 ELEMENTWISE: Final = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual"),
-        *("Greater", "GreaterOrEqual", "Where", "PRelu"),
+        *("Greater", "GreaterOrEqual", "Where", "PRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Sum"),
     }
 )
 SHAPES: Final[dict[str, Rule]] = {
@@ -220,14 +242,30 @@ SHAPES: Final[dict[str, Rule]] = {
             *("Abs", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
             *("Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal"),
             *("Relu", "Round", "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt"),
-            *("CumSum", "Tanh", "Trilu"),
+            *(
+                "Acos",
+                "Acosh",
+                "Asin",
+                "Asinh",
+                "Atan",
+                "Atanh",
+                "BitwiseNot",
+                "Celu",
+                "Cosh",
+                "CumSum",
+                "IsInf",
+                "Sinh",
+            ),
+            *("Tan", "Tanh", "Trilu"),
         ),
         _same,
     ),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), _reduce),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), _reduce),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _place_of_largest),
     "Concat": _concat,
     "ConstantOfShape": _filled,
+    "DepthToSpace": _depth_to_space,
     "Expand": _expand,
     "Gather": _gather,
     "GatherElements": _like_indices,
@@ -237,6 +275,7 @@ SHAPES: Final[dict[str, Rule]] = {
     "Range": _range,
     "Reshape": _reshape,
     "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
     "Squeeze": _squeeze,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,

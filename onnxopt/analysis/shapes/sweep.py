@@ -209,6 +209,8 @@ class ShapeData:
             content = self._ask(data, node)
             if content is not None and content.size <= SMALL:
                 self.contents[value] = content
+                if types.shape(value) != content.shape:  # as many sizes as axes, of which inference did not know
+                    self.learn(value, content.shape)
 
     def learn(self, value: Value, dims: Found) -> None:
         """What was found out, where inference does not know a number; it becomes a fact of the value."""
