@@ -36,7 +36,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "scan-axes": (1, ("Scan",)),
     "shape-sources": (1, ("Shape",)),
     "simplify-einsum": (2, ("Einsum",)),
-    "simplify-logic": (1, ("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Xor")),
+    "simplify-logic": (1, ("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Where", "Xor")),
     "simplify-loops": (1, ("Loop", "Scan")),
     "simplify-reductions": (
         2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
@@ -20,6 +21,8 @@ _OPPOSITE: Final = {
 }
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
 _NUMBERS: Final = FLOATS | INTEGERS
+_MOVES: Final = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_STEPS: Final = 4
 
 
 @rewrite(op.Not(one_of(*_OPPOSITE)(var("a"), var("b"), name="inner")))
@@ -101,16 +104,75 @@ def product_of_truths(m: Match, p: Value, q: Value) -> Value:
     return m.op.Cast(m.op.And(p, q), like=m.cast)
 
 
+_COUNTED: Final = one_of("Greater", "GreaterOrEqual")(var("x"), const("c"), name="compared", shared=True)
+
+
+def true_of_all(m: Match, x: Value, c: Array) -> None:
+    """Decline unless x >= c for all x, which counts from c on."""
+    if m.dtype(x) not in _COMPARED or m.opset < 8:
+        m.skip()
+    least = _least(x) if is_number(m, c, x) else None
+    m.require(least is not None and c.item() < least + (m.compared.op == "GreaterOrEqual"), "it may not be so of all")
+
+
+@rewrite(op.And(_COUNTED, var("q")))
+def beside_truth(m: Match, x: Value, c: Array, q: Value) -> Value:
+    """(x >= c) and q = Expand(q, Shape(x)), where x counts from c on."""
+    if q.constant:  # one number more, or the other rule
+        m.skip()
+    true_of_all(m, x, c)
+    shape = m.shape(q)
+    if shape is not None and None not in shape and shape == m.shape(m.anchor.output):
+        return q
+    return m.op.Expand(q, m.op.Shape(x))
+
+
+@rewrite(op.And(var("q"), const("c")))
+def beside_truths(m: Match, q: Value, c: Array) -> Value:
+    """q and true = Expand(q, s), of as many truths as s says."""
+    if q.constant or c.size < 2 or m.opset < 8 or not c.all():
+        m.skip()
+    return m.op.Expand(q, m.const(np.array(c.shape, np.int64)))
+
+
+@rewrite(op.Where(_COUNTED, const("a"), const("b")))
+def choice_of_truth(m: Match, x: Value, c: Array, a: Array, b: Array) -> Value:
+    """Where(x >= c, a, b) = Expand(a, Shape(x)), of two numbers, where x counts from c on."""
+    true_of_all(m, x, c)
+    m.require(is_number(m, a, x) and is_number(m, b, x), "not one number each")
+    return m.op.Expand(m.value("a"), m.op.Shape(x))
+
+
+def _least(x: Value) -> int | None:
+    """What integers that are counted begin with, however they are arranged."""
+    value: Value | None = x
+    for _ in range(_STEPS):
+        node = value.producer if value is not None else None
+        if node is None or node.has_references:
+            return None
+        if node.op == "Range":
+            start, step = node.inputs[0], node.inputs[2]
+            if start is None or step is None or not (start.constant and step.constant) or step.array.item() < 1:
+                return None
+            return int(start.array.item())
+        if node.op not in _MOVES:
+            return None
+        value = node.inputs[0]
+    return None
+
+
 @register
 class SimplifyLogic(RewritePass):
     """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); p and p = p; not p and
-    not q = not (p or q).
+    not q = not (p or q); what is true of all positions, as that they are not below zero, says nothing beside another.
 
     Applies when: the operands are truth values, or ones and zeros that a Cast made of them.
     Not done: not (a > b) of floats, where NaN is neither.
     """
 
-    info = PassInfo("simplify-logic", opt_level=1, ops=("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Xor"))
+    info = PassInfo(
+        "simplify-logic", opt_level=1, ops=("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Where", "Xor")
+    )
     rules = (
         not_of_comparison,
         same_truth,
@@ -122,4 +184,7 @@ class SimplifyLogic(RewritePass):
         above,
         below,
         product_of_truths,
+        beside_truth,
+        beside_truths,
+        choice_of_truth,
     )

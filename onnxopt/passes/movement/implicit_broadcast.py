@@ -10,7 +10,7 @@ import numpy as np
 from onnxopt.graph import Shape, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, one_of, rewrite, var
+from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 
 _BROADCASTING: Final = (
     *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul"),
@@ -101,10 +101,20 @@ def expand_of_operand(m: Match, first: Value) -> Value:
     return m.op[m.node.op](*given[:i], narrow, *given[i + 1 :], like=m.node)
 
 
+@rewrite(op.Where(op.Expand(var("c"), var("s"), name="expand"), const("a"), const("b"), name="where"))
+def choice_of_expanded(m: Match, c: Value, s: Value, a: Array, b: Array) -> Value:
+    """Where(Expand(c, s), a, b) = Expand(Where(c, a, b), s), of two numbers."""
+    rank = m.rank(c)
+    m.require(a.size == b.size == 1, "not one number each")
+    m.require(rank is not None and max(a.ndim, b.ndim) <= rank, "a number has more axes than the condition")
+    return m.op.Expand(m.op.Where(c, m.value("a"), m.value("b"), like=m.where), s)
+
+
 @register
 class ImplicitBroadcast(RewritePass):
     """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is
-    one number that ConstantOfShape repeats, and the row of a table that is picked for each position.
+    one number that ConstantOfShape repeats, and the row of a table that is picked for each position. Between two
+    numbers is chosen before what says which is expanded.
 
     Applies when: the shape of the result is known, and without the Expand provably the same.
     Keeps: symbols apart, of which one may be 1 at run time.
@@ -113,4 +123,4 @@ class ImplicitBroadcast(RewritePass):
     """
 
     info = PassInfo("implicit-broadcast", opt_level=2)
-    rules = (expand_of_operand,)
+    rules = (expand_of_operand, choice_of_expanded)
