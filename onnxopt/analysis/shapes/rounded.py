@@ -48,7 +48,10 @@ class _Ratio(NamedTuple):
 
 
 def rounded(s: ShapeData, cast: Node) -> Array | None:
-    """What a Cast makes integers of: sizes, divided once, and rounded."""
+    """What a Cast makes integers of: sizes, divided once, and rounded. Not beside bodies, which may never run: runtimes
+    do not follow sizes through floats, and would refuse some of what is constant then."""
+    if s.is_beside_bodies(cast):
+        return None
     found = _ratio(s, cast.inputs[0], _STEPS)
     if found is None:
         return None

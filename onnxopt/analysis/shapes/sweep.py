@@ -112,6 +112,10 @@ class ShapeData:
         self._asked = True
         return is_picked(value)
 
+    def is_beside_bodies(self, node: Node) -> bool:
+        self._asked = True
+        return node.graph is None or bool(node.graph.model.graph.owners)
+
     def _keep(self, value: Value, dims: Dims) -> Dims:
         self.dims[value] = dims
         symbols = [name for d in dims if isinstance(d, Expr) and len(d.terms) == 1 for name in d.terms[0][0]]
