@@ -65,6 +65,17 @@ g (float[b, t, 4] x) => (float[p, q, r] y)
   y = Reshape (tokens, target)
 }
 """
+# Traced with one text, by an exporter that calls dims as they come.
+ONE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[d0, d1] x) => (float[4] y, int64[4] i)
+<int64[1] first = {0}, int64[1] four = {4}>
+{
+  z = Relu (x)
+  c = Squeeze (z, first)
+  y, i = TopK <axis = 0> (c, four)
+}
+"""
 # A window over raw audio, longer than a picture is wide.
 LONG = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -92,9 +103,10 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
         ),
         (UNTOLD, [{"b": 2, "t": 2, "p": 2, "all": 4}, {"b": 4, "t": 3, "p": 3, "all": 6}]),
         (BAKED, [{"b": 3, "t": 7}]),
+        (ONE, [{"d0": 1, "d1": 4}, {"d0": 1, "d1": 4}]),
         (LONG, [{"b": 2, "t": 960}, {"b": 1, "t": 1200}]),
     ],
-    ids=["past", "window", "untold", "baked", "long"],
+    ids=["past", "window", "untold", "baked", "one", "long"],
 )
 def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Path) -> None:
     model = build_text(text)

@@ -226,6 +226,9 @@ class Plan:
                     yield plain | {s: total for s in composite if s not in batch}
         for size in sizes:
             yield dict.fromkeys(symbols, size)
+        single = [s for s in symbols if s in self.batches and s not in batch]
+        for size in sizes if 0 < len(single) < len(symbols) else ():  # traced with one picture
+            yield dict.fromkeys(symbols, size) | dict.fromkeys(single, 1)
 
     def _composite(self, symbols: Sequence[str]) -> list[str]:
         """Those that are sums of others by their names; or, where outputs have sums of symbols, those that are neither
