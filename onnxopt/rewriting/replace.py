@@ -30,9 +30,12 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     any change, where an interface would break, and what would make runtimes refuse the model.
     """
     pairs = check_replacement(m, result)
-    refused = any(not old.constant and is_refused(old, new) for old, new in pairs)
-    told = any(old.is_output and new.users and is_told_more(new, old) for old, new in pairs)
-    if refused or told or divides_by_zero(m.graph, m.new_nodes):
+    for old, new in pairs:
+        if not old.constant and is_refused(old, new):
+            raise Declined(REFUSED)
+        if old.output_count and new.users and is_told_more(new, old):
+            raise Declined(REFUSED)
+    if divides_by_zero(m.graph, m.new_nodes):
         raise Declined(REFUSED)
     before = {v.producer: None for n, _ in m.bindings.covered for v in n.inputs if v is not None}
     _insert(m, pairs)
@@ -82,7 +85,7 @@ def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
     for node in m.new_nodes:
         for v in node.outputs:
             if v is not None and v.name == _UNNAMED:
-                base = next((old.name for old, _ in pairs), node.op)
+                base = pairs[0][0].name if pairs else node.op
                 v.rename(graph.model.names.fresh(base, f"_{node.op}"))
 
 
