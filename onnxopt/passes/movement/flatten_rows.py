@@ -61,7 +61,7 @@ class FlattenRows(GraphPass):
                 continue
             if region.cost() >= gain:
                 ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
-            elif not region.can_restore() and any(True for _ in region.leaving()):
+            elif not region.can_restore and any(True for _ in region.leaving()):
                 ctx.decline("flattened", "two unknown dims cannot be restored before opset 14", repr(region.nodes[0]))
             elif ctx.spend("flattened", at=region.nodes[-1]):
                 region.flatten()
@@ -75,7 +75,10 @@ class _Region:
         self.lead = found.kind
         self.nodes = found.nodes
         self.inside = set(found.nodes)
-        self.is_open = sum(not isinstance(d, int) for d in self.lead) > 1  # then a target lists what a Shape says
+        unknown = sum(not isinstance(d, int) for d in self.lead)
+        # Several are listed, as a Shape says; one of them may be 0, which before opset 14 copies another.
+        self.can_restore = 0 not in self.lead and (unknown <= 1 or graph.opset() >= 14)
+        self.lists = unknown > 1 and self.can_restore
         self.targets: dict[tuple[int, ...], Value] = {}  # by what is behind the leading dims
 
     # -- does it pay? ------------------------------------------------------------------------------------
@@ -141,14 +144,9 @@ class _Region:
             if v.is_output or any(_target(u, v) is None and self._behind(u, v) is None for u in outside):
                 yield v
 
-    def can_restore(self) -> bool:
-        """May a target of Reshape give the leading dims back? Of several that are listed one may be 0, which before
-        opset 14 copies another."""
-        return 0 not in self.lead and not (self.is_open and self.graph.opset() < 14)
-
     def _behind(self, user: Node, value: Value) -> tuple[int, ...] | None:
         """What is behind the leading dims in what a Reshape of `value` makes, if its target would list these."""
-        if not self.is_open or user.op != "Reshape" or user.graph is not value.graph or user.inputs[0] is not value:
+        if not self.lists or user.op != "Reshape" or user.graph is not value.graph or user.inputs[0] is not value:
             return None
         given, dims, n = user.input(1), types.shape(user.output), len(self.lead)
         if given is None or not given.constant or dims is None or dims[:n] != self.lead or 0 in dims:
@@ -158,7 +156,7 @@ class _Region:
 
     def _listed(self) -> list[tuple[int, ...]]:
         """What the targets have behind the leading dims, where these are listed."""
-        if not self.is_open:
+        if not self.lists:
             return []
         readers = ((u, v) for v in self.made() for u in v.users if u not in self.inside and _target(u, v) is None)
         found = [self._behind(u, v) for u, v in readers]
@@ -281,7 +279,7 @@ class _Region:
                 user.set_input(1, self.targets[behind])
                 user.set_attr("allowzero", 1)
         if value.is_output or any(u not in self.inside for u in value.users):
-            if self.is_open:
+            if self.lists:
                 restored = Node(
                     make_node("Reshape", "", "", {"allowzero": 1}), [rows, self.targets[_last(value),]], [None]
                 )
