@@ -117,7 +117,8 @@ class Judge(Original):
         return narrow_feeds(self._looked().b.program.graph, feeds, self.options.dtype)
 
     def _may_shake(self) -> bool:
-        return not (self.streamed or self.planned.random or self.options.by_tolerance)
+        """Is it asked? Where something is decided upon, pieces are looked into whatever it would say."""
+        return not (self.streamed or self.planned.random or self.planned.decides or self.options.by_tolerance)
 
     def _shake(self, case: Case, values: list[Any]) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""
@@ -206,15 +207,18 @@ class Judge(Original):
         found.seconds = time.monotonic() - began
         return found, places
 
-    def noise(self, names: Sequence[str], enough: Mapping[str, float], told: str = "") -> dict[str, dict[str, float]]:
-        """What a change of the last bits of inputs and weights does to the original's outputs, of their range, by
-        case; as far as that is `enough` by output, or as the one that is `told` of is in the first case."""
+    def noise(
+        self, names: Sequence[str], enough: Mapping[str, float], told: str = "", of_result: bool = False
+    ) -> dict[str, dict[str, float]]:
+        """What a change of the last bits of inputs and weights does to the original's outputs, or the result's, of
+        their range, by case; as far as that is `enough` by output, or as the one that is `told` of is in the first."""
         from onnxopt.verification.pieces.runner import Failed
 
         if self.streamed or self.planned.random:
             return {}
         try:
-            return self._looked().noise([self.kept[n] for n in names], self.outputs, enough, told, self.shaken)
+            cases = [self.kept[n] for n in names]
+            return self._looked().noise(cases, self.outputs, enough, told, self.shaken, of_result=of_result)
         except Failed:  # it does not take what is a bit larger
             return {}
 

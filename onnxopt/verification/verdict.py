@@ -184,16 +184,20 @@ def weak_outputs(outputs: Mapping[str, Sequence[Evidence | None]], fixed: bool) 
     return {name: f"output `{name}` {why}" for name, why in found.items() if why}
 
 
+def could_jump(plan: Plan) -> bool:
+    """Could an output be far off for what rounding did to something decided upon?"""
+    return plan.decides or plan.random or plan.stateful
+
+
 def is_unexplained(verdict: Verification, plan: Plan, *, narrow: bool = False) -> bool:
     """Does the whole differ by much more than rounding does, where nothing is decided that could jump? What has another
     shape, or is no number, differs by more than any rounding does. `narrow`: in a narrower type, of which no noise says
     little, as it is not held against float64."""
     noise = max(verdict.noise.values(), default=math.inf)
     noise = math.inf if narrow and not noise else noise
-    could_jump = plan.decides or plan.random or plan.stateful
     outputs = (o for c in verdict.cases for o in c.outputs)
     beyond = any(o.max_abs == math.inf and not o.note.startswith("type") for o in outputs)
-    return not could_jump and (beyond or _BEYOND * noise < verdict.worst_rel)
+    return not could_jump(plan) and (beyond or _BEYOND * noise < verdict.worst_rel)
 
 
 def untaken_branches(branches: Mapping[str, set[bool]]) -> dict[str, str]:

@@ -328,7 +328,7 @@ class Verifier:
             return False
         wrong |= {failed.name} if failed else set()
         new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
-        groups = together(new, wrong, _AT_ONCE, all_=all_ or not wrong)
+        groups = together(new, wrong, _AT_ONCE, all_=all_ or hidden or not wrong)
         try:
             with self._session.limited():
                 for group, proves in groups:
@@ -374,15 +374,16 @@ class Verifier:
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does
-        to the one that differs most, where that does, is enough."""
-        from onnxopt.verification.verdict import differences
+        to the one that differs most, where that does, is enough, and the result may stand for the original."""
+        from onnxopt.verification.verdict import could_jump, differences
 
         differ, told = differences(verdict.cases), verdict.worst
         most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
         names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
         self._session.hold(names)
+        of_result = not decides and could_jump(self._plan) and not self.options.dtype
         found: dict[str, dict[str, float]] = self._session.call(
-            "noise", names, differ, told if not decides and names[0] in most else ""
+            "noise", names, differ, told if not decides and names[0] in most else "", of_result
         )
         return found
 

@@ -213,42 +213,49 @@ class Look:
         enough: Mapping[str, float],
         told: str = "",
         known: Mapping[str, Mapping[str, float]] | None = None,
+        *,
+        of_result: bool = False,
     ) -> dict[str, dict[str, float]]:
         """In each case and for each output the largest change, of its range, that the last bits of inputs and weights
         make, or float64 where that is little; no more is looked for in a case where all outputs change by what is
         `enough`, nor at all once the output that is `told` of does in the first case. `known`: what was seen of that
-        before."""
+        before. `of_result`: of the second file, which stands for the first where all pieces agree, and has fewer nodes.
+        """
         feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
-        program = self.a.program
-        nodes = program.cone(outputs, ())
+        runner = self.b if of_result else self.a
+        nodes = runner.program.cone(outputs, ())
         types = {name: type_of(value) for name, value in feeds[0].items()}
-        made = [o for o in outputs if o in program.maker]
+        made = [o for o in outputs if o in runner.program.maker]
         seen = [(known or {}).get(case.name, {}) for case, _ in cases]
         found = [{name: Difference(shares.get(name, 0.0), 1.0) for name in outputs} for shares in seen]
         if told and _is_enough(found[0], [told], enough):
             return _shares(cases, found)
+        plain = runner.open(nodes, types, made) if of_result else None
+
+        @functools.cache
+        def unchanged(i: int) -> Mapping[str, Any]:
+            return dict(zip(outputs, cases[i][1])) if plain is None else plain.run(feeds[i])
+
         for k in range(_SEEDS):
             rng = Draws(self.options.seed, k)
             open_ = [i for i, largest in enumerate(found) if not _is_enough(largest, made, enough)]
             if not open_:
                 break
-            opened = self.a.open(nodes, types, made, functools.partial(last_bit, rng=rng, dtype=dtype))
+            opened = runner.open(nodes, types, made, functools.partial(last_bit, rng=rng, dtype=dtype))
             for i in open_:
-                largest, results = found[i], cases[i][1]
+                largest = found[i]
                 for _ in range(_SEEDS):
                     changed = opened.run({name: last_bit(v, rng, dtype) for name, v in feeds[i].items()})
-                    for name, before in zip(outputs, results):
-                        if name in changed:
-                            largest[name] = worst([largest[name], difference(before, changed[name])])
+                    for name, value in changed.items():
+                        largest[name] = worst([largest[name], difference(unchanged(i)[name], value)])
                     if _is_enough(largest, made, enough):
                         break
                     if told and _is_enough(found[0], [told], enough):
                         return _shares(cases, found)
         for i in (i for i, largest in enumerate(found) if not _is_enough(largest, made, enough) and not dtype):
-            exact = exactly(self.a, made, feeds[i], self.options.memory // 8)
-            for name, before in zip(outputs, cases[i][1]):
-                if name in exact and is_float(before):
-                    found[i][name] = worst([found[i][name], apart(before, exact[name])])
+            exact = exactly(runner, made, feeds[i], self.options.memory // 8)
+            for name in (n for n in made if n in exact and is_float(unchanged(i)[n])):
+                found[i][name] = worst([found[i][name], apart(unchanged(i)[name], exact[name])])
         return _shares(cases, found)
 
 
