@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
-from onnxopt.verification.model.order import WITH_BODIES, operator_names, reads_of
+from onnxopt.verification.model.order import WITH_BODIES, bodies_of, operator_names, reads_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,9 +146,8 @@ def _forget_claims(graph: GraphProto) -> None:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     for node in graph.node:
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                _forget_claims(body)
+        for body in bodies_of(node):
+            _forget_claims(body)
 
 
 def conditions(graph: GraphProto, found: Changing) -> list[str]:

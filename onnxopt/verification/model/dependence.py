@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.model.constants import constants
-from onnxopt.verification.model.order import in_order, inside, reads_of
+from onnxopt.verification.model.order import bodies_of, in_order, inside, reads_of
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
@@ -131,7 +131,7 @@ class Changing:
     def _inside(self, node: NodeProto, depth: int) -> None:
         if (node.domain, node.op_type) in self.functions and depth < _DEEPEST:
             return self._call(self.functions[node.domain, node.op_type], node, depth + 1)
-        bodies = [g for a in node.attribute for g in ((a.g,) if a.HasField("g") else a.graphs)]
+        bodies = bodies_of(node)
         if not bodies:
             return None
         deciding = [n for n in node.input[: {"If": 1, "Loop": 2}.get(node.op_type, 0)] if n]

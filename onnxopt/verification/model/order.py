@@ -47,21 +47,22 @@ def captured(body: GraphProto) -> Iterator[str]:
     yield from (o.name for o in body.output if o.name not in made)
 
 
+def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
+    """What a node holds that can be run: few operators of the standard have any, and the attributes of all others are
+    not looked through."""
+    if node.op_type not in WITH_BODIES and not node.domain:
+        return ()
+    return [body for a in node.attribute for body in ((a.g,) if a.HasField("g") else a.graphs)]
+
+
 def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, and those in their bodies, at every depth."""
     for node in nodes:
         yield node
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                yield from inside(body.node)
+        for body in bodies_of(node):
+            yield from inside(body.node)
 
 
 def operator_names(nodes: Iterable[NodeProto]) -> frozenset[str]:
     """Of these nodes, and in their bodies."""
-    found: set[str] = set()
-    for node in nodes:
-        found.add(node.op_type)
-        for a in node.attribute if node.op_type in WITH_BODIES or node.domain else ():
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                found |= operator_names(body.node)
-    return frozenset(found)
+    return frozenset(node.op_type for node in inside(nodes))

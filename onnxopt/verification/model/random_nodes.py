@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it make some, or what it holds, or calls of these `functions`?"""
-    return any(draws(n) or operator_of(n) in functions for n in inside([node]))
+    return any(draws(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
 
 
 def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:

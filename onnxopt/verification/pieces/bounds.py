@@ -17,7 +17,7 @@ import numpy as np
 from onnxopt.verification.inputs.edges import edges
 from onnxopt.verification.inputs.wide import covering
 from onnxopt.verification.model.constants import constants, numbers
-from onnxopt.verification.model.order import inside
+from onnxopt.verification.model.order import bodies_of, inside
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import overflows
 from onnxopt.verification.pieces.dead_ends import sameness_of
@@ -56,8 +56,7 @@ class Bounds:
         self._program = program
         self._held: dict[str, TensorProto] = {}
         every = list(inside(program.nodes))
-        bodies = (g for n in every for a in n.attribute for g in ([a.g] if a.HasField("g") else a.graphs))
-        self._held.update((t.name, t) for g in bodies for t in g.initializer)
+        self._held.update((t.name, t) for n in every for body in bodies_of(n) for t in body.initializer)
         self._held |= program.constants
         self._held.update(constants(every))
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import draws
+from onnxopt.verification.model.order import bodies_of
 from onnxopt.verification.model.skeleton import Operand
 from onnxopt.verification.pieces.parts import first_of
 
@@ -61,9 +62,8 @@ def _name_operands(graph: GraphProto, results: Collection[str]) -> dict[str, Ope
 def _seed(nodes: Iterable[NodeProto], but: Collection[str]) -> None:
     """Give what draws a seed, where it has none, and does not make one of these; in bodies all."""
     for node in nodes:
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                _seed(body.node, ())
+        for body in bodies_of(node):
+            _seed(body.node, ())
         if draws(node) and first_of(node) not in but and not any(a.name == "seed" for a in node.attribute):
             seed = node.attribute.add(name="seed", type=1, f=_SEED)
             if node.op_type == "Dropout":  # an integer, that of all others is a float

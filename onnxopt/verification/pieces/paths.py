@@ -88,13 +88,13 @@ def paths(
 ) -> dict[str, Path]:
     """The path from cuts to each value on which most is rounded. `types`, as onnxruntime writes them. `casts`: a Cast
     to a narrower type rounds, too, because the other model has none there."""
-    found: dict[str, Path] = {}
+    found: dict[str, tuple[float, float]] = {}
     names = list(wanted)
     for i in program.cone(names, cuts):
         node = program.nodes[i]
-        before = [found[r] for r in program.reads[i] if r in found and r not in cuts]
-        depth = max((p.depth for p in before), default=0.0)
-        coarsest = max((p.coarsest for p in before), default=0.0)
+        depth = coarsest = 0.0
+        for before in (found[r] for r in program.reads[i] if r in found and r not in cuts):
+            depth, coarsest = max(depth, before[0]), max(coarsest, before[1])
         own = roundings(node, program.constants)
         for output in node.output:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
@@ -102,5 +102,5 @@ def paths(
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = 1.0 if depth or not rounds(node) else 0.0  # what is moved only was rounded before
             step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
-            found[output] = Path(depth + step, max(coarsest, width) if own or coarsest else 0.0)
-    return {v: found.get(v, Path()) for v in names}
+            found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0
+    return {v: Path(*found.get(v, ())) for v in names}

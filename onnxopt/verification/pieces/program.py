@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -224,9 +224,15 @@ def type_of(value: Any) -> str:
         return f"seq({inner})" if inner.startswith("tensor") else ""
     if not isinstance(value, np.ndarray):
         return ""
-    if value.dtype.kind in "OUS":
+    return _tensor_of(value.dtype)
+
+
+@cache
+def _tensor_of(dtype: Any) -> str:
+    """numpy makes the name of a type anew each time it is asked."""
+    if dtype.kind in "OUS":
         return "tensor(string)"
-    name = {"float64": "double", "float32": "float"}.get(value.dtype.name, value.dtype.name)
+    name = {"float64": "double", "float32": "float"}.get(dtype.name, dtype.name)
     return f"tensor({name.replace('float8_', 'float8')})"
 
 

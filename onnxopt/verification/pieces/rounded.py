@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.model.order import bodies_of
+
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -42,9 +44,8 @@ def _round(graph: GraphProto, outer: set[str], code: int, depth: str) -> None:
     del graph.node[:]
     wide: dict[str, str] = {}  # what is read, by name
     for node in nodes:
-        for a in node.attribute:
-            for body in (a.g,) if a.HasField("g") else a.graphs:
-                _round(body, known, code, f"{depth}\N{PRIME}")
+        for body in bodies_of(node):
+            _round(body, known, code, f"{depth}\N{PRIME}")
         if node.op_type in _AS_IT_IS:
             graph.node.append(node)
             continue
