@@ -117,8 +117,7 @@ class Judge(Original):
         return narrow_feeds(self._looked().b.program.graph, feeds, self.options.dtype)
 
     def _may_shake(self) -> bool:
-        """Is it asked? Where something is decided upon, pieces are looked into whatever it would say."""
-        return not (self.streamed or self.planned.random or self.planned.decides or self.options.by_tolerance)
+        return not (self.streamed or self.planned.random or self.options.by_tolerance)
 
     def _shake(self, case: Case, values: list[Any]) -> dict[str, float]:
         """What the last bits of the inputs do to each output, of its range: the least that rounding will do to it."""

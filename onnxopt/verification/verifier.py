@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
 _REAL: Final = "give real data with --input NAME=FILE.npy"
-_AT_ONCE: Final = 3  # cases looked at in pieces together
-_CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
-_LARGE: Final = "extremes"  # a case in which narrow floats overflow first
-_CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
 
 
 class Verifier:
@@ -71,7 +66,6 @@ class Verifier:
         self._refusal = ""  # why the original could not be run
         self._began = 0.0
         self._has_further = False  # were more cases asked for than there are at first?
-        self._cut_short = ""  # why pieces were not looked into to the end, if they took too long
 
         asked = options or VerifyOptions()
         memory = 0 if asked.provider else Limits(asked.limit).bytes  # a device's memory is mapped into the process
@@ -179,7 +173,7 @@ class Verifier:
 
         session = self._session
         session.as_before()
-        self._has_further, self._cut_short, verdict.pieces, verdict.places = False, "", None, []
+        self._has_further, verdict.pieces, verdict.places = False, None, []
         if self._refusal and not session.has_answers:  # nothing has changed since
             raise Refused(self._refusal)
         if not session.alive:
@@ -208,6 +202,7 @@ class Verifier:
     def _judge(
         self, verdict: Verification, answers: Sequence[Answer], cases: Sequence[JudgedCase], proof: Proof
     ) -> None:
+        from onnxopt.verification.second_look import SecondLook
         from onnxopt.verification.verdict import conclude, is_unexplained, told_optimized, word, worst_of
 
         verdict.cases = [replace(c, outputs=[replace(o) for o in c.outputs]) for c in cases]
@@ -215,7 +210,8 @@ class Verifier:
         failed = next((c for s in (DIFFERENT, UNVERIFIED) for c in cases if c.status == s and not c.outputs), None)
         conclude(verdict, compared)
         weak, untaken, taken, none = proof
-        looked = self._look(verdict, answers, failed, untaken, taken, weak=bool(weak or none))
+        second = SecondLook(self._session, self.options, foreign=self._foreign)
+        looked = second.look(verdict, answers, failed, untaken, taken, weak=bool(weak or none))
         if failed is None and (more := self._further(verdict)):
             answers, cases = [*answers, *more], [*cases, *map(self._session.compare, more)]
             return self._judge(verdict, answers, cases, proof)  # of which they are none
@@ -242,10 +238,10 @@ class Verifier:
         session = self._session
         if session.opened.around and session.alive:
             session.opened = session.opened._replace(around=session.call("around"))
-        untaken = untaken | self._untold(verdict, answers)
+        untaken = untaken | second.untold(verdict, answers)
         little = [*filter(None, [none]), *weak.values(), *untaken.values()]
-        if self._cut_short:
-            little.append(f"looking into pieces {self._cut_short}")
+        if second.cut_short:
+            little.append(f"looking into pieces {second.cut_short}")
         if left := session.left_out:
             little.append(f"{left} more could not be run, for these took all of --timeout")
         word(verdict, little, opened=session.opened, declared=self.declared)
@@ -276,17 +272,6 @@ class Verifier:
 
         return proof(self.original, self._plan, answers, fixed=self._plan.gives_all(self.options.inputs))
 
-    def _untold(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
-        """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings
-        that this runtime leaves out."""
-        found: list[str] = []
-        if self._foreign and verdict.agrees and answers and self._session.alive and not self.options.by_tolerance:
-            names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
-            with contextlib.suppress(Died), self._session.limited():  # nothing is known of it then
-                self._session.hold(names)
-                found = self._session.call("untold", names)
-        return {why: why for why in found}
-
     def _optimized(self) -> tuple[str, bool]:
         """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and whether the original can:
         there are models of float16 that onnxruntime's optimizer crashes on, whatever became of them here."""
@@ -298,94 +283,6 @@ class Verifier:
             if not e.is_about(a) and not e.is_about(b):
                 raise
             return str(e), e.is_about(b) and self._session.optimizes_original()
-
-    # -- the second look ---------------------------------------------------------------------------------
-
-    def _look(
-        self,
-        verdict: Verification,
-        answers: Sequence[Answer],
-        failed: JudgedCase | None,
-        untaken: Mapping[str, str],
-        taken: Sequence[str],
-        *,
-        weak: bool,
-    ) -> bool:
-        """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen. What
-        was looked into before is not again, but for what others add to it."""
-        from onnxopt.verification.proof import together
-        from onnxopt.verification.verdict import largest, settle
-
-        rough = verdict.status == DIFFERENT or failed is not None
-        hidden = self._plan.decides and not verdict.exact
-        asked = self.options.pieces or self.options.dtype
-        wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
-        open_ = asked or rough or hidden or weak or untaken or wrong or not self._session.is_steady
-        deep = bool(answers) and self._hides(taken, untaken)
-        pieces, places, status = verdict.pieces, [], verdict.status
-        all_ = pieces is not None or deep or self._redecides(answers)
-        if not open_ and not all_:
-            return False
-        wrong |= {failed.name} if failed else set()
-        new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
-        groups = together(new, wrong, _AT_ONCE, all_=all_ or hidden or not wrong)
-        try:
-            with self._session.limited():
-                for group, proves in groups:
-                    self._session.hold(group)
-                    found, places = self._session.call("pieces", group, taken)
-                    pieces = found if pieces is None else pieces.joined(found, proves=proves)
-                    if places:
-                        break
-                if pieces is None:
-                    return False
-                if deep and not pieces.complete and not places:
-                    why = f"parts that may not have run were not compared ({pieces.note})"
-                    pieces.unseen = [*untaken.values(), why]
-                told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
-                noise = {}
-                if told or (rough and not pieces.complete):
-                    names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
-                    noise = self._noise(verdict, names, decides=not pieces.complete)
-        except Died as e:
-            if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
-                raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {e}") from None
-            self._cut_short = str(e) if e.late else ""
-            return False
-        if self.options.by_tolerance or failed is not None:
-            verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
-        else:
-            settle(verdict, pieces, places, noise)
-            if not open_ and verdict.status == IN_PIECES:
-                verdict.status = status
-        return True
-
-    def _hides(self, taken: Sequence[str], untaken: Mapping[str, str]) -> bool:
-        """May there be parts that differ and that no case ran, but for branches of which that is known?"""
-        is_seen = not self._plan.hides and {*taken, *untaken}.issuperset(self._plan.conditions)
-        if is_seen and not self._foreign:
-            return False
-        return bool(self._session.alive and self._session.call("hides"))
-
-    def _redecides(self, answers: Sequence[Answer]) -> bool:
-        """May there be decisions that agree, and say nothing of what they were made of?"""
-        asks = bool(answers and (self._plan.decisions or self._plan.steps) and self._session.alive)
-        return asks and bool(self._session.call("redecides"))
-
-    def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
-        """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does
-        to the one that differs most, where that does, is enough, and the result may stand for the original."""
-        from onnxopt.verification.verdict import could_jump, differences
-
-        differ, told = differences(verdict.cases), verdict.worst
-        most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
-        names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
-        self._session.hold(names)
-        of_result = not decides and could_jump(self._plan) and not self.options.dtype
-        found: dict[str, dict[str, float]] = self._session.call(
-            "noise", names, differ, told if not decides and names[0] in most else "", of_result
-        )
-        return found
 
     def close(self) -> None:
         self._session.close()

@@ -84,27 +84,6 @@ def test_the_result_may_stand_for_the_original(judge: Judge, said: list[str]) ->
     assert sum(state.startswith("running") for state in said) == 2, "as it is, and with other last bits"
 
 
-@pytest.mark.parametrize(("last", "runs"), [("y = Sin (c)", 1), ("y, i = TopK (c, all)", 0)])
-def test_inputs_are_changed_only_where_pieces_may_not_follow(
-    last: str, runs: int, judge: Judge, said: list[str], tmp_path: Path
-) -> None:
-    text = MODEL.replace("k = {9.0}", "k = {9.0}, int64[1] all = {4}").replace("y = Sin (c)", last)
-    original, result = tmp_path / "original.onnx", tmp_path / "result.onnx"
-    onnx.save(parser.parse_model(text), original)
-    onnx.save(parser.parse_model(text.replace("9.0", "9.001")), result)
-    judge.open(str(original), VerifyOptions(), ("the original", "the result"))
-    plan = make_plan(onnx.load(original))
-    assert plan.decides is (runs == 0)
-    judge.plan(plan)
-    judge.kept.clear()
-    judge.original(Request(CASES[0], Data({})))
-    assert not judge.result(str(result), VerifyOptions())
-    said.clear()
-    found = judge.compare(CASES[0].name, {})
-    assert not all(o.ok for o in found.outputs)
-    assert said.count("running the original") == runs
-
-
 def test_the_largest_of_all_cases_is_what_it_explains() -> None:
     def case(name: str, **shares: float) -> CaseRecord:
         return CaseRecord(name, {}, [OutputRecord(n, "", [], share, share, True, "") for n, share in shares.items()])

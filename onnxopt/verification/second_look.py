@@ -1,0 +1,128 @@
+"""The second look: pieces, where outputs leave something open, and what rounding alone does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.verification.proof import together
+from onnxopt.verification.records import DIFFERENT, IN_PIECES, JudgedCase, Verification, VerifyOptions
+from onnxopt.verification.session import Session
+from onnxopt.verification.verdict import could_jump, differences, largest, settle
+from onnxopt.worker.service import Died
+from onnxopt.worker.serving import Refused
+
+if TYPE_CHECKING:
+    from onnxopt.verification.inputs.plan import Plan
+    from onnxopt.verification.protocol import Answer
+
+_AT_ONCE: Final = 3  # cases looked at in pieces together
+_CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
+_LARGE: Final = "extremes"  # a case in which narrow floats overflow first
+_CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
+
+
+class SecondLook:
+    """At one result."""
+
+    def __init__(self, session: Session, options: VerifyOptions, *, foreign: bool) -> None:
+        """`foreign`: the result was made elsewhere, and may have parts that the original has not."""
+        assert session.plan is not None
+        self._session = session
+        self._plan: Plan = session.plan
+        self._options = options
+        self._foreign = foreign
+        self.cut_short = ""  # why pieces were not looked into to the end, if they took too long
+
+    def look(
+        self,
+        verdict: Verification,
+        answers: Sequence[Answer],
+        failed: JudgedCase | None,
+        untaken: Mapping[str, str],
+        taken: Sequence[str],
+        *,
+        weak: bool,
+    ) -> bool:
+        """Look into pieces where outputs leave something open; False where they do not, or nothing is to be seen. What
+        was looked into before is not again, but for what others add to it."""
+        rough = verdict.status == DIFFERENT or failed is not None
+        hidden = self._plan.decides and not verdict.exact
+        asked = self._options.pieces or self._options.dtype
+        wrong = {c.name for c in verdict.cases if any(not o.ok or o.uneven for o in c.outputs)}
+        open_ = asked or rough or hidden or weak or untaken or wrong or not self._session.is_steady
+        deep = bool(answers) and self._hides(taken, untaken)
+        pieces, places, status = verdict.pieces, [], verdict.status
+        all_ = pieces is not None or deep or self._redecides(answers)
+        if not open_ and not all_:
+            return False
+        wrong |= {failed.name} if failed else set()
+        new = [a for a in answers if pieces is None or a.case.name not in pieces.cases]
+        groups = together(new, wrong, _AT_ONCE, all_=all_ or not wrong)
+        try:
+            with self._session.limited():
+                for group, proves in groups:
+                    self._session.hold(group)
+                    found, places = self._session.call("pieces", group, taken)
+                    pieces = found if pieces is None else pieces.joined(found, proves=proves)
+                    if places:
+                        break
+                if pieces is None:
+                    return False
+                if deep and not pieces.complete and not places:
+                    why = f"parts that may not have run were not compared ({pieces.note})"
+                    pieces.unseen = [*untaken.values(), why]
+                told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
+                noise = {}
+                if told or (rough and not pieces.complete):
+                    names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
+                    noise = self._noise(verdict, names, decides=not pieces.complete)
+        except Died as e:
+            if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
+                raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {e}") from None
+            self.cut_short = str(e) if e.late else ""
+            return False
+        if self._options.by_tolerance or failed is not None:
+            verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
+        else:
+            settle(verdict, pieces, places, noise)
+            if not open_ and verdict.status == IN_PIECES:
+                verdict.status = status
+        return True
+
+    def _hides(self, taken: Sequence[str], untaken: Mapping[str, str]) -> bool:
+        """May there be parts that differ and that no case ran, but for branches of which that is known?"""
+        is_seen = not self._plan.hides and {*taken, *untaken}.issuperset(self._plan.conditions)
+        if is_seen and not self._foreign:
+            return False
+        return bool(self._session.alive and self._session.call("hides"))
+
+    def _redecides(self, answers: Sequence[Answer]) -> bool:
+        """May there be decisions that agree, and say nothing of what they were made of?"""
+        asks = bool(answers and (self._plan.decisions or self._plan.steps) and self._session.alive)
+        return asks and bool(self._session.call("redecides"))
+
+    def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
+        """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does
+        to the one that differs most, where that does, is enough, and the result may stand for the original."""
+        differ, told = differences(verdict.cases), verdict.worst
+        most = [c.name for c in verdict.cases for o in c.outputs if o.name == told and o.max_rel == differ[told]]
+        names = sorted(names, key=lambda name: name not in most)[:_AT_ONCE]
+        self._session.hold(names)
+        of_result = not decides and could_jump(self._plan) and not self._options.dtype
+        found: dict[str, dict[str, float]] = self._session.call(
+            "noise", names, differ, told if not decides and names[0] in most else "", of_result
+        )
+        return found
+
+    def untold(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
+        """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings
+        that this runtime leaves out."""
+        found: list[str] = []
+        if self._foreign and verdict.agrees and answers and self._session.alive and not self._options.by_tolerance:
+            names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
+            with contextlib.suppress(Died), self._session.limited():  # nothing is known of it then
+                self._session.hold(names)
+                found = self._session.call("untold", names)
+        return {why: why for why in found}
