@@ -22,7 +22,7 @@ from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.values import Case
-    from onnxopt.verification.pieces.look import Look
+    from onnxopt.verification.look import Look
 
 
 class Judge(Original):
@@ -69,9 +69,9 @@ class Judge(Original):
         return OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
 
     def _open_narrow(self, path: str) -> Any:
-        """Each operator rounds what it makes (`pieces/rounded.py`); the file itself is loaded, if it can be, and run
+        """Each operator rounds what it makes (`programs/rounded.py`); the file itself is loaded, if it can be, and run
         once: there are kernels that refuse a type only then."""
-        from onnxopt.verification.pieces.stream import Streamed
+        from onnxopt.verification.programs.stream import Streamed
 
         if self._is_loadable and not self.streamed:
             loaded = OnnxRuntime(path, stateful=self.planned.stateful, provider=self.provider)
@@ -182,7 +182,7 @@ class Judge(Original):
     def untold(self, names: Sequence[str]) -> list[str]:
         """What would differ beyond bounds that the first of these cases does not reach, or in a runtime that rounds
         float16, in words."""
-        from onnxopt.verification.pieces.runner import Failed
+        from onnxopt.verification.programs.runner import Failed
 
         if self.streamed or self.options.dtype or self.planned.random:
             return []
@@ -195,7 +195,7 @@ class Judge(Original):
 
     def pieces(self, names: Sequence[str], taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
         """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken."""
-        from onnxopt.verification.pieces.runner import Failed
+        from onnxopt.verification.programs.runner import Failed
 
         began = time.monotonic()
         self._rest()
@@ -211,7 +211,7 @@ class Judge(Original):
     ) -> dict[str, dict[str, float]]:
         """What a change of the last bits of inputs and weights does to the original's outputs, or the result's, of
         their range, by case; as far as that is `enough` by output, or as the one that is `told` of is in the first."""
-        from onnxopt.verification.pieces.runner import Failed
+        from onnxopt.verification.programs.runner import Failed
 
         if self.streamed or self.planned.random:
             return {}
@@ -233,7 +233,7 @@ class Judge(Original):
 
     def _looked(self) -> Look:
         """What can look inside both files."""
-        from onnxopt.verification.pieces.look import Look
+        from onnxopt.verification.look import Look
 
         if self._look is None:
             self._look = Look(

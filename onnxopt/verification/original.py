@@ -32,7 +32,7 @@ from onnxopt.worker.serving import Refused, Tell
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.pieces.foreign import Foreign, Operators
+    from onnxopt.verification.programs.foreign import Foreign, Operators
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
 _FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
@@ -87,7 +87,7 @@ class Original:
         if self.streamed:
             self.engine = self._stream(0)
             if not self.whole:
-                from onnxopt.verification.pieces.foreign import unknown_calls
+                from onnxopt.verification.programs.foreign import unknown_calls
 
                 self._leave_out(unknown_calls(self.engine.program.skeleton.proto))
         elif self.engine is None or (
@@ -111,7 +111,7 @@ class Original:
     def _open_parts(self, refused: Refused) -> None:
         """What of the original does not need operators that are unknown here. Raises what it was refused for."""
         from onnxopt.verification.model.skeleton import Skeleton
-        from onnxopt.verification.pieces.foreign import refused_operators, unknown_operators
+        from onnxopt.verification.programs.foreign import refused_operators, unknown_operators
 
         self.engine = None  # until there are any
         found = unknown_operators(Skeleton(self.paths[0]).proto) | refused_operators(str(refused))
@@ -121,7 +121,7 @@ class Original:
 
     def _leave_out(self, operators: Operators) -> bool:
         """Run what does not need these; False, and nothing changes, where that is nothing, or there are none."""
-        from onnxopt.verification.pieces.foreign import Around
+        from onnxopt.verification.programs.foreign import Around
 
         if not operators:
             return False
@@ -247,13 +247,13 @@ class Original:
 
     @property
     def _foreign(self) -> Foreign:
-        from onnxopt.verification.pieces.foreign import Foreign
+        from onnxopt.verification.programs.foreign import Foreign
 
         return Foreign(self.unknown, getattr(self.engine, "unseen", frozenset()))
 
     def _stream(self, which: int) -> Any:
-        from onnxopt.verification.pieces.look import open_runner
-        from onnxopt.verification.pieces.stream import Streamed
+        from onnxopt.verification.look import open_runner
+        from onnxopt.verification.programs.stream import Streamed
 
         self.tell(f"loading {self.labels[which]}")
         try:

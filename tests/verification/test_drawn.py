@@ -10,7 +10,7 @@ from onnx import parser
 from onnxopt.verification import Verification, VerifyOptions, verify
 from onnxopt.verification.model import skeleton
 from onnxopt.verification.model.random_nodes import is_random_model
-from onnxopt.verification.pieces.program import Program, bodies
+from onnxopt.verification.programs.program import Program, bodies
 from tests.verification.pairs import verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[2, 7] x, bool b) => (float[2, 7] y) '

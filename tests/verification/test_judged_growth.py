@@ -15,7 +15,7 @@ from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.programs.program import Program
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import EQUAL, VerifyOptions
 from tests.steps import lines_executed

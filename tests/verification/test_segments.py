@@ -11,9 +11,10 @@ from onnx import numpy_helper, parser
 
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import Case
-from onnxopt.verification.pieces import stream, walk
-from onnxopt.verification.pieces.look import Look, open_runner
-from onnxopt.verification.pieces.stream import Stream, segments
+from onnxopt.verification.look import Look, open_runner
+from onnxopt.verification.pieces import walk
+from onnxopt.verification.programs import stream
+from onnxopt.verification.programs.stream import Stream, segments
 from onnxopt.verification.records import VerifyOptions
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x, bool c) => (float[M, 8] y)'

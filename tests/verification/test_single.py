@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
+from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces import walk
-from onnxopt.verification.pieces.look import open_runner
 from onnxopt.verification.pieces.paths import is_single
-from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.programs.program import Program
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g '
 X = "(float[2, 3] x) => (float[2, 3] y) "

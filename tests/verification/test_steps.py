@@ -12,10 +12,10 @@ from onnx import numpy_helper, parser
 from onnxopt.verification import AGREES, DIFFERENT, verify
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.pieces.noise import noise_of
-from onnxopt.verification.pieces.program import Program
-from onnxopt.verification.pieces.runner import Runner
-from onnxopt.verification.pieces.steps import is_stepped, shake_dequantized
-from onnxopt.verification.pieces.stream import Stream
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.runner import Runner
+from onnxopt.verification.programs.steps import is_stepped, shake_dequantized
+from onnxopt.verification.programs.stream import Stream
 from tests.verification.pairs import with_constants
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 40, 40] x) => (float[1, 16, 38, 38] y)'

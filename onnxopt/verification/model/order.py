@@ -1,4 +1,4 @@
-"""What nodes read, and an order in which they can be run. A runtime takes them in any, and files have them so."""
+"""What nodes read and hold, and an order in which they can be run. Runtimes take any, and files have any."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
     if node.op_type not in WITH_BODIES and not node.domain:
         return ()
     return [body for a in node.attribute for body in ((a.g,) if a.HasField("g") else a.graphs)]
+
+
+def first_of(node: NodeProto) -> str:
+    """What it makes first."""
+    return next((o for o in node.output if o), "")
 
 
 def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -133,6 +133,17 @@ def evidence(value: Any) -> Evidence | None:
     )
 
 
+def is_blank(value: Any) -> bool:
+    """Does it say nothing: no elements, or floats that are zero or NaN everywhere?"""
+    if isinstance(value, list):
+        return all(map(is_blank, value))
+    if not isinstance(value, np.ndarray):
+        return False
+    if not value.size or value.dtype.kind != "f":
+        return not value.size
+    return not any(np.nan_to_num(v, posinf=1, neginf=1).any() for v in (value.reshape(-1)[:_FEW], value))
+
+
 def is_dull(value: Any) -> bool:
     """Is it empty, or floats that are all the same, or all at two bounds: what nothing is detected in, is cut off at
     zero, or saturates?"""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.runner import Failed, Prepare
+from onnxopt.verification.programs.runner import Failed, Prepare
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto

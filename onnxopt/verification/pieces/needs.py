@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from functools import cached_property
 
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.program import bodies
+from onnxopt.verification.programs.program import bodies
 
 
 class Needs:

@@ -20,9 +20,9 @@ from onnxopt.verification.numbers.rounding import NOISE, Difference, difference,
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.pieces.runner import Failed, Runner
-from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View
+from onnxopt.verification.programs.runner import Failed, Runner
+from onnxopt.verification.programs.stream import Stream
 
 _SEEDS: Final = 4  # samples; the weights change every other time, for that takes a new session,
 _MORE: Final = 16  # and each time where elements that jump are sought one by one: as long as some are found, up to

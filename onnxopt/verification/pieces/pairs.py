@@ -9,8 +9,8 @@ import numpy as np
 
 from onnxopt.verification.model.functions import domain_of, operator_of
 from onnxopt.verification.model.order import inside
-from onnxopt.verification.pieces.program import Program
-from onnxopt.verification.pieces.rounded import name_in_file
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.rounded import name_in_file
 
 if TYPE_CHECKING:
     from onnx import NodeProto

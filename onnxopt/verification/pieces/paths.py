@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.numbers.rounding import EPSILON, allowed, roundings
-from onnxopt.verification.pieces.program import Program
-from onnxopt.verification.pieces.rounded import rounds
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.rounded import rounds
 
 if TYPE_CHECKING:
     from onnx import NodeProto

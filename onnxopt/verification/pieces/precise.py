@@ -30,10 +30,10 @@ from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, widening, with_sums
 from onnxopt.verification.pieces.noise import are_equal, is_discrete
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.pieces.program import Program, type_of
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.runner import Failed, Opened, Prepare, Runner
-from onnxopt.verification.pieces.stream import size_of
+from onnxopt.verification.programs.program import Program, type_of
+from onnxopt.verification.programs.runner import Failed, Opened, Prepare, Runner
+from onnxopt.verification.programs.stream import size_of
 
 _SAMPLES: Final = 4
 _FAR: Final = 2.0**-7  # of the range, that A's roundings may change: of more, they are meant;

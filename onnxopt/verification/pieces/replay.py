@@ -16,10 +16,10 @@ from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.noise import Held, is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
-from onnxopt.verification.pieces.runner import Failed, Runner
-from onnxopt.verification.pieces.steps import is_stepped
-from onnxopt.verification.pieces.stream import Stream
 from onnxopt.verification.pieces.views import View, views
+from onnxopt.verification.programs.runner import Failed, Runner
+from onnxopt.verification.programs.steps import is_stepped
+from onnxopt.verification.programs.stream import Stream
 
 _OVER: Final = {INFINITE: "overflows the narrower type", NO_NUMBER: "is no number in the narrower type"}
 Found = dict[str, list[Any] | Failed]

@@ -16,8 +16,8 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.rounding import Difference, worst
-from onnxopt.verification.pieces.dead_ends import is_blank
 from onnxopt.verification.pieces.doubts import doubts
 from onnxopt.verification.pieces.needs import Needs
 from onnxopt.verification.pieces.noise import noise_of
@@ -26,15 +26,15 @@ from onnxopt.verification.pieces.outputs import unsettled
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, is_single, paths
 from onnxopt.verification.pieces.precise import is_rounding
-from onnxopt.verification.pieces.program import tensor_types
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.runner import Failed, Runner
-from onnxopt.verification.pieces.stream import VALUES, Stream, segments
 from onnxopt.verification.pieces.views import View
+from onnxopt.verification.programs.program import tensor_types
+from onnxopt.verification.programs.runner import Failed, Runner
+from onnxopt.verification.programs.stream import VALUES, Stream, segments
 
 if TYPE_CHECKING:
-    from onnxopt.verification.pieces.branches import Around
-    from onnxopt.verification.pieces.sameness import Sameness
+    from onnxopt.verification.hidden.branches import Around
+    from onnxopt.verification.hidden.sameness import Sameness
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.parts import first_of
-from onnxopt.verification.pieces.program import Program, carried, carrier, seen, type_of, widened
-from onnxopt.verification.pieces.steps import shake_dequantized
+from onnxopt.verification.model.order import first_of
+from onnxopt.verification.programs.program import Program, carried, carrier, seen, type_of, widened
+from onnxopt.verification.programs.steps import shake_dequantized
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
 
 Values = dict[str, Any]

@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import draws
-from onnxopt.verification.model.order import bodies_of
+from onnxopt.verification.model.order import bodies_of, first_of
 from onnxopt.verification.model.skeleton import Operand
-from onnxopt.verification.pieces.parts import first_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program
+from onnxopt.verification.programs.program import Program
 
 if TYPE_CHECKING:
     from onnx import ModelProto

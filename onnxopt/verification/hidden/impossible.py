@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.pieces.program import Program, bodies
+from onnxopt.verification.programs.program import Program, bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

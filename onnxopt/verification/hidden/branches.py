@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from onnxopt.verification.hidden.parts import BRANCHES, called, held, holds, taken
+from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.model.functions import domain_of
-from onnxopt.verification.pieces.parts import BRANCHES, called, held, holds, taken
-from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-    from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
 
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Assumed = tuple[Mapping[str, bool], Mapping[str, bool]]  # conditions of A and B

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import Difference, overflows
@@ -21,15 +22,14 @@ from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.noise import is_discrete, noise_of
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.runner import Failed
-from onnxopt.verification.pieces.sameness import Sameness
-from onnxopt.verification.pieces.steps import is_stepped
-from onnxopt.verification.pieces.stream import Stream
+from onnxopt.verification.programs.runner import Failed
+from onnxopt.verification.programs.steps import is_stepped
+from onnxopt.verification.programs.stream import Stream
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs
-    from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
 
 _MOST: Final = 16  # values that are looked at,
 _TRIED: Final = 16  # on so many sets of numbers, or fewer of more:

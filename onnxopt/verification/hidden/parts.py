@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.model.functions import domain_of
-from onnxopt.verification.pieces.program import bodies
+from onnxopt.verification.programs.program import bodies
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, NodeProto
 
-    from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
 
 BRANCHES: Final = ("then_branch", "else_branch")
 
@@ -95,11 +95,6 @@ def _value(walk: Walk, name: str, case: int) -> Any:
 
 def _is(value: Any, wanted: bool) -> bool:
     return value is not None and bool(np.all(np.asarray(value) > 0)) is wanted
-
-
-def first_of(node: NodeProto) -> str:
-    """What it makes first."""
-    return next((o for o in node.output if o), "")
 
 
 def called(node: NodeProto) -> str:

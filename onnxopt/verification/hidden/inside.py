@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.hidden.branches import counterparts
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.pieces.branches import counterparts
-from onnxopt.verification.pieces.program import Program, type_of
-from onnxopt.verification.pieces.runner import Failed
 from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program, type_of
+from onnxopt.verification.programs.runner import Failed
 
 if TYPE_CHECKING:
     from onnx import NodeProto

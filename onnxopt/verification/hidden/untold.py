@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.pieces.parts import first_of, runs
-from onnxopt.verification.pieces.program import Program, bodies
+from onnxopt.verification.hidden.parts import runs
+from onnxopt.verification.model.order import first_of
+from onnxopt.verification.programs.program import Program, bodies
 
 if TYPE_CHECKING:
-    from onnxopt.verification.pieces.sameness import Sameness
+    from onnxopt.verification.hidden.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
 
 _SIZES: Final = ("Shape", "Size")

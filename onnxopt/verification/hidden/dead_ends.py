@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.hidden.parts import runs
+from onnxopt.verification.hidden.sameness import Sameness
+from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.pieces.parts import runs
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.runner import Failed
-from onnxopt.verification.pieces.sameness import Sameness
-from onnxopt.verification.pieces.stream import Stream
+from onnxopt.verification.programs.runner import Failed
+from onnxopt.verification.programs.stream import Stream
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.walk import Walk
 
 _SOME: Final = 3  # elements, where there are none
-_FEW: Final = 64
 _SCALES: Final = ((False, 1.0), (True, 1.0), (True, 64.0), (False, 64.0), (True, 4096.0), (False, 4096.0))
 
 
@@ -48,17 +48,6 @@ def outputs_behind(walk: Walk, values: list[str]) -> list[str]:
     """The outputs, as A calls them, that are made of any of these."""
     nodes = {walk.b.maker[v] for v in values}
     return [x for x, y in walk.pairs.outputs if nodes and not nodes.isdisjoint(walk.b.cone([y], ()))]
-
-
-def is_blank(value: Any) -> bool:
-    """Does it say nothing: no elements, or floats that are zero or NaN everywhere?"""
-    if isinstance(value, list):
-        return all(map(is_blank, value))
-    if not isinstance(value, np.ndarray):
-        return False
-    if not value.size or value.dtype.kind != "f":
-        return not value.size
-    return not any(np.nan_to_num(v, posinf=1, neginf=1).any() for v in (value.reshape(-1)[:_FEW], value))
 
 
 def _agree_on_drawn(walk: Walk, value: str) -> bool:

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.hidden.dead_ends import sameness_of
 from onnxopt.verification.inputs.edges import edges
 from onnxopt.verification.inputs.wide import covering
 from onnxopt.verification.model.constants import constants, numbers
 from onnxopt.verification.model.order import bodies_of, inside
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import overflows
-from onnxopt.verification.pieces.dead_ends import sameness_of
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.runner import Failed
-from onnxopt.verification.pieces.stream import Stream
+from onnxopt.verification.programs.runner import Failed
+from onnxopt.verification.programs.stream import Stream
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
-    from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
 
 _NEAR: Final = 1e-3  # of a bound, that was followed through other constants
 _FACTORS: Final = (8.0, 64.0, 4096.0)

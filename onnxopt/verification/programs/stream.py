@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.pieces.program import Program, narrowed, type_of
-from onnxopt.verification.pieces.runner import Opened, Runner, Values
+from onnxopt.verification.programs.program import Program, narrowed, type_of
+from onnxopt.verification.programs.runner import Opened, Runner, Values
 
 NODES: Final = 600  # in a segment: runtimes take more than linear time for models with more inputs and outputs
 _FEW: Final = 50  # whatever they make: each segment takes its time

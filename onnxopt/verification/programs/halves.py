@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from onnxopt.verification.model.order import inside
 from onnxopt.verification.numbers.narrow import CODES
-from onnxopt.verification.pieces.program import tensor_types
-from onnxopt.verification.pieces.rounded import round_results
+from onnxopt.verification.programs.program import tensor_types
+from onnxopt.verification.programs.rounded import round_results
 
 if TYPE_CHECKING:
     from onnx import ModelProto

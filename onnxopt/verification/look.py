@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.hidden.bounds import have_others, untold
+from onnxopt.verification.hidden.branches import case_names
+from onnxopt.verification.hidden.dead_ends import dead_ends, outputs_behind
+from onnxopt.verification.hidden.inside import walk_bodies
+from onnxopt.verification.hidden.moved import is_computed_otherwise
+from onnxopt.verification.hidden.undecided import is_made_otherwise
+from onnxopt.verification.hidden.unseen import may_differ, unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import open_nodes
@@ -18,23 +25,16 @@ from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.narrow import CODES, as_held
 from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.numbers.shaken import last_bit
-from onnxopt.verification.pieces.bounds import have_others, untold
-from onnxopt.verification.pieces.branches import case_names
-from onnxopt.verification.pieces.dead_ends import dead_ends, outputs_behind
-from onnxopt.verification.pieces.drawn import draw_alike
-from onnxopt.verification.pieces.foreign import NOTHING, Foreign, cut_out
-from onnxopt.verification.pieces.halves import has_narrow, with_roundings
-from onnxopt.verification.pieces.inside import walk_bodies
-from onnxopt.verification.pieces.moved import is_computed_otherwise
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.precise import apart, exactly
-from onnxopt.verification.pieces.program import Program, bodies, tensor_types, type_of
-from onnxopt.verification.pieces.rounded import name_in_file, round_results
-from onnxopt.verification.pieces.runner import Runner
-from onnxopt.verification.pieces.undecided import is_made_otherwise
-from onnxopt.verification.pieces.unseen import may_differ, unseen
 from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.drawn import draw_alike
+from onnxopt.verification.programs.foreign import NOTHING, Foreign, cut_out
+from onnxopt.verification.programs.halves import has_narrow, with_roundings
+from onnxopt.verification.programs.program import Program, bodies, tensor_types, type_of
+from onnxopt.verification.programs.rounded import name_in_file, round_results
+from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
 from onnxopt.verification.run import CPU, Reference
 from onnxopt.worker.serving import Tell

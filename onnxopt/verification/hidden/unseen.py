@@ -11,26 +11,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.hidden.branches import depth, known_here
+from onnxopt.verification.hidden.dead_ends import dead_ends, sameness_of
+from onnxopt.verification.hidden.impossible import cannot_be_taken
+from onnxopt.verification.hidden.inside import walk_bodies
+from onnxopt.verification.hidden.moved import hidden_by_steps
+from onnxopt.verification.hidden.parts import BRANCHES, called, held, is_decided, runs
+from onnxopt.verification.hidden.sameness import Sameness
+from onnxopt.verification.hidden.undecided import undecided
+from onnxopt.verification.hidden.untold import untold
 from onnxopt.verification.model.functions import may_hide
-from onnxopt.verification.model.order import inside
-from onnxopt.verification.pieces.branches import depth, known_here
-from onnxopt.verification.pieces.dead_ends import dead_ends, sameness_of
-from onnxopt.verification.pieces.impossible import cannot_be_taken
-from onnxopt.verification.pieces.inside import walk_bodies
-from onnxopt.verification.pieces.moved import hidden_by_steps
+from onnxopt.verification.model.order import first_of, inside
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.parts import BRANCHES, called, first_of, held, is_decided, runs
-from onnxopt.verification.pieces.program import bodies
-from onnxopt.verification.pieces.sameness import Sameness
-from onnxopt.verification.pieces.undecided import undecided
-from onnxopt.verification.pieces.untold import untold
+from onnxopt.verification.programs.program import bodies
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from onnxopt.verification.pieces.outcome import Fault
-    from onnxopt.verification.pieces.program import Program
     from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
 
 
 _LATER: Final = 3  # a turn

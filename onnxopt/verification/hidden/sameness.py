@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import domain_of
-from onnxopt.verification.pieces.program import Program, bodies
+from onnxopt.verification.programs.program import Program, bodies
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
