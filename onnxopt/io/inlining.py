@@ -19,6 +19,7 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
     more than anybody can follow."""
     refuse_explosion(proto, path)
     _write_defaults(proto)
+    _forget_versions(proto)
     try:
         found = inline_local_functions(proto, False)
     except Exception as e:
@@ -26,6 +27,19 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
         raise ModelError(f"{path}: its functions cannot be inlined: {reason[0]}", "optimize them in place") from None
     _put_back(proto, found)
     return found
+
+
+def _forget_versions(proto: ModelProto) -> None:
+    """Let functions import a domain of which they only call functions of the model, or nothing, as the model does: a
+    version says nothing of those, and onnx's inliner leaves a function that imports another one as it is."""
+    functions = {(f.domain, f.name, f.overload) for f in proto.functions}
+    imported = {o.domain: o.version for o in proto.opset_import}
+    for function in proto.functions:
+        calls = ((n.domain, n.op_type, n.overload) for n in _nodes(function.node))
+        kept = {call[0] for call in calls if call not in functions}
+        for opset in function.opset_import:
+            if opset.domain not in kept:
+                opset.version = imported.get(opset.domain, opset.version)
 
 
 def _put_back(proto: ModelProto, found: ModelProto) -> None:

@@ -60,3 +60,33 @@ def test_what_functions_in_place_call_is_there(
     report = optimize_file(source, target, OptimizeOptions(inline_functions=True))
     assert report.verification is not None and report.verification.agrees
     assert np.array_equal(run(source), run(target))
+
+
+@pytest.mark.parametrize(
+    ("versions", "body", "left"),
+    [
+        ('"" : 17, "my" : 23', "b = Neg (a)", set()),  # of which nothing is called
+        ('"" : 17, "my" : 23', "t = my.k (a) b = Neg (t)", set()),
+        ('"" : 17, "my" : 23', f"{IF.replace('my.h', 'my.k')}", set()),
+        ('"" : 17, "ai.onnx.ml" : 2, "my" : 23', "b = Neg (a)", set()),
+        ('"" : 16, "my" : 1', "b = Neg (a)", {"h"}),  # whose versions say something
+        ('"" : 17, "ai.onnx.ml" : 2', "t = ai.onnx.ml.Scaler <offset = [0.0], scale = [2.0]> (a) b = Neg (t)", {"h"}),
+    ],
+)
+def test_versions_of_a_domain_say_nothing_of_functions(
+    versions: str, body: str, left: set[str], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    head = HEAD.replace('"my" : 1', '"my" : 1, "ai.onnx.ml" : 3')
+    model = parser.parse_model(head + "{ y = my.h (x) }" + function("k", "b = Abs (a)") + function("h", body))
+    function_of_h = next(f for f in model.functions if f.name == "h")
+    del function_of_h.opset_import[:]
+    for given in versions.split(", "):
+        domain, _, version = given.partition(" : ")
+        function_of_h.opset_import.add(domain=domain.strip('"'), version=int(version))
+    onnx.save(model, source)
+    loaded = OptimizeOptions(inline_functions=True).load(source)
+    assert {name.rpartition("::")[2] for name in loaded.functions} == left
+    report = optimize_file(source, target, OptimizeOptions(inline_functions=True))
+    assert report.verification is not None and report.verification.agrees
+    assert np.array_equal(run(source), run(target))
