@@ -23,6 +23,7 @@ _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
 _NUMBERS: Final = FLOATS | INTEGERS
 _MOVES: Final = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _STEPS: Final = 4
+_EXACT: Final = 1 << 24  # below this float32 tells all integers apart
 
 
 @rewrite(op.Not(one_of(*_OPPOSITE)(var("a"), var("b"), name="inner")))
@@ -104,6 +105,36 @@ def product_of_truths(m: Match, p: Value, q: Value) -> Value:
     return m.op.Cast(m.op.And(p, q), like=m.cast)
 
 
+_PICKED: Final = op.Mul(op.Cast(var("p"), shared=True), var("a"))
+_LEFT: Final = op.Mul(op.Cast(op.Not(var("p"), shared=True), shared=True), var("b"))
+
+
+@rewrite(op.Add(_PICKED, _LEFT))
+def choice_by_products(m: Match, p: Value, a: Value, b: Value) -> Value:
+    """Cast(p) a + Cast(not p) b = Where(p, a, b), of integers: zero times an infinity is no zero."""
+    m.require(m.dtype(a) in _COMPARED, "not integers, of which zero times each is zero")
+    m.require(m.opset >= 9, "before opset 9 there is no Where")
+    return m.op.Where(p, a, b)
+
+
+_COMPARISONS: Final = ("Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal")
+_WIDENED: Final = op.Cast(var("i"), name="cast", shared=True)
+
+
+@rewrite(
+    either(*(one_of(*_COMPARISONS)(*pair, name="node") for pair in ((_WIDENED, const("c")), (const("c"), _WIDENED))))
+)
+def compared_as_floats(m: Match, i: Value, c: Array) -> Value:
+    """(Cast(i) < c) = (i < c), of integers."""
+    if m.dtype(i) not in _COMPARED:
+        m.skip()
+    m.require(c.dtype in (np.float32, np.float64), "other numbers than floats of 32 or 64 bits are compared")
+    m.require((np.abs(c) < _EXACT).all() and (c == np.trunc(c)).all(), "not whole numbers that float32 tells apart")
+    m.require(m.opset >= 9, "before opset 9 only floats are compared")
+    whole = m.const(c.astype(np.int64), like=i)
+    return m.op[m.node.op](*(i if v is m.cast.output else whole for v in m.node.inputs))
+
+
 _COUNTED: Final = one_of("Greater", "GreaterOrEqual")(var("x"), const("c"), name="compared", shared=True)
 
 
@@ -164,14 +195,30 @@ def _least(x: Value) -> int | None:
 @register
 class SimplifyLogic(RewritePass):
     """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); p and p = p; not p and
-    not q = not (p or q); what is true of all positions, as that they are not below zero, says nothing beside another.
+    not q = not (p or q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers, which are compared as such; what is
+    true of all positions, as that they are not below zero, says nothing beside another.
 
     Applies when: the operands are truth values, or ones and zeros that a Cast made of them.
-    Not done: not (a > b) of floats, where NaN is neither.
+    Not done: not (a > b) of floats, where NaN is neither; a choice of floats, of which zero times an infinity is NaN.
     """
 
     info = PassInfo(
-        "simplify-logic", opt_level=1, ops=("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Where", "Xor")
+        "simplify-logic",
+        opt_level=1,
+        ops=(
+            "Add",
+            "And",
+            "Cast",
+            "Equal",
+            "Greater",
+            "GreaterOrEqual",
+            "Less",
+            "LessOrEqual",
+            "Not",
+            "Or",
+            "Where",
+            "Xor",
+        ),
     )
     rules = (
         not_of_comparison,
@@ -184,6 +231,8 @@ class SimplifyLogic(RewritePass):
         above,
         below,
         product_of_truths,
+        choice_by_products,
+        compared_as_floats,
         beside_truth,
         beside_truths,
         choice_of_truth,

@@ -18,6 +18,7 @@ _INTEGERS: Final = (TensorProto.INT32, TensorProto.INT64)
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)
 _EXACT: Final = 1 << 24  # up to here float32 has all integers, and what one axis of a tensor may have elements
 _ENDLESS: Final = (1 << 31) - 1  # trips that no loop makes
+_MOST: Final = 8  # conditions that one is made of
 _HANDS_ON: Final = ("Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
 _LONGEST: Final = 16  # steps from a Shape to a number
 
@@ -25,7 +26,7 @@ _LONGEST: Final = 16  # steps from a Shape to a number
 @register
 class SimplifyLoops(GraphPass):
     """Loop and Scan without what they carry for nothing: a body reads what never changes where it comes from, and what
-    no result depends on goes. Loop(true, i < n) = Loop(n), and its counter is i.
+    no result depends on goes. Loop(true, i < n) = Loop(n), and its counter is i; so is Loop(n, i < n).
 
     Applies when: a state is handed on as it was given; nothing reads a result, nor what it decides; a counter begins
     with 0 and goes up by 1; a Loop goes on as long as its counter is below a number, which is constant or a dim of a
@@ -45,6 +46,7 @@ class SimplifyLoops(GraphPass):
             if node.op == "Loop":
                 loop.use_own_counter(ctx)
                 loop.count_trips(ctx)
+                loop.trust_trips(ctx)
             loop.give_last(ctx)
             loop.drop_unread(ctx)
 
@@ -166,6 +168,32 @@ class _Loop:
             node.set_input(0, limit)
             node.set_input(1, None)
             self.body.give(0, self.body.inputs[1])
+
+    def trust_trips(self, ctx: PassContext) -> None:
+        """Loop(n, c, body: …, i + 1 < n and i < n) = Loop(n, c, body: …, true); Loop(n, 0 < n) = Loop(n, true)."""
+        most, start = self.node.input(0), self.node.input(1)
+        if most is None:
+            return
+        asked = _conjuncts(self.body.outputs[0], self.body)
+        if all(self._is_implied(c, most) for c in asked) and ctx.spend("implied", at=self.node):
+            self.body.give(0, self.body.inputs[1])
+        zero, above = _compared(start) if start is not None else (None, None)
+        if zero is None or above is None or _source(above) is not _source(most):
+            return
+        if zero.constant and zero.array.size == 1 and zero.array.item() == 0 and ctx.spend("begun", at=self.node):
+            self.node.set_input(1, None)
+
+    def _is_implied(self, condition: Value, most: Value) -> bool:
+        """Does it say that the number of this trip, or of the next, is below that of trips, as comparing finds it?"""
+        count, given = _compared(condition)
+        if count is None or given is None:
+            return False
+        number, limit, most = _source(count), _source(given), _source(most)
+        within = limit.constant and most.constant and limit.array.size == 1 and most.array.item() <= limit.array.item()
+        if not (limit is most or within) or not (types.dtype(given) in _INTEGERS or _is_small(limit)):
+            return False
+        counters = [self.body.inputs[0], *(self.body.inputs[2 + i] for i in range(self.states) if self._counts(i))]
+        return number in counters or self._is_next(number)
 
     def _limit(self) -> Value | None:
         """The integer, of around the loop, below which the number of the next trip has to be; None where others end it,
@@ -306,6 +334,19 @@ def _compared(less: Value) -> tuple[Value | None, Value | None]:
         return None, None
     a, b = node.inputs
     return (a, b) if node.op == "Less" else (b, a)
+
+
+def _conjuncts(condition: Value, body: Graph) -> list[Value]:
+    """What has to be true for it to be."""
+    found: list[Value] = []
+    stack = [condition]
+    while stack and len(found) < _MOST:
+        node = stack[-1].producer
+        if node is not None and node.op == "And" and node.graph is body:
+            stack[-1:] = [v for v in node.inputs if v is not None]
+        else:
+            found.append(stack.pop())
+    return [*found, *stack]
 
 
 def _source(value: Value) -> Value:
