@@ -186,6 +186,22 @@ g (float[N, 4, H, W] x, float[S, N, 4] t, float[N, H, W, 2] grid) => (y)
 }
 """
 
+# The ends of axes of unknown size.
+SLICED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, M] x, bool[1, 1, S, S] p) => (y)
+<
+  int64[2] from = {0, 0}, int64[2] on = {2147483647, 2147483647}, int64[2] steps = {1, 2},
+  int32[2] begin = {0, 0}, int32[2] far = {1000000000, 1000000000}, int32[2] at = {2, 3}
+>
+{
+  all = Slice (x, from, on)
+  half = Slice (x, from, on, , steps)
+  square = Slice (p, begin, far, at)
+  y = Relu (all)
+}
+"""
+
 # The If squeezes, or does not: nothing is known of what it gives but what its readers say.
 OF_ANY_RANK = """
 # weights: normal w v r g
@@ -276,7 +292,9 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
     assert len(proven) >= at_least, f"only {len(proven)} values with symbols"
 
 
-@pytest.mark.parametrize(("text", "at_least"), [(OPERATORS, 42), (WINDOWS, 38), (OF_ANY_RANK, 0), (ROUNDED, 12)])
+@pytest.mark.parametrize(
+    ("text", "at_least"), [(OPERATORS, 42), (WINDOWS, 38), (OF_ANY_RANK, 0), (ROUNDED, 12), (SLICED, 4)]
+)
 def test_every_operator_that_is_followed(text: str, at_least: int) -> None:
     check(build_text(text.strip()), at_least)
 

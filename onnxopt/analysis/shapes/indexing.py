@@ -17,7 +17,7 @@ from onnxopt.analysis.shapes.sizes import (
     reduced,
     rows_by_columns,
 )
-from onnxopt.analysis.shapes.slicing import cuts_of, indices
+from onnxopt.analysis.shapes.slicing import LARGEST, cuts_of, indices, is_behind
 from onnxopt.analysis.shapes.symbolic import (
     Size,
     divide,
@@ -32,9 +32,6 @@ from onnxopt.graph.node import Node
 
 if TYPE_CHECKING:
     from onnxopt.analysis.shapes.sweep import ShapeData
-
-_ENDS: Final = 1 << 62  # from here on, the end of a Slice means all the way
-_LARGEST: Final = (1 << 31) - 1
 
 Rule = Callable[["ShapeData", Node], "Found | None"]
 
@@ -111,21 +108,22 @@ def _slice(s: ShapeData, n: Node) -> Found | None:
         return None
     result: list[Size | None] = list(x)
     for axis, start, end, step in found:
-        result[axis] = _extent(x[axis], start, end, step)
+        result[axis] = _extent(x, axis, start, end, step)
     return tuple(result)
 
 
-def _extent(size: Size, start: Size | None, end: Size | None, step: int) -> Size | None:
-    """Elements of [start:end:step]; None where that depends on how they compare, or runtimes infer another number than
-    they compute: backwards to the largest integer."""
-    if step < 0 and isinstance(end, int) and end >= _LARGEST:
+def _extent(x: Dims, axis: int, start: Size | None, end: Size | None, step: int) -> Size | None:
+    """Elements of [start:end:step] along an axis; None where that depends on how they compare, or runtimes infer other
+    numbers than they compute: backwards to the largest integer."""
+    size = x[axis]
+    if step < 0 and isinstance(end, int) and end >= LARGEST[0]:
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         taken = indices(start, end, step, size)
         return None if taken is None else len(range(size)[taken])
     if start is None or end is None:
         return None
-    if isinstance(end, int) and end >= _ENDS:
+    if isinstance(end, int) and is_behind(end, axis, x):
         end = size
     if step > 1 and end == size and isinstance(start, int) and 0 <= start < step:
         return quotient(size + (step - 1 - start), step)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = ((1 << 31) - 1, (1 << 63) - 1)
+_ADDRESSES: Final = 1 << 57  # of the largest address space there is
 
 
 def cuts(
@@ -39,6 +40,20 @@ def cuts_of(s: ShapeData, node: Node, rank: int) -> list[tuple[int, Size | None,
     if starts is None or ends is None or missing:
         return None
     return cuts(starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), axes, steps, rank)
+
+
+def is_behind(end: int, axis: int, dims: Sequence[object]) -> bool:
+    """Is the end of a Slice behind all elements along an axis of a tensor of these sizes?
+
+    INT_MAX means the end of an axis of unknown size (Slice-13). An axis as long as another, with no empty one beside
+    them, is no longer than the root of what there are addresses: TensorFlow's exporter takes 1,000,000,000 for the end.
+    """
+    size = dims[axis]
+    if isinstance(size, int):
+        return end >= size
+    others = [d for i, d in enumerate(dims) if i != axis]
+    square = size in others and all(d == size or (isinstance(d, int) and d > 0) for d in others)
+    return end >= LARGEST[0] or (size is not None and square and end >= 0 and end * end >= _ADDRESSES)
 
 
 def indices(start: int, end: int, step: int, size: int) -> slice | None:

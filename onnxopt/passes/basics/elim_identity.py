@@ -6,6 +6,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.slicing import is_behind
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array, is_float
@@ -89,16 +90,15 @@ def expand_by_ones(m: Match, x: Value, shape: Array) -> Value:
 def slice_of_everything(
     m: Match, x: Value, starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> Value:
-    """Slice(x, 0, INT64_MAX or at least the size) = x."""
+    """Slice(x, 0, INT_MAX or at least the size) = x."""
     m.require(starts.ndim == ends.ndim == 1, "the bounds are no vectors")
     m.require(steps is None or (steps == 1).all(), "a step is not 1")
     m.require((starts == 0).all(), "a start is not 0")
     dims = m.shape(x)
     places = axes.reshape(-1).tolist() if axes is not None else range(starts.size)
-    unbounded = np.iinfo(np.int32).max if ends.dtype == np.int32 else np.iinfo(np.int64).max
     for axis, end in zip(places, ends.tolist()):
-        size = dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
-        m.require(end >= unbounded or (isinstance(size, int) and end >= size), "an end may cut")
+        known = dims if dims is not None and -len(dims) <= axis < len(dims) else (None,)
+        m.require(is_behind(end, axis % len(known), known), "an end may cut")
     return x
 
 

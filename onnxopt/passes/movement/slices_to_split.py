@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, is_refused
+from onnxopt.analysis.shapes.slicing import cuts, is_behind
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
@@ -40,12 +41,12 @@ class SlicesToSplit(GraphPass):
                 source, axis, bounds = found
                 groups.setdefault((source, axis), {}).setdefault(bounds, []).append(node)
         position = {node: i for i, node in enumerate(graph)} if groups else {}
-        for (source, axis), cuts in groups.items():
-            if not _covers(sorted(cuts), _size(source, axis)):
+        for (source, axis), parts in groups.items():
+            if not _covers(sorted(parts), _size(source, axis)):
                 continue
-            first = min((n for group in cuts.values() for n in group), key=position.__getitem__)
+            first = min((n for group in parts.values() for n in group), key=position.__getitem__)
             if ctx.spend("split", at=first):
-                _split(graph, axis, {bounds: cuts[bounds] for bounds in sorted(cuts)}, first)
+                _split(graph, axis, {bounds: parts[bounds] for bounds in sorted(parts)}, first)
         for node in list(graph.by_op.get("Split", ())):
             found = _only_part(node)
             if found is None:
@@ -68,15 +69,17 @@ def _cut(node: Node) -> tuple[Value, int, Range] | None:
     """(what is cut, along which axis, from where to where)."""
     source = node.inputs[0]
     parameters = [*operands(node), None, None, None][1:5]
-    if source is None or source.constant or parameters[0] is None or parameters[1] is None or not node.output.is_used:
+    dims = types.shape(source) if source is not None else None
+    if source is None or source.constant or source.graph is not node.graph or not dims or not node.output.is_used:
         return None
-    if any(v is not None and (not v.constant or v.array.size != 1) for v in parameters):
+    if any(v is not None and (not v.constant or v.array.size > len(dims)) for v in parameters):
         return None
-    start, end, axis, step = (None if v is None else int(v.array.reshape(-1)[0]) for v in parameters)
-    rank = types.rank(source)
-    if not rank or step not in (None, 1) or start is None or end is None or source.graph is not node.graph:
+    starts, ends, axes, steps = ([] if v is None else v.array.reshape(-1).tolist() for v in parameters)
+    found = cuts(starts, ends, axes or None, steps or None, len(dims)) or []
+    found = [c for c in found if c[1] or c[3] != 1 or not is_behind(c[2], c[0], dims)]  # the rest takes everything
+    if len(found) != 1 or found[0][3] != 1:
         return None
-    axis = (axis or 0) % rank
+    axis, start, end, _ = found[0]
     size = _size(source, axis)
     if size is None:
         return None
@@ -130,25 +133,25 @@ def _slice(graph: Graph, split: Node, part: Value, axis: int, bounds: Range) -> 
     graph.remove(split)
 
 
-def _covers(cuts: list[Range], size: int | None) -> bool:
-    if len(cuts) < 2 or any(stop <= start for start, stop in cuts):
+def _covers(parts: list[Range], size: int | None) -> bool:
+    if len(parts) < 2 or any(stop <= start for start, stop in parts):
         return False
-    return cuts[0][0] == 0 and cuts[-1][1] == size and all(a[1] == b[0] for a, b in pairwise(cuts))
+    return parts[0][0] == 0 and parts[-1][1] == size and all(a[1] == b[0] for a, b in pairwise(parts))
 
 
-def _split(graph: Graph, axis: int, cuts: dict[Range, list[Node]], first: Node) -> None:
+def _split(graph: Graph, axis: int, parts: dict[Range, list[Node]], first: Node) -> None:
     source = first.inputs[0]  # not what it was at first, if that was itself cut out twice
     assert source is not None
-    sizes = [b - a for a, b in cuts]
+    sizes = [b - a for a, b in parts]
     if graph.opset() < 13:
         proto, inputs = make_node("Split", "", first.name, {"axis": axis, "split": sizes}), [source]
     else:
         proto = make_node("Split", "", first.name, {"axis": axis})
         inputs = [source, graph.constant(np.array(sizes, np.int64), f"{source.name}_sizes", first)]
-    split = Node(proto, [*inputs], [None] * len(cuts))
+    split = Node(proto, [*inputs], [None] * len(parts))
     split.proto.metadata_props.extend(first.proto.metadata_props)
     graph.insert(split, first)
-    for i, group in enumerate(cuts.values()):
+    for i, group in enumerate(parts.values()):
         for j, node in enumerate(group):
             value = node.output
             if j == 0:  # its value becomes the part: the names of outputs stay
