@@ -48,12 +48,29 @@ def _before(m: Match, operand: Value, batches: Shape) -> Value | None:
         return None
     if turned:
         matrices = (matrices[0], *matrices[:0:-1])
+    found: list[tuple[Value, list[int]]] = []
     for x in _reshaped_from(m.product, first if turned else None, operand):
         dims = m.shape(x)
-        if dims is not None and None not in dims and (dims[:-2], dims[-2:]) == (batches, matrices[1:]):
-            rank = len(dims)
-            return m.op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2]) if turned else x
-    return None
+        ones = None if dims is None or None in dims else _beside_ones(dims, (*batches, *matrices[1:]))
+        if ones is not None:
+            found.append((x, ones))
+    if not found:
+        return None
+    x, ones = min(found, key=lambda other: len(other[1]))
+    x, rank = m.op.Squeeze(x, m.ints(ones)) if ones else x, len(batches) + 2
+    return m.op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2]) if turned else x
+
+
+def _beside_ones(dims: Shape, wanted: Shape) -> list[int] | None:
+    """The axes of one element without which these dims are what is wanted; None where they never are."""
+    ones: list[int] = []
+    for axis, dim in enumerate(dims):
+        at = axis - len(ones)
+        if at == len(wanted) or dim != wanted[at]:
+            if dim != 1:
+                return None
+            ones.append(axis)
+    return ones if len(dims) - len(ones) == len(wanted) else None
 
 
 def _reshaped_from(product: Node, transpose: Node | None, operand: Value) -> Iterator[Value]:
@@ -74,8 +91,8 @@ class BatchProducts(RewritePass):
     """Reshape(MatMul(Reshape(a), Reshape(b))) = MatMul(a, b), where the Reshapes merge the batch dims, and take them
     apart.
 
-    Applies when: all dims but those in front are the same in a, b and the result; the Reshapes are there for the
-    product alone. Exporters of Einsum and of bmm write attention like that.
+    Applies when: all dims but those in front are the same in a, b and the result, but for some of one element; the
+    Reshapes are there for the product alone. Exporters of Einsum and of bmm write attention like that.
     """
 
     info = PassInfo("batch-products", opt_level=2, after=("shape-arithmetic",), ops=("MatMul",))

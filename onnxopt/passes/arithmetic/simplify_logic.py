@@ -158,6 +158,13 @@ def beside_truth(m: Match, x: Value, c: Array, q: Value) -> Value:
     return m.op.Expand(q, m.op.Shape(x))
 
 
+@rewrite(op.And(op.Expand(const("c"), var("s"), shared=True), var("q")))
+def beside_expanded_truth(m: Match, c: Array, s: Value, q: Value) -> Value:
+    """Expand(true, s) and q = Expand(q, s)."""
+    m.require(is_number(m, c, q) and c.all(), "not one truth")
+    return m.op.Expand(q, s)
+
+
 @rewrite(op.And(var("q"), const("c")))
 def beside_truths(m: Match, q: Value, c: Array) -> Value:
     """q and true = Expand(q, s), of as many truths as s says."""
@@ -234,6 +241,7 @@ class SimplifyLogic(RewritePass):
         choice_by_products,
         compared_as_floats,
         beside_truth,
+        beside_expanded_truth,
         beside_truths,
         choice_of_truth,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.analysis import types
@@ -13,14 +15,17 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 from onnxopt.rewriting.replace import bypass
 
+_MOST: Final = 1 << 14  # elements of a term, which is one of a bias
+
 
 @register
 class TermPropagation(GraphPass):
     """T(x W + b)[i] + c = T(x W + b')[i], where b' is b, and c more for what becomes part i.
 
-    Applies when: the term is one number; between are a Split, of which the other parts stay as they are, Reshape,
-    Transpose, Squeeze, Unsqueeze, and nobody else reads what these make; and it ends at a Gemm or convolution, or where
-    a constant is added. Transformers that are conditioned scale by one and a part of what is made of the condition.
+    Applies when: the term is one number, or one for each element of what was one axis of the product; between are a
+    Split, of which the other parts stay as they are, Reshape, Transpose, Squeeze, Unsqueeze, and nobody else reads what
+    these make; and it ends at a Gemm or convolution, or where a constant is added. Transformers that are conditioned
+    scale by one and a part of what is made of the condition; Keras adds its biases to the heads of attention.
     Keeps: biases that are computed, and those of many; what is quantized.
     """
 
@@ -60,7 +65,7 @@ def _term(node: Node) -> tuple[Value, Array] | None:
         if x is None or c is None or x.constant or not c.constant or x.producer is None or x.producer.op not in MOVES:
             continue
         data, rank = c.array, types.rank(x)
-        if data.dtype.kind != "f" or data.size != 1 or rank is None or data.ndim > rank or not is_finite(data):
+        if data.dtype.kind != "f" or data.size > _MOST or rank is None or data.ndim > rank or not is_finite(data):
             return None
-        return x, data.reshape(()) if node.op == "Add" else -data.reshape(())
+        return x, data if node.op == "Add" else -data
     return None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from onnxopt.graph import Shape, Value
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
@@ -19,7 +21,9 @@ _BROADCASTING: Final = (
 
 _MOVES: Final = frozenset({"Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
 _COPIES: Final = _MOVES | {"ConstantOfShape", "Gather"}  # what may hold the same again and again
+_EACH: Final = frozenset({"Cast", "Mul", "Neg", "Not"})  # what masks go through, element by element
 _STEPS: Final = 8
+_FEW: Final = 4
 _SMALL: Final = 1 << 20  # bytes of a stored constant that are looked at
 
 
@@ -86,18 +90,74 @@ def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Arr
                 yield rows.shape[1:], rows[int(index)]
 
 
-@rewrite(one_of(*_BROADCASTING, "Where")(var("first"), ..., name="node", reads=_COPIES))
+def _steps_to(value: Value) -> list[Node]:
+    """The steps, the last first, by which an Expand becomes this value, element by element, for this alone; none if it
+    is not made like that. One number beside it makes nothing larger."""
+    steps: list[Node] = []
+    while len(steps) < _FEW:
+        node = value.producer
+        if (
+            node is None
+            or node.op not in _EACH
+            or (steps and (node.graph, value.only_user) != (steps[-1].graph, steps[-1]))
+        ):
+            break
+        given = [v for v in node.inputs if v is not None and not v.constant]
+        if len(given) != 1 or any(v is not None and v.constant and v.constant_type()[1] for v in node.inputs):
+            break
+        steps.append(node)
+        value = given[0]
+        if value.producer is not None and value.producer.op == "Expand":
+            return steps
+    return []
+
+
+def _beside(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value, list[Node]]]:
+    """What may stand in the place of `value`, if the result keeps its shape: the shape that it has, what it is made of,
+    and by which steps, the last first."""
+    if value is None:
+        return
+    for dims, x in _narrower(m, value):
+        yield dims, x, []
+    steps = _steps_to(value)
+    for given in steps[-1].inputs if steps else ():
+        expand = given.producer if given is not None else None
+        if expand is not None and expand.inputs[0] is not None:
+            keeps = partial(_keeps, m, value, m.shape(expand.inputs[0]))
+            if value.feeds_only(keeps):
+                yield m.shape(expand.inputs[0]), expand.inputs[0], steps
+
+
+def _keeps(m: Match, value: Value, dims: Shape | None, user: Node) -> bool:
+    """Has what this reader makes the same shape if `value` has that one? It will be asked, too, and the steps are one
+    again."""
+    if user.op not in (*_BROADCASTING, "Where") or user.graph is not m.node.graph:
+        return False
+    made = m.shape(user.output)
+    return (
+        made is not None
+        and broadcast(*(dims if v is value else m.shape(v) for v in user.inputs if v is not None)) == made
+    )
+
+
+@rewrite(one_of(*_BROADCASTING, "Where")(var("first"), ..., name="node", reads=_COPIES | _EACH))
 def expand_of_operand(m: Match, first: Value) -> Value:
-    """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others, and for
-    one number, or row of a table, that is repeated."""
+    """f(Expand(x, s), y) = f(x, y), where y makes the result as large; so for each operand beside the others, for what
+    an Expand becomes element by element, and for one number, or row of a table, that is repeated."""
     given = m.node.inputs
-    found = [(i, dims, x) for i, v in enumerate(given) for dims, x in _narrower(m, v)]
+    found = [(i, *other) for i, v in enumerate(given) for other in _beside(m, v)]
     shapes = [m.shape(v) if v is not None else None for v in given] if found else []
     made = m.shape(m.node.output) if found else None
-    fit = [(i, x) for i, dims, x in found if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None]
+    fit = [
+        (i, x, steps)
+        for i, dims, x, steps in found
+        if broadcast(*shapes[:i], dims, *shapes[i + 1 :]) == made is not None
+    ]
     m.require(fit, "the result may lose its shape" if found else "")
-    i, x = fit[0]
+    i, x, steps = fit[0]
     narrow = x if isinstance(x, Value) else m.const(x)
+    for step in reversed(steps):
+        narrow = m.op[step.op](*(v if v is None or v.constant else narrow for v in step.inputs), like=step)
     return m.op[m.node.op](*given[:i], narrow, *given[i + 1 :], like=m.node)
 
 

@@ -20,13 +20,14 @@ Dims = list[int | str | None]
 
 _MOST: Final = 8  # Shapes that are looked at for one that lists the same
 _LONGEST: Final = 64  # elements of a vector of dims
+_TURNING: Final = ("Transpose", "Unsqueeze")  # of which dims are those of what they read, in other places
 
 
 @register
 class ShapeSources(GraphPass):
     """Gather(Shape(y), j) = Gather(Shape(x), i) where the dims are the same symbol, so that one Shape serves both; a
     Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only, and
-    dims of a Transpose are picked of what it reads.
+    dims of a Transpose or an Unsqueeze are picked of what it reads.
 
     Applies when: nothing else reads the Shape that goes, indices are constant, and the other Shape can be there in
     time; x provably has the shape of f(x).
@@ -50,18 +51,20 @@ class ShapeSources(GraphPass):
 
 
 def _climb(node: Node, ctx: PassContext) -> None:
-    """Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i])."""
+    """Shape(f(x)) = Shape(x); Gather(Shape(Transpose(x, p)), i) = Gather(Shape(x), p[i]), also of an Unsqueeze."""
     while True:
         value = node.inputs[0]
         maker = value.producer if value is not None else None
         if value is None or maker is None or value.is_output or maker.graph is not node.graph:
             return
-        if any(u.op != "Shape" for u in value.users) or len(maker.used_outputs()) > 1:
+        if len(maker.used_outputs()) > 1:
+            return
+        if maker.op not in _TURNING and any(u.op != "Shape" for u in value.users):
             return
         same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
         source = next(same, None)
-        if source is None and maker.op == "Transpose" and not maker.has_references:
-            if not _climb_transpose(node, maker, ctx):
+        if source is None and maker.op in _TURNING:
+            if not _climb_axes(node, maker, ctx):
                 return
         elif source is None or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
             return
@@ -69,24 +72,54 @@ def _climb(node: Node, ctx: PassContext) -> None:
             node.set_input(0, source)
 
 
-def _climb_transpose(node: Node, transpose: Node, ctx: PassContext) -> bool:
-    """Where what is picked of the dims can be picked in another order."""
-    x, picks = transpose.inputs[0], list(node.output.users)
-    rank = types.rank(x) if x is not None else None
-    if rank is None or node.output.is_output or node.attr("start") or node.attr("end") is not None:
+def _climb_axes(node: Node, maker: Node, ctx: PassContext) -> bool:
+    """Where what is listed, or picked of it, are dims of what is turned, too."""
+    x, graph, axes = maker.inputs[0], node.graph, _axes_before(maker)
+    if x is None or graph is None or axes is None:
         return False
-    perm = np.array(order_of(transpose, rank), np.int64)
-    indices = [pick.inputs[1] for pick in picks if pick.op == "Gather" and pick.graph is node.graph]
-    if len(indices) < len(picks) or not all(v is not None and v.constant for v in indices):
+    if node.attr("start") or node.attr("end") is not None:
+        found = axes[listed_by(node)]
+        first = found[0] if found else None
+        if first is None or found != list(range(first, first + len(found))):
+            return False
+        if _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
+            return False
+        node.set_input(0, x)
+        node.set_attr("start", first)
+        node.set_attr("end", first + len(found))
+        return True
+    picks = list(node.output.users)
+    indices = [pick.inputs[1] for pick in picks if pick.op == "Gather" and pick.graph is graph]
+    if node.output.is_output or len(indices) < len(picks) or not all(v is not None and v.constant for v in indices):
         return False
     given = [v.array for v in indices if v is not None]
-    known = sorted(perm.tolist()) == list(range(rank)) and not any(((i < -rank) | (i >= rank)).any() for i in given)
-    if not known or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
+    if any(((i < -len(axes)) | (i >= len(axes))).any() for i in given):
+        return False
+    before = [[axes[j] for j in i.reshape(-1).tolist()] for i in given]
+    if any(None in at for at in before) or _misleads(node, ctx, "climbed") or not ctx.spend("climbed", at=node):
         return False
     node.set_input(0, x)
-    for pick, i in zip(picks, given):
-        pick.set_input(1, node.graph.constant(perm[i], pick.output.name, pick) if node.graph is not None else None)
+    for pick, i, at in zip(picks, given, before):
+        pick.set_input(1, graph.constant(np.array(at, np.int64).reshape(i.shape), pick.output.name, pick))
     return True
+
+
+def _axes_before(maker: Node) -> list[int | None] | None:
+    """Which axis of what it reads each axis of its result is, None for one of one element that it adds."""
+    x, rank = maker.inputs[0], types.rank(maker.output)
+    if x is None or rank is None or maker.has_references:
+        return None
+    if maker.op == "Transpose":
+        perm = list(order_of(maker, rank))
+        return [*perm] if sorted(perm) == list(range(rank)) else None
+    given = operands(maker)[1:]
+    if not given or given[0] is None or not given[0].constant:
+        return None
+    added = {a % rank for a in given[0].array.reshape(-1).tolist() if -rank <= a < rank}
+    if len(added) != given[0].array.size or types.rank(x) != rank - len(added):
+        return None
+    rest = iter(range(rank))
+    return [None if i in added else next(rest) for i in range(rank)]
 
 
 def _misleads(shape: Node, ctx: PassContext, what: str) -> bool:
