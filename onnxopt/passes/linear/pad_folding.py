@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.analysis.shapes.slicing import LARGEST, cuts, indices
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
@@ -21,9 +22,12 @@ def padded() -> Call:
     return op.Pad(var("x"), const("pads"), const("value").opt(), const("axes").opt(), name="pad", shared=True)
 
 
-def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) -> list[int]:
-    """Pads of `node` and of the Pad in front of it, [begins, ends]; declines where the Pad does more than that."""
-    only_read_by(m, m.pad, node.op)
+def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None, turned: Node | None = None) -> list[int]:
+    """Pads of `node` and of the Pad in front of it, or of the Transpose between, [begins, ends]; declines where the Pad
+    does more than that."""
+    only_read_by(m, m.pad, turned.op if turned else node.op)
+    if turned:
+        only_read_by(m, turned, node.op)
     m.require(m.pad.attr("mode") == "constant", "the border is not of one value")
     m.require(node.attr("auto_pad") in ("NOTSET", "VALID"), "the padding depends on the input")
     rank = m.rank(x)
@@ -31,6 +35,7 @@ def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None) ->
     n = rank or 0
     full = np.zeros((2, n), np.int64)
     full[:, slice(None) if axes is None else axes % n] = pads.reshape(2, -1)
+    full = full[:, order_of(turned, n)] if turned else full
     m.require(not full[:, :2].any(), "batch or channels are padded")
     m.require((full >= 0).all(), "negative pads cut off")
     own = np.array(node.attr("pads") or [0] * (2 * n - 4), np.int64)
@@ -45,6 +50,16 @@ def pad_of_conv(
     """Conv(Pad(x, p)) = Conv(x), pads larger by p."""
     m.require(value is None or not value.any(), "the border is not zero")
     return m.op.Conv(x, w, b, like=m.conv, pads=together(m, m.conv, x, pads, axes), auto_pad=None)
+
+
+@rewrite(op.Conv(op.Transpose(padded(), name="turned", shared=True), var("w"), var("b").opt(), name="conv"))
+def turned_pad_of_conv(
+    m: Match, x: Value, pads: Array, value: Array | None, axes: Array | None, w: Value, b: Value | None
+) -> Value:
+    """Conv(Transpose(Pad(x, p))) = Conv(Transpose(x)), pads larger by p, turned."""
+    m.require(value is None or not value.any(), "the border is not zero")
+    more = together(m, m.conv, x, pads, axes, m.turned)
+    return m.op.Conv(m.op.Transpose(x, like=m.turned), w, b, like=m.conv, pads=more, auto_pad=None)
 
 
 @rewrite(op.AveragePool(padded(), name="pool"))
@@ -192,7 +207,8 @@ def _cut_off(m: Match, axis: int, start: int, end: int | None, same: int | None)
 class PadFolding(RewritePass):
     """Conv(Pad(x, p)) = Conv(x), pads larger by p; AveragePool that counts its padding, and MaxPool of -inf, likewise;
     MaxPool of zeros around what is not negative. Conv(x)[s:-c] = Conv(x), pads smaller by s and c strides, and those of
-    a ConvTranspose larger: causal convolutions are padded on both sides, and cut.
+    a ConvTranspose larger: causal convolutions are padded on both sides, and cut; Keras pads them before the channels
+    are in front.
 
     Applies when: the border is constant, zero (for MaxPool -inf), along spatial axes only, and nobody else reads it.
     What is cut off was made of padding, by constant bounds, or down to the size of what the Conv reads.
@@ -202,4 +218,4 @@ class PadFolding(RewritePass):
     """
 
     info = PassInfo("pad-folding", opt_level=2, ops=("Pad", "Conv", "ConvTranspose"))
-    rules = (pad_of_conv, pad_of_average, pad_of_max, cut_of_conv)
+    rules = (pad_of_conv, turned_pad_of_conv, pad_of_average, pad_of_max, cut_of_conv)
