@@ -36,6 +36,14 @@ def gather_of_places(m: Match, x: Value, index: Array) -> Value:
     return m.op.Reshape(x, m.ints([*index.shape[:-1], *dims[n:]]))
 
 
+@rewrite(op.GatherND(var("x"), op.Unsqueeze(var("i"), const("axes"), shared=True), name="gather"))
+def gather_of_one_axis(m: Match, x: Value, i: Value, axes: Array) -> Value:
+    """GatherND(x, Unsqueeze(i, -1)) = Gather(x, i)."""
+    m.require(not m.gather.attr("batch_dims", 0), "places in each of a batch")
+    m.require(axes.size == 1 and axes.item() in (-1, m.rank(i)), "places along several axes")
+    return m.op.Gather(x, i)
+
+
 @rewrite(op.GatherND(var("x"), op.Concat(var("first"), ..., name="places", shared=True), name="gather"))
 def gather_of_grid(m: Match, x: Value, first: Value) -> Value:
     """GatherND(x, (i, j) for each i and each j) = Unsqueeze(x), with axes in front, between and behind."""
@@ -167,8 +175,9 @@ class GatherGrids(RewritePass):
     Applies when: what picks is stored, or made of Ranges along axes of their own, and the dims are known; where they
     may pick less than there is, a Slice is left. Masks of language models are looked up like that, token by token.
     Gather(Flatten(x), i n + j) = GatherND(x, (i, j)) where NonZero finds i and j: the weights of a mixture of experts.
+    GatherND(x, Unsqueeze(i, -1)) = Gather(x, i): what PyTorch indexes along the first axis.
     Not done: indices that repeat elements; rows that may be cut, where more would be taken of the next.
     """
 
     info = PassInfo("gather-grids", opt_level=1, after=("index-chains", "shape-arithmetic"), ops=("Gather", "GatherND"))
-    rules = (gather_of_places, gather_of_grid, gather_of_elements, gather_of_rows, gather_of_found)
+    rules = (gather_of_places, gather_of_one_axis, gather_of_grid, gather_of_elements, gather_of_rows, gather_of_found)
