@@ -136,6 +136,8 @@ def upwards(value: Value | None, reader: Node, factor: Array, reach: Reach) -> l
     inputs, reach = node.inputs, reach._replace(nodes=reach.nodes - 1)
     if node.op in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return _into_product(node, factor, reach)
+    if node.op == "Concat" and not factor.ndim and (split := _taken_apart(node)) is not None:
+        return upwards(split.inputs[0], split, factor, reach)
     if node.op in ("Add", "Sub") or (node.op == "Concat" and not factor.ndim):
         return _all(into(node, i, factor) or upwards(v, node, factor, reach) for i, v in enumerate(inputs))
     if node.op == "Mul":
@@ -303,6 +305,28 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
         return None
     joined = [np.broadcast_to(f, _put(widest, axis, f.shape[axis])) for f in factors]
     return upwards(whole, node, np.concatenate(joined, axis), reach)
+
+
+def _taken_apart(concat: Node) -> Node | None:
+    """The Split of which all parts are joined here, in any order and with any sign, and read nowhere else: one
+    number that scales what is joined scales what was split."""
+    parts: dict[Value, None] = {}
+    for v in concat.inputs:
+        if (
+            v is not None
+            and v.producer is not None
+            and v.producer.op == "Neg"
+            and readers_of(v) == 1
+            and not v.is_output
+        ):
+            v = v.producer.inputs[0]
+        if v is None or v.is_output or readers_of(v) > 1 or v in parts:
+            return None
+        parts[v] = None
+    split = next(iter(parts)).producer if parts else None
+    if split is None or split.op != "Split" or split.graph is not concat.graph or split.has_references:
+        return None
+    return split if parts.keys() == set(_parts(split)) else None
 
 
 def _put(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
