@@ -21,13 +21,14 @@ Dims = list[int | str | None]
 _MOST: Final = 8  # Shapes that are looked at for one that lists the same
 _LONGEST: Final = 64  # elements of a vector of dims
 _TURNING: Final = ("Transpose", "Unsqueeze")  # of which dims are those of what they read, in other places
+_MERGING: Final = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")  # which may be one with these, but for a Shape
 
 
 @register
 class ShapeSources(GraphPass):
     """Gather(Shape(y), j) = Gather(Shape(x), i) where the dims are the same symbol, so that one Shape serves both; a
     Concat of dims that one Shape lists is a Gather; Shape(f(x)) = Shape(x) where f is computed for its shape only, and
-    dims of a Transpose or an Unsqueeze are picked of what it reads.
+    dims of a Transpose or an Unsqueeze are picked of what it reads, so that it is one with what moves it on.
 
     Applies when: nothing else reads the Shape that goes, indices are constant, and the other Shape can be there in
     time; x provably has the shape of f(x).
@@ -59,7 +60,8 @@ def _climb(node: Node, ctx: PassContext) -> None:
             return
         if len(maker.used_outputs()) > 1:
             return
-        if maker.op not in _TURNING and any(u.op != "Shape" for u in value.users):
+        beside = _MERGING if maker.op in _TURNING else ()
+        if any(u.op != "Shape" and u.op not in beside for u in value.users):
             return
         same = (v for v in maker.inputs if v is not None and not v.constant and types.same_shape(v, value))
         source = next(same, None)
