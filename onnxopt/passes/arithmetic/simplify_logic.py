@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import FLOATS, INTEGERS, Array
+from onnxopt.protos import FLOATS, INTEGERS, Array, is_float
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
 from onnxopt.rewriting.guards import is_number
 
@@ -178,6 +178,7 @@ def choice_of_truth(m: Match, x: Value, c: Array, a: Array, b: Array) -> Value:
     """Where(x >= c, a, b) = Expand(a, Shape(x)), of two numbers, where x counts from c on."""
     true_of_all(m, x, c)
     m.require(is_number(m, a, x) and is_number(m, b, x), "not one number each")
+    m.require(not is_float(a) or a.any() or not np.signbit(a).any(), "it is -0, of which runtimes choose 0")
     return m.op.Expand(m.value("a"), m.op.Shape(x))
 
 
