@@ -14,6 +14,7 @@ Mutation = Callable[[ModelProto, Pick], bool]  # False where there is nothing to
 FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 COMMUTATIVE: Final = ("Add", "Mul", "And", "Or", "Max", "Min", "Sum", "Equal")
 NUMBERS: Final = (0.0, -0.0, 1.0, -1.0, 0.5, 3.0)
+FAR: Final = (1 << 63) - 2  # what one more is still an integer of 64 bits
 
 # Attributes that the standard gives no meaning but for 0 and 1.
 SWITCHES: Final = (
@@ -186,12 +187,12 @@ def retune(model: ModelProto, pick: Pick) -> bool:
         return False
     a = pick(found)
     if a.type == AttributeProto.INT:
-        a.i = pick([0, 1] if a.name in SWITCHES else [0, 1, -1, 2, a.i + 1])
+        a.i = pick([0, 1] if a.name in SWITCHES else [0, 1, -1, 2, min(a.i, FAR) + 1])
     elif a.type == AttributeProto.FLOAT:
         a.f = pick(NUMBERS)
     elif a.ints:
         k = pick(range(len(a.ints)))
-        a.ints[k] = pick([0, 1, -1, 2, a.ints[k] + 1])
+        a.ints[k] = pick([0, 1, -1, 2, min(a.ints[k], FAR) + 1])
     return True
 
 
