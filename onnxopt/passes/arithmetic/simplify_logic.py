@@ -211,22 +211,7 @@ class SimplifyLogic(RewritePass):
     """
 
     info = PassInfo(
-        "simplify-logic",
-        opt_level=1,
-        ops=(
-            "Add",
-            "And",
-            "Cast",
-            "Equal",
-            "Greater",
-            "GreaterOrEqual",
-            "Less",
-            "LessOrEqual",
-            "Not",
-            "Or",
-            "Where",
-            "Xor",
-        ),
+        "simplify-logic", opt_level=1, ops=("And", "Cast", "Equal", "Greater", "Less", "Not", "Or", "Where", "Xor")
     )
     rules = (
         not_of_comparison,
