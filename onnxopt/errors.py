@@ -14,6 +14,7 @@ _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
 _GIT_LFS: Final = b"version https://git-lfs."
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")  # gzip; zip, as PyTorch saves
 _OF_A_PROCESS: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/")
+_SLIP: Final = 0.9  # how like a name one is that can be no other
 _FILES: Final = 10_000  # of a folder, that are looked at
 
 
@@ -111,8 +112,9 @@ def nearest(name: str, known: Iterable[str], otherwise: str, ending: str = "") -
     """The hint for a name that does not exist: those like it, which end so, or what to say if there are none."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f"did you mean {' or '.join(n + ending for n in near)}?" if near else otherwise
+    known = list(known)
+    near = difflib.get_close_matches(name, known, cutoff=_SLIP) or difflib.get_close_matches(name, known)
+    return f"did you mean {any_of([n + ending for n in near])}?" if near else otherwise
 
 
 def nearest_file(path: object, otherwise: str = "check the path") -> str:
@@ -126,6 +128,11 @@ def nearest_file(path: object, otherwise: str = "check the path") -> str:
     except OSError:
         return f"there is no folder {folder}" if folder and not os.path.exists(folder) else otherwise
     return nearest(stem, sorted(stems), otherwise, ending)
+
+
+def any_of(names: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def few(names: Sequence[str], shown: int = 3) -> str:

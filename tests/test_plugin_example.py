@@ -55,12 +55,21 @@ def test_its_own_test_is_green(installed: Path) -> None:
     assert "4 passed" in out
 
 
-def test_a_plugin_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
-    info = tmp_path / "bad_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[onnxopt.passes]\nbad = no_such_module\n")
+def test_a_plugin_that_cannot_be_loaded_is_named_behind_the_others(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(
+        "from onnxopt import graph_pass, register\n"
+        "@register\n@graph_pass(opt_level=1)\ndef good_pass(graph, ctx):\n    'It does nothing.'\n"
+    )
+    for name, module in (("bad", "no_such_module"), ("good", "good"), ("worse", "no_module_either")):
+        info = tmp_path / f"{name}_plugin-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-plugin\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[onnxopt.passes]\n{name} = {module}\n")
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([SCRIPT, "passes"], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 2
-    assert "the plugin bad (bad-plugin 1.0) cannot be loaded: ModuleNotFoundError" in done.stderr
+    for name in ("bad", "worse"):
+        assert f"the plugin {name} ({name}-plugin 1.0) cannot be loaded: ModuleNotFoundError" in done.stderr
+    listed = [line.split() for line in done.stdout.splitlines()]
+    assert ["good-pass", "--with", "graph", "-", "good-plugin", "1.0", "It", "does", "nothing"] in listed
+    assert ["canonicalize", "-O1"] in [words[:2] for words in listed]

@@ -82,7 +82,7 @@ def named_text(word: str, what: str) -> str:
     from onnxopt.errors import UsageError
 
     try:
-        return Path(word[1:]).read_text(encoding="utf-8")
+        return Path(word[1:]).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
         why = (e.strerror or e) if isinstance(e, OSError) else "it is not text"
         raise UsageError(f"{word[1:]}: {why}", f"name a file that holds {what}") from None

@@ -16,7 +16,7 @@ import click
 
 from onnxopt.cli.options import limit_option
 from onnxopt.cli.say import say, say_lines
-from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, few, unwritable
+from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, any_of, few, unwritable
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _refuse_unknown(ops: Sequence[str], model: Model) -> None:
         if op not in present and not defs.has(name, domain):
             by_lower = {name.lower(): name for name in present}
             close = [by_lower[name] for name in get_close_matches(op.lower(), by_lower)]
-            hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(present)}"
+            hint = f"did you mean {any_of(close)}?" if close else f"it has {', '.join(present)}"
             raise UsageError(f"neither the model nor the standard has an operator {op!r}", hint)
 
 

@@ -10,6 +10,7 @@ import click
 
 from onnxopt.cli.options import load_plugins, plugin_option
 from onnxopt.cli.say import say
+from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,16 +34,21 @@ def passes(plugins: tuple[str, ...]) -> None:
     from onnxopt.pipeline import all_passes, origin
 
     load_plugins(plugins)
+    broken = None
+    try:
+        known = all_passes()
+    except UsageError as e:  # of a plugin, which is no reason to be silent about the others
+        known, broken = all_passes(plugins=False), e
     rows = [
         (name, _option(cls), cls.kind, ", ".join(cls.info.required) or "-", origin(cls), cls.summary())
-        for name, cls in all_passes().items()
+        for name, cls in known.items()
     ]
     if sys.stdout.isatty():
         _print_table(rows)
-        return
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows)]
-    for row in (_HEADINGS, *rows):
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    else:
+        _print_lines(rows)
+    if broken is not None:
+        raise broken
 
 
 def _option(cls: type[Pass]) -> str:
@@ -50,6 +56,12 @@ def _option(cls: type[Pass]) -> str:
     from onnxopt.pipeline import Fixpoint, Sequential
 
     return "-" if cls in (Fixpoint, Sequential) else option_for(cls.info).partition(" ")[0]
+
+
+def _print_lines(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows)]
+    for row in (_HEADINGS, *rows):
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -172,7 +172,7 @@ def _settings_in(file: Path) -> dict[str, Any]:
     if any(line.count(b".") > _DEEPEST for line in data.splitlines()):
         raise _unreadable(file, f"a line has more than {_DEEPEST} dots")
     try:
-        settings: Any = tomllib.loads(data.decode())
+        settings: Any = tomllib.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
         raise _unreadable(file, e) from None
     for table in ("tool", "onnxopt") if file.name == "pyproject.toml" else ():

@@ -14,7 +14,7 @@ from onnxopt.cli.files import refuse_swapped
 from onnxopt.cli.options import make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say_lines
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, any_of
 from onnxopt.plaintext import counted
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnxopt.pipeline import Journal, Pass, PipelineReport
     from onnxopt.rewriting import Rule
 
-_SHOWN = 3  # reasons with an example
+_SHOWN = 3  # operators by name; reasons with an example
 
 
 @click.command(cls=ProjectCommand)
@@ -55,16 +55,7 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
         loaded = options.load(model, stored=True)
         report = optimize_model(loaded, options, [journal] if journal is not None else ())
     if not rules:
-        ran = next((p for p in report.passes if p.name == owner.name), None)
-        did = f"it did, in {model} at -O{level}:" if ran else _idle(cls, level)
-        found = [f"{owner.name} has no rules; {did}"]
-        for what, rule in (ran.rules if ran else {}).items():
-            found.append(f"  {what}: {counted(rule.hits, 'time')}")
-            found += [
-                f"  {what} declined {counted(n, 'time')}: {why}, for example {at}"
-                for why, (n, at) in rule.declined.items()
-            ]
-        lines: Iterator[str] = iter(found)
+        lines = _counted(loaded, owner, report, level)
     elif node is None or journal is None:
         lines = _everywhere(loaded, owner, rules, report, level)
     else:
@@ -73,11 +64,24 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
         say_lines(lines)
 
 
-def _idle(cls: type[Pass], level: int) -> str:
-    """Of a pass that the level does not have."""
+def _counted(model: Model, owner: Pass, report: PipelineReport, level: int) -> Iterator[str]:
+    """What a pass without rules did, by its own words."""
+    ran = next((p for p in report.passes if p.name == owner.name), None)
+    did = f"it did, in {model.name} at -O{level}:" if ran else _idle(owner, report, level)
+    yield f"{owner.name} has no rules; {did}"
+    for what, rule in (ran.rules if ran else {}).items():
+        yield f"  {what}: {counted(rule.hits, 'time')}"
+        for why, (n, at) in rule.declined.items():
+            yield f"  {what} declined {counted(n, 'time')}: {why}, for example {at}"
+
+
+def _idle(owner: Pass, report: PipelineReport, level: int) -> str:
+    """Of a pass that had nothing to do, or that the level does not have."""
     from onnxopt.passes.levels import option_for
 
-    return f"it does not run at -O{level}, but with `onnxopt optimize {option_for(cls.info)}`"
+    if owner.name in report.skipped:
+        return f"it did not run: {report.skipped[owner.name]}"
+    return f"it does not run at -O{level}, but with `onnxopt optimize {option_for(owner.info)}`"
 
 
 def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineReport, level: int) -> Iterator[str]:
@@ -89,9 +93,12 @@ def _everywhere(model: Model, owner: Pass, rules: list[Rule], report: PipelineRe
     refuse_unknown((rule.source for rule in rules if not fired[rule.name]), model)
     ran = any(p.name == owner.name for p in report.passes)
     for rule in rules:
-        did = f"fired {counted(fired[rule.name], 'time')}" if ran else _idle(type(owner), level)
-        nodes = [n for g in model.scopes() for op in sorted(rule.anchors) for n in g.by_op.get(op, ())]
-        yield f"{rule.name}: {did}; {len(nodes):,} {' or '.join(sorted(rule.anchors))} left"
+        did = f"fired {counted(fired[rule.name], 'time')}" if ran else _idle(owner, report, level)
+        ops = sorted(rule.anchors)
+        nodes = [n for g in model.scopes() for op in ops for n in g.by_op.get(op, ())]
+        some = f"{len(nodes):,} {any_of(ops)}"
+        many = f"{counted(len(nodes), 'node')} of its {len(ops)} operators"
+        yield f"{rule.name}: {did}; {some if len(ops) <= _SHOWN else many} left"
         counts: Counter[str] = Counter()
         nearest: dict[str, Diagnosis] = {}  # of each reason one: those that came nearest are what somebody asks about
         for node in nodes:
@@ -130,7 +137,7 @@ def _at(model: Model, owner: Pass, rules: list[Rule], journal: Journal, name: st
             yield from lines_of(diagnose(rule, anchor, owner))
     if not any(near(rule, node) for rule in rules):
         wanted = sorted({op for rule in rules for op in rule.anchors})
-        yield f"{node!r}: nothing here is, or leads to, {' or '.join(wanted)}"
+        yield f"{node!r}: nothing here is, or leads to, {any_of(wanted)}"
 
 
 def _names(text: str, name: str) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from onnxopt.errors import PassError
+from onnxopt.errors import PassError, any_of
 from onnxopt.graph import Graph, Model
 from onnxopt.record import record
 from onnxopt.rewriting import Driver, Rule, RuleRecord
@@ -53,11 +53,11 @@ class PassInfo:
     def obstacle(self, model: Model, target: str) -> str:
         """Why `target` or the model's operators speak against the pass; empty if nothing does."""
         if "any" not in self.targets and target not in self.targets:
-            return f"is for {' or '.join(self.targets)}, the target is {target}"
+            return f"is for {any_of(self.targets)}, the target is {target}"
         if self.ops and not any(any(map(scope.by_op.get, self.ops)) for scope in model.scopes()):
             if len(self.ops) > _FEW:
                 return f"the model has none of its {len(self.ops)} operators"
-            return f"the model has no {' or '.join(self.ops)}"
+            return f"the model has no {any_of(self.ops)}"
         return ""
 
 

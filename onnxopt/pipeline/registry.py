@@ -269,13 +269,14 @@ def loaded_modules() -> list[str]:
 def load_plugins() -> None:
     """Import what the entry points `onnxopt.passes` name: a pass, or a module that registers some; once.
 
-    Raises UsageError that names the plugin whose import fails.
+    Raises UsageError that names the plugins whose import fails, when the others are there.
     """
     if _LOADED:
         return
     from importlib.metadata import entry_points
 
     _LOADED.append(GROUP)
+    failed: dict[str, Exception] = {}
     for point in entry_points(group=GROUP):
         import_all_of_onnx()
         before = set(_PASSES)
@@ -285,8 +286,7 @@ def load_plugins() -> None:
             if isinstance(found, type) and issubclass(found, Pass):
                 register(found)
         except Exception as e:
-            raise UsageError(
-                f"the plugin {point.name} ({label}) cannot be loaded: {told(e)}",
-                "update or uninstall it",
-            ) from e
+            failed[f"the plugin {point.name} ({label}) cannot be loaded: {told(e)}"] = e
         _ORIGINS.update({name: label for name in _PASSES if name not in before})
+    if failed:
+        raise UsageError("; ".join(failed), "update or uninstall it") from next(iter(failed.values()))

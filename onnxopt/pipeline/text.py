@@ -114,6 +114,10 @@ class _Parser:
             f"pipeline, {place}: {message}", hint or "a pipeline is like canonicalize,fixpoint(elim-identity,dead-code)"
         )
 
+    def unexpected(self, wanted: str) -> UsageError:
+        kind, found, offset = self.tokens[self.next]
+        return self.error(f"expected {wanted}, found {found if kind == 'end' else repr(found)}", offset)
+
     def take(self, mark: str) -> bool:
         if self.tokens[self.next][:2] == ("mark", mark):
             self.next += 1
@@ -122,21 +126,19 @@ class _Parser:
 
     def expect(self, mark: str) -> None:
         if not self.take(mark):
-            _, found, offset = self.tokens[self.next]
-            raise self.error(f"expected {mark!r}, found {found!r}", offset)
+            raise self.unexpected(repr(mark))
 
     def word(self, what: str) -> tuple[str, int]:
         kind, found, offset = self.tokens[self.next]
         if kind != "word":
-            raise self.error(f"expected {what}, found {found!r}", offset)
+            raise self.unexpected(what)
         self.next += 1
         return found, offset
 
     def everything(self) -> Sequential:
         passes = self.passes(("end", "the end"))
-        kind, found, offset = self.tokens[self.next]
-        if kind != "end":
-            raise self.error(f"expected ',' or the end, found {found!r}", offset)
+        if self.tokens[self.next][0] != "end":
+            raise self.unexpected("',' or the end")
         return Sequential(passes)
 
     def passes(self, end: tuple[str, str]) -> tuple[Pass, ...]:

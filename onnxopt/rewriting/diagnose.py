@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.errors import OnnxOptError
+from onnxopt.errors import OnnxOptError, any_of
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
@@ -28,6 +28,8 @@ from onnxopt.rewriting.matcher import value_equals as equals
 from onnxopt.rewriting.pattern import Call, Const, Literal, Pattern, Var, shown, text
 from onnxopt.rewriting.replace import check_replacement
 from onnxopt.rewriting.rule import Declined, Rule, failure
+
+_NAMED: Final = 4  # operators
 
 
 @dataclass
@@ -90,7 +92,7 @@ def diagnose(rule: Rule, anchor: Node, options: Any = None) -> Diagnosis:
             found.reason = f"{cross.pattern}: {cross.note}"
         if best is None or found.nearness > best.nearness:
             best = found
-    return best or Diagnosis(rule, anchor, reason=f"starts at {' or '.join(sorted(rule.anchors))}")
+    return best or Diagnosis(rule, anchor, reason=f"starts at {any_of(sorted(rule.anchors))}")
 
 
 def near(rule: Rule, node: Node) -> list[Node]:
@@ -134,7 +136,7 @@ class _Walk:
         self.reached = 0
 
     def node(self, p: Call, node: Node, depth: int) -> bool:
-        line = Line(depth, True, "|".join(p.ops) + _written(p), _describe(node))
+        line = Line(depth, True, _called(p), _describe(node))
         self.lines.append(line)
         self.reached += node.op in p.ops
         line.note = self._objection(p, node)
@@ -163,7 +165,7 @@ class _Walk:
         if len(node.inputs) > len(p.inputs) and not p.variadic:
             return f"{len(node.inputs)} inputs, the pattern has {len(p.inputs)}"
         if p.reads and not reads_one_of(p.reads, node.inputs):
-            return f"reads no result of {' or '.join(sorted(p.reads))}"
+            return f"reads no result of {any_of(sorted(p.reads))}"
         for name, expected in p.attributes:
             actual = node.attr(name)
             if not attribute_fits(expected, actual):
@@ -177,7 +179,7 @@ class _Walk:
             if value is not None and value.producer is not None and value.index == p.output:
                 return self.node(p, value.producer, depth)
             note = "absent" if value is None else _kind(value)
-            self.lines.append(Line(depth, False, "|".join(p.ops) + _written(p), _operand(value), note))
+            self.lines.append(Line(depth, False, _called(p), _operand(value), note))
             self.skip(p, depth + 1)
             return False
         line = Line(depth, True, text(p), _operand(value))
@@ -227,9 +229,11 @@ def _other(value: Value) -> str:
     return "another number" if all(d == 1 for d in dims) else f"not one number, but a tensor of shape {list(dims)}"
 
 
-def _written(p: Call) -> str:
+def _called(p: Call) -> str:
+    """Its operators, the first of many, and what attributes have to be."""
+    ops = "|".join(p.ops[:_NAMED]) + ("|…" if len(p.ops) > _NAMED else "")
     given = [f"{k}={shown(v)}" for k, v in p.attributes]
-    return f" {{{', '.join(given)}}}" if given else ""
+    return ops + (f" {{{', '.join(given)}}}" if given else "")
 
 
 def _describe(node: Node) -> str:
@@ -246,7 +250,7 @@ def _kind(value: Value) -> str:
         return "a constant"
     if value.producer is None:
         return kind_of_initializer(value) or "an input"
-    return f"made by {value.producer!r}"
+    return f"made by {value.producer.op}"  # which, the value says
 
 
 def lines_of(d: Diagnosis) -> Iterator[str]:

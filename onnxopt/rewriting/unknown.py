@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 
-from onnxopt.errors import UsageError, few, nearest
+from onnxopt.errors import UsageError, any_of, few, nearest
 from onnxopt.graph.model import Model
 from onnxopt.graph.schema import operators_of, signature
 from onnxopt.protos import qualified
@@ -78,4 +78,4 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
     for name, _ in call.attributes:
         if name not in has:
             hint = nearest(name, sorted(has), f"it has {few(sorted(has), 9)}" if has else "it has none")
-            yield f"{' or '.join(call.ops)} has no attribute {name!r}", hint
+            yield f"{any_of(call.ops)} has no attribute {name!r}", hint

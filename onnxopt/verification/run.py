@@ -172,6 +172,10 @@ def is_about_types(error: BaseException | None) -> bool:
 
 _LINE: Final = 300
 _FILE: Final = re.compile(r"Load model from .* failed: ?")
+# Where in onnxruntime it went wrong: a file, a line, and all of a function's types.
+_SOURCE: Final = re.compile(
+    r"[\w:/\\.-]{1,200}\.(?:cc|h):\d+ .{0,1000}?\)(?: const)?(?: \[with .{0,1000}?\])? ", re.ASCII
+)
 _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 
 
@@ -184,6 +188,8 @@ def reason(error: BaseException) -> str:
     line = lines[0].removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
     if (found := _FILE.search(line)) is not None:  # whoever reads this knows which
         line = line[: found.start()] + line[found.end() :]
+    line = _SOURCE.sub("", line)
     if line.endswith(" indices"):  # which follow, one in a line
         line = "; ".join([line, *(" ".join(text.split()) for text in lines[1:] if text.startswith(" index:"))])
-    return line if len(line) <= _LINE else f"…{line[1 - _LINE :]}"
+    end = line[1 - _LINE :]
+    return line if len(line) <= _LINE else f"…{end.partition(' ')[2] or end}"

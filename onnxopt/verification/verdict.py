@@ -26,6 +26,7 @@ from onnxopt.verification.records import (
 )
 
 _BEYOND: Final = 1e3  # times the noise of the whole: a right result stays far below
+_SIZES: Final = 8  # of dynamic dims, that are named
 _GROSS: Final = 30.0  # times what rounding does in a piece: no rounding any more, whatever the outputs may hide
 
 
@@ -107,7 +108,7 @@ def word(
     if verdict.status == VERIFIED and verdict.pieces is not None and verdict.pieces.note:
         parts.append(verdict.pieces.note)
     count = sum(getattr(c, "note", "") != LEFT_OUT for c in verdict.cases)
-    dims = "; ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in c.dims.items()) for c in verdict.cases if c.dims))
+    dims = "; ".join(map(_sizes, {tuple(c.dims.items()): None for c in verdict.cases if c.dims}))
     parts.append(f"{count} case{'s' if count != 1 else ''}" + (f" ({dims})" if dims and sizes else ""))
     verdict.message = ", ".join(parts)
     if opened.refused:
@@ -121,6 +122,12 @@ def word(
     if weak:
         verdict.status = INCONCLUSIVE
         verdict.message += f"; but {'; '.join(weak[:3])}" + (f"; and {len(weak) - 3} more" if len(weak) > 3 else "")
+
+
+def _sizes(dims: Sequence[tuple[str, int]]) -> str:
+    """`n=2 t=3`, the first of many."""
+    more = len(dims) - _SIZES
+    return " ".join(f"{k}={v}" for k, v in dims[:_SIZES]) + (f" and {more} more" if more > 0 else "")
 
 
 def told_optimized(verdict: Verification, why: str, labels: tuple[str, str], *, original: bool) -> None:

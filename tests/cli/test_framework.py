@@ -31,9 +31,12 @@ def test_a_pipeline_replaces_the_level(run: Run, small: Path) -> None:
     assert "elim-identity" in r.stdout
     assert "dead-code" not in r.stdout
     assert operators(small / "out.onnx") == ["Neg", "Sigmoid", "Tanh", "Cos"]
+    (small / "p.txt").write_bytes(b"\xef\xbb\xbfcanonicalize, # as Windows' editors\r\nfixpoint(elim-identity)\r\n")
+    r = run("optimize", "m.onnx", "windows.onnx", "--pipeline", "@p.txt")
+    assert operators(small / "windows.onnx") == ["Neg", "Sigmoid", "Tanh", "Cos"], r.stderr
     (small / "p.txt").write_text("canonicalize, # nothing else\n")
     r = run("optimize", "m.onnx", "out.onnx", "--pipeline", "@p.txt")
-    assert "error: pipeline, line 2, column 1: expected the name of a pass, found 'the end'" in r.stderr
+    assert "error: pipeline, line 2, column 1: expected the name of a pass, found the end" in r.stderr
     for file, why in (("none.txt", "No such file or directory"), ("m.onnx", "it is not text")):
         for command in (("optimize", "m.onnx", "out.onnx", "--pipeline", f"@{file}"), ("find", "m.onnx", f"@{file}")):
             r = run(*command)
@@ -41,7 +44,7 @@ def test_a_pipeline_replaces_the_level(run: Run, small: Path) -> None:
 
 
 def test_passes_in_a_pipeline_run_whatever_their_level(run: Run, small: Path) -> None:
-    (small / "onnxopt.toml").write_text("level = 0\n")
+    (small / "onnxopt.toml").write_bytes(b"\xef\xbb\xbflevel = 0\r\n")
     r = run("optimize", "m.onnx", "out.onnx", "--pipeline", "elim-identity")
     assert r.returncode == 0, r.stderr
     assert operators(small / "out.onnx") == ["Neg", "Sigmoid", "Tanh", "Cos"]
@@ -293,6 +296,10 @@ def test_why_shows_the_pattern_and_the_first_cross(run: Run, samples: Path) -> N
     assert "✗ Conv|ConvTranspose  Conv" in r.stdout
     assert "(also read by " in r.stdout
     assert "✓ const w  " in r.stdout
+    many = "expand_of_operand: fired 0 times; 1 node of its 17 operators left\n  1 time: Add|And|Div|Equal|…: reads no "
+    assert run("why", source, "implicit-broadcast").stdout.startswith(many)
+    operand = "    ✗ 0  n1: float[batch,4,8,8]  (not constant: made by BatchNormalization)\n"
+    assert operand in run("why", source, "add_zero").stdout
     fired = run("why", source, "conv-bn-folding")
     assert "fold_gemm_bn: fired 0 times" in fired.stdout
     assert "it is Conv" in fired.stdout
@@ -306,6 +313,11 @@ def test_why_says_what_has_a_pass_run_that_its_level_lacks(run: Run, small: Path
     assert "it does not run at -O0, but with `onnxopt optimize -O1`; 1 " in idle
     assert "1 time: would fire" in idle
     assert "it does not run at -O2, but with `onnxopt optimize -O3`" in run("why", source, "merge-parallel").stdout
+    assert (
+        "fold_conv_bn: it did not run: the model has no BatchNormalization" in run("why", source, "fold_conv_bn").stdout
+    )
+    unturned = run("why", source, "transpose-propagation").stdout
+    assert unturned == "transpose-propagation has no rules; it did not run: the model has no Transpose\n"
 
 
 def test_why_says_that_no_operator_of_a_rule_exists(run: Run, small: Path) -> None:
@@ -366,7 +378,7 @@ def test_find_searches_by_example(run: Run, samples: Path) -> None:
 def test_find_says_what_nobody_knows(run: Run, samples: Path) -> None:
     source = samples / "residual_block.onnx"
     for pattern, error, hint in (
-        ("Rellu(x)", "neither the standard nor the model has an operator 'Rellu'", "did you mean Relu or"),
+        ("Rellu(x)", "neither the standard nor the model has an operator 'Rellu'", "did you mean Relu, PRelu or"),
         ("Softmax(x, axs=-1)", "Softmax has no attribute 'axs'", "did you mean axis?"),
     ):
         r = run("find", source, pattern)

@@ -91,7 +91,7 @@ def test_printing_is_short() -> None:
     ("text", "message", "hint"),
     [
         ("canonicalize,dead-cod", "column 14: no pass is called 'dead-cod'", "did you mean dead-code?"),
-        ("fixpoint(canonicalize", "column 22: expected ')', found 'the end'", "a pipeline is like"),
+        ("fixpoint(canonicalize", "column 22: expected ')', found the end", "a pipeline is like"),
         ("canonicalize)", "column 13: expected ',' or the end, found ')'", "a pipeline is like"),
         ("canonicalize(dead-code)", "column 13: canonicalize is not made of passes", ""),
         ("fixpoint", "column 9: fixpoint needs passes, as in fixpoint(canonicalize)", ""),

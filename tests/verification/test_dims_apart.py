@@ -29,6 +29,16 @@ def test_one_dim_is_not_taken_for_another(dims: str, tmp_path: Path) -> None:
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "different"
 
 
+def test_the_first_of_many_are_named(tmp_path: Path) -> None:
+    dims = [f"d{i}" for i in range(10)]
+    source = f"{HEAD} (float[{', '.join(dims)}] x) => (float[{', '.join(dims)}] y) {{ y = Relu (x) }}"
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
+    assert all(list(case.dims) == dims for case in found.cases)
+    told = [" ".join(f"{name}={case.dims[name]}" for name in dims[:8]) + " and 2 more" for case in found.cases]
+    assert f"({'; '.join(told)})" in found.message
+
+
 def test_dims_that_have_to_be_the_same_are(tmp_path: Path) -> None:
     text = f"{HEAD} (float[N, M] x, float[M, K] z) => (float[N, K] y) {{ a = MatMul (x, x) y = MatMul (a, z) }}"
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")

@@ -34,6 +34,20 @@ def test_they_are_fed_and_compared(kind: str, tmp_path: Path) -> None:
     assert verify(a, b).status == DIFFERENT
 
 
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("onnxruntime::Model::Model(onnx::ModelProto&&, const Options&)", "Unsupported model IR version: 99 (of 14)"),
+        ("void onnxruntime::{anonymous}::f(std::function<void(int)>) const", "M was 3"),
+        ("T onnxruntime::(anonymous namespace)::f(T) [with T = float]", "M was (3)"),
+    ],
+)
+def test_of_an_error_its_place_in_the_source_is_left_out(function: str, said: str) -> None:
+    place = f"/onnxruntime_src/onnxruntime/core/graph/model.cc:256 {function}"
+    assert reason(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {place} {said}\n")) == f"1 : FAIL : {said}"
+    assert reason(RuntimeError(f"1 : FAIL : Name:'a.cc' Message: {place} {said}")).endswith(f"Message: {said}")
+
+
 def test_of_a_long_error_the_end_is_kept() -> None:
     """Where a runtime names the node."""
     path = "/a/very/long/path" * 30

@@ -23,7 +23,7 @@ from onnxopt.analysis.narrowing import (
     slots,
     stays_wide,
 )
-from onnxopt.errors import ModelError, UsageError
+from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
@@ -53,7 +53,7 @@ class ConvertDtype(ModelPass):
 
     def run(self, model: Model, ctx: PassContext) -> None:
         if self.dtype not in NARROW:
-            raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {' or '.join(NARROW)}")
+            raise UsageError(f"there is no conversion to {self.dtype!r}", f"to {any_of([*NARROW])}")
         opset = model.opsets.get("", 0)
         if not opset:
             return  # no operator of the standard's own domain, like most models of trees
