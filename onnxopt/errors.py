@@ -132,7 +132,7 @@ def nearest_file(path: object, otherwise: str = "check the path") -> str:
 
 def any_of(names: Sequence[str]) -> str:
     """`a, b or c`."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def few(names: Sequence[str], shown: int = 3) -> str:
