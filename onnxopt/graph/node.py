@@ -97,6 +97,12 @@ class Node:
         self._attributes: dict[str, AttributeProto] | None = None
         self._places: dict[Value, set[int]] | None = None  # where a node of many inputs reads a value, once asked
 
+    def copy(self, inputs: list[Value | None], outputs: list[Value | None]) -> Node:
+        """The same call, without bodies, of other values; in no graph yet."""
+        proto = NodeProto()
+        proto.CopyFrom(self.proto)
+        return Node(proto, inputs, outputs)
+
     @property
     def op(self) -> str:
         """The qualified name. Another may be set that takes the attributes, and gives the types, that there are."""

@@ -21,19 +21,19 @@ class Form(NamedTuple):
     names: tuple[str, ...]
 
 
-_REDUCE: Final = (
+REDUCE: Final = (
     *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"),
-    "ReduceSumSquare",
+    *("ReduceSum", "ReduceSumSquare"),
 )
 FORMS: Final = {
     "Clip": Form(6, 11, ("min", "max")),
     "Pad": Form(2, 11, ("pads", "value")),
-    "ReduceSum": Form(1, 13, ("axes",)),
     "Slice": Form(1, 10, ("starts", "ends", "axes")),
     "Split": Form(2, 13, ("split",)),
     "Squeeze": Form(1, 13, ("axes",)),
     "Unsqueeze": Form(1, 13, ("axes",)),
-    **dict.fromkeys(_REDUCE, Form(1, 18, ("axes",))),
+    **dict.fromkeys(REDUCE, Form(1, 18, ("axes",))),
+    "ReduceSum": Form(1, 13, ("axes",)),
 }
 _NUMBERS: Final = frozenset({"max", "min", "value"})  # of the type of the data; the others are lists of integers
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
@@ -92,11 +91,11 @@ def insert_split(graph: Graph, x: Value, parts: Sequence[Value], axis: int, size
     return node
 
 
-def new_node(graph: Graph, proto: NodeProto, inputs: list[Value | None], like: Value, before: Node) -> Value:
-    """Insert a node with one new output, of the element type of `like` and a name made from it; returns that."""
+def insert_new(graph: Graph, node: Node, like: Value, before: Node) -> Value:
+    """Insert a node without outputs; it gets one, of the element type of `like` and a name made from it."""
     value = Value(graph.model.names.fresh(like.name, "_joined"), graph)
     value.dtype = types.dtype(like)
-    node = Node(proto, inputs, [value])
+    node.outputs.append(value)
     graph.insert(node, before)
     return value
 
@@ -109,13 +108,11 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
         v if isinstance(v, Value) else graph.constant(v, f"{first.output.name}_joined", place) for v in plan.operands
     ]
     inputs.insert(plan.position, x)
-    proto = NodeProto()
-    proto.CopyFrom(first.proto)
-    changed = dict(plan.attributes)
-    kept = [a for a in proto.attribute if a.name not in changed]
-    del proto.attribute[:]
-    proto.attribute.extend([*kept, *(make_attribute(k, v) for k, v in changed.items())])
-    result = new_node(graph, proto, inputs, first.output, place)
+    made, changed = first.copy(inputs, []), dict(plan.attributes)
+    kept = [a for a in first.proto.attribute if a.name not in changed]
+    del made.proto.attribute[:]
+    made.proto.attribute.extend([*kept, *(make_attribute(k, v) for k, v in changed.items())])
+    result = insert_new(graph, made, first.output, place)
     result.shape = plan.shape
     parts: list[Value] = []
     for node, perm in zip(plan.followers, plan.after or [None] * len(plan.followers)):

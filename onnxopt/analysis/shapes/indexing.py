@@ -228,7 +228,8 @@ def _space_to_depth(s: ShapeData, n: Node) -> Found | None:
     return x[0], x[1] * (b * b), divide(x[2], b), divide(x[3], b)
 
 
-ELEMENTWISE: Final = frozenset(
+# The shapes of what these read are broadcast to that of what they make.
+BROADCASTING: Final = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual"),
         *("Greater", "GreaterOrEqual", "Where", "PRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Sum"),
@@ -237,24 +238,11 @@ ELEMENTWISE: Final = frozenset(
 SHAPES: Final[dict[str, Rule]] = {
     **dict.fromkeys(
         (
-            *("Abs", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
-            *("Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal"),
-            *("Relu", "Round", "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt"),
-            *(
-                "Acos",
-                "Acosh",
-                "Asin",
-                "Asinh",
-                "Atan",
-                "Atanh",
-                "BitwiseNot",
-                "Celu",
-                "Cosh",
-                "CumSum",
-                "IsInf",
-                "Sinh",
-            ),
-            *("Tan", "Tanh", "Trilu"),
+            *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Clip"),
+            *("Cos", "Cosh", "CumSum", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
+            *("IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal"),
+            *("Relu", "Round", "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus"),
+            *("Sqrt", "Tan", "Tanh", "Trilu"),
         ),
         _same,
     ),

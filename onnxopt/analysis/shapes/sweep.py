@@ -19,7 +19,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.analysis.facts import learn
-from onnxopt.analysis.shapes.indexing import ELEMENTWISE, SHAPES
+from onnxopt.analysis.shapes.indexing import BROADCASTING, SHAPES
 from onnxopt.analysis.shapes.integers import CARRIED, CONTENTS, INTEGERS, SMALL, parts
 from onnxopt.analysis.shapes.operators import RULES, least_read
 from onnxopt.analysis.shapes.quantized import typed
@@ -201,7 +201,7 @@ class ShapeData:
 
     def _visit_shape(self, node: Node, op: str, value: Value) -> None:
         rule = SHAPES.get(op)
-        if rule is None and op in ELEMENTWISE:
+        if rule is None and op in BROADCASTING:
             rule = _like_inputs
         dims = self._ask(rule, node) if rule is not None else None
         if dims is not None:

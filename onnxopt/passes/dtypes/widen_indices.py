@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sweep import ShapeData
@@ -120,12 +120,9 @@ def _widen(graph: Graph, between: list[Node]) -> None:
                 source = cast.inputs[0] if cast is not None else None
                 wide[v] = source or graph.constant(v.array.astype(np.int64), v.name, node)
             inputs[i] = wide[v] if v is not None else None
-        proto = NodeProto()
-        proto.CopyFrom(node.proto)
         made = Value(graph.model.names.fresh(node.output.name, "_wide"), graph)
         made.dtype, made.shape = TensorProto.INT64, node.output.shape
-        copy = Node(proto, inputs, [made])
-        graph.insert(copy, node)
+        graph.insert(node.copy(inputs, [made]), node)
         wide[node.output] = made
     for narrow, made in wide.items():
         for cast in [u for u in narrow.users if u.op == "Cast" and narrow.producer in between]:

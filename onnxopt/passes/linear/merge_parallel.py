@@ -8,7 +8,6 @@ from math import prod
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto
 
 from onnxopt.analysis import types
 from onnxopt.analysis.weights import linear
@@ -17,7 +16,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.protos import Array, tensor_bytes
 from onnxopt.record import record
-from onnxopt.rewriting.parts import BINARY, UNARY, hoist, insert_split, new_node, plan_hoist
+from onnxopt.rewriting.parts import BINARY, UNARY, hoist, insert_new, insert_split, plan_hoist
 
 _OPS: Final = ("MatMul", "Gemm", "Conv")
 
@@ -121,9 +120,7 @@ class _Merging:
         if any(n.input(2) is not None for n in group):
             bias = np.concatenate([_bias(n, size) for n, size in zip(group, sizes)])
             inputs.append(graph.constant(bias, f"{weights[0].name}_bias", first))
-        proto = NodeProto()
-        proto.CopyFrom(first.proto)
-        result = new_node(graph, proto, inputs, first.output, first)
+        result = insert_new(graph, first.copy(inputs, []), first.output, first)
         axis = _result_axis(first)
         shape = types.shape(first.output)
         if shape is not None:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from onnx import NodeProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.parts import new_node
+from onnxopt.rewriting.parts import insert_new
 
 
 class _Alike(NamedTuple):
@@ -100,11 +99,10 @@ def _move(graph: Graph, split: Node, alike: _Alike) -> None:
 
 def _before(graph: Graph, x: Value | None, reader: Node, axes: list[int], place: Node) -> Value:
     """What the Unsqueeze or Squeeze `reader` makes of `x` with these axes, made before `place`."""
-    inputs, proto = [x], NodeProto()
-    proto.CopyFrom(reader.proto)
+    inputs = [x]
     if len(reader.inputs) > 1:
         inputs.append(graph.constant(np.array(axes, np.int64), f"{reader.output.name}_axes", place))
-    whole = new_node(graph, proto, inputs, reader.output, place)
+    whole = insert_new(graph, reader.copy(inputs, []), reader.output, place)
     if len(reader.inputs) == 1 and whole.producer is not None:
         whole.producer.set_attr("axes", axes)
     return whole

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
@@ -14,7 +13,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node, tensor_bytes
 from onnxopt.rewriting.forms import FORMS, listed_axes
-from onnxopt.rewriting.parts import BINARY, UNARY, new_node
+from onnxopt.rewriting.parts import BINARY, UNARY, insert_new
 
 _REACH: Final = 16  # nodes of one region
 _FEW: Final = 4  # readers of one value
@@ -146,9 +145,7 @@ class _Region:
         wide: dict[Value, Value] = {}
         for node in [n for n in graph if n in self.nodes]:
             inputs = [self._wide(v, node, wide) if v is not None else None for v in node.inputs]
-            proto = NodeProto()
-            proto.CopyFrom(node.proto)
-            value = new_node(graph, proto, inputs, node.output, node)
+            value = insert_new(graph, node.copy(inputs, []), node.output, node)
             made = value.producer
             assert made is not None
             if node.op == "Concat":
@@ -182,5 +179,5 @@ class _Region:
         else:
             axes = graph.constant(np.array(self.axes, np.int64), f"{value.name}_axes", reader)
             proto, inputs = make_node("Unsqueeze", "", "", {}), [value, axes]
-        wide[value] = new_node(graph, proto, [*inputs], value, reader)
+        wide[value] = insert_new(graph, Node(proto, [*inputs], []), value, reader)
         return wide[value]

@@ -11,28 +11,21 @@ from math import prod
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import FLOATS, make_node
-from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.forms import REDUCE, listed_axes
+from onnxopt.rewriting.parts import BINARY, UNARY
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
-_UNARY: Final = frozenset(
-    {
-        *("Abs", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
-        *("LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin"),
-        *("Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu"),
-    }
-)
-_BINARY: Final = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 _ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax", "Split"})
-_REDUCE: Final = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare"})
-_ON_ROWS: Final = _UNARY | _BINARY | _ALONG_LAST | _REDUCE | {"MatMul"}
+_REDUCE: Final = frozenset(REDUCE)
+_ON_ROWS: Final = UNARY | BINARY | _ALONG_LAST | _REDUCE | {"Clip", "MatMul"}
 
 
 @register
@@ -244,17 +237,14 @@ class _Region:
         for v in node.inputs:
             if v is None or v in matrix:
                 inputs.append(None if v is None else matrix[v])
-            elif node.op in _BINARY and v.constant and len(v.constant_type()[1]) > 2:
+            elif node.op in BINARY and v.constant and len(v.constant_type()[1]) > 2:
                 inputs.append(self.graph.constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
             elif node.op in _REDUCE:
                 inputs.append(self.graph.constant(np.array([1], np.int64), v.name, node))
             else:
                 inputs.append(v)
-        proto = NodeProto()
-        proto.CopyFrom(node.proto)
         results = [self._new(v) for v in node.outputs if v is not None]
-        new = Node(proto, inputs, [*results])
-        self.graph.insert(new, node)
+        new = self.graph.insert(node.copy(inputs, [*results]), node)
         if node.op in _ALONG_LAST and node.attr("axis") != -1:
             new.set_attr("axis", 1)
         elif "axes" in node.attributes:
@@ -305,12 +295,12 @@ def _leading_dims(node: Node) -> Shape | None:
         return None
     lead, inputs = dims[:-1], node.inputs
     rows = _rows(node, lead)
-    if not rows or (rows[0] is not inputs[0] and node.op not in _BINARY):
+    if not rows or (rows[0] is not inputs[0] and node.op not in BINARY):
         return None
     others = [v for v in inputs if v is not None and v not in rows]
     if node.op == "MatMul":
         fits = len(rows) == 1 and types.rank(others[0]) == 2 if others else False
-    elif node.op in _BINARY:
+    elif node.op in BINARY:
         fits = all(_is_parameter(v) for v in others)
     elif node.op in _ALONG_LAST:
         fits = node.attr("axis") in (-1, len(dims) - 1) and all(types.rank(v) == 1 for v in others)
@@ -325,7 +315,7 @@ def _rows(node: Node, lead: Shape) -> list[Value]:
     """The inputs that have the leading dims, each once."""
     found = []
     for i, v in enumerate(node.inputs):
-        if v is None or v.constant or v in found or (i and node.op not in _BINARY):
+        if v is None or v.constant or v in found or (i and node.op not in BINARY):
             continue
         dims = types.shape(v)
         if dims is not None and dims[:-1] == lead and isinstance(dims[-1], int):

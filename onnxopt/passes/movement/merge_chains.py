@@ -13,7 +13,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array
 from onnxopt.rewriting import Match, const, keeps_shape, one_of, only_read_by, op, rewrite, var
-from onnxopt.rewriting.forms import listed_axes
+from onnxopt.rewriting.forms import REDUCE, listed_axes
 from onnxopt.rewriting.guards import reduced_axes
 
 
@@ -204,10 +204,7 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
     return m.op.Concat(*parts, axis=axis)
 
 
-_REDUCE = one_of(
-    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL1", "ReduceL2"),
-    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
-)(var("x"), ..., name="reduce")
+_REDUCE = one_of(*REDUCE)(var("x"), ..., name="reduce")
 
 
 @rewrite(op.Unsqueeze(_REDUCE, const("back")))

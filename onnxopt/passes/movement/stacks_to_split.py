@@ -15,7 +15,7 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.parts import insert_split, new_node
+from onnxopt.rewriting.parts import insert_new, insert_split
 
 _MANY: Final = 100  # parts
 
@@ -139,10 +139,11 @@ def _take_apart(graph: Graph, stack: _Stack, sizes: list[int], target: Array) ->
     given = graph.constant(target, f"{stack.reshape.output.name}_target", place)
     like = next(iter(stack.taken.values())).output
     proto = make_node("Reshape", "", stack.reshape.name, {})
-    x = new_node(graph, proto, [stack.reshape.inputs[0], given], like, place)
+    x = insert_new(graph, Node(proto, [stack.reshape.inputs[0], given], []), like, place)
     order = [i - (i > p) for i in stack.perm if i != p]
     if stack.transpose is not None and order != sorted(order):
-        x = new_node(graph, make_node("Transpose", "", stack.transpose.name, {"perm": order}), [x], like, place)
+        proto = make_node("Transpose", "", stack.transpose.name, {"perm": order})
+        x = insert_new(graph, Node(proto, [x], []), like, place)
     readers = [*stack.taken.values()]
     old = [n.inputs[0].producer for n in readers if n.inputs[0] is not None and n.inputs[0].producer is not None]
     parts = [_unread(graph, like) for _ in sizes]

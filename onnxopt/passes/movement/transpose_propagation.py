@@ -12,34 +12,26 @@ from math import prod
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.shapes.indexing import BROADCASTING
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array, make_node
 from onnxopt.rewriting.axis_runs import after, inverse
-from onnxopt.rewriting.forms import listed_axes, operands
-from onnxopt.rewriting.parts import BINARY, UNARY, is_reshape
+from onnxopt.rewriting.forms import REDUCE, listed_axes, operands
+from onnxopt.rewriting.parts import UNARY, is_reshape
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
 Perm = tuple[int, ...]
 
-_BROADCASTING: Final = BINARY | {
-    *("And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Equal", "Greater", "GreaterOrEqual"),
-    *("Less", "LessOrEqual", "Max", "Mean", "Min", "Or", "PRelu", "Sum", "Where", "Xor"),
-}
+_BROADCASTING: Final = BROADCASTING | {"BitShift", "Clip"}
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _ONE_AXIS: Final = frozenset({"Concat", "LogSoftmax", "Softmax", "Split"})
-_REDUCE: Final = frozenset(
-    {
-        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
-        *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
-    }
-)
+_REDUCE: Final = frozenset(REDUCE)
 _SHARED_BYTES: Final = 1 << 16  # a constant with other readers, or a fill, is copied in another order up to this size
 _TURNABLE: Final = UNARY | _BROADCASTING | _ONE_AXIS | _REDUCE | _QUANTIZERS | {"Pad", "Slice"}
 
@@ -248,11 +240,8 @@ class _Region:
                         node.set_input(i, v)
                 _rename_axes(node, node, back, self.rank)
                 continue
-            proto = NodeProto()
-            proto.CopyFrom(node.proto)
             results: list[Value | None] = [self._new(v, q) for v in node.outputs if v is not None]
-            new = Node(proto, inputs, results)
-            self.graph.insert(new, node)
+            new = self.graph.insert(node.copy(inputs, results), node)
             _rename_axes(new, node, back, self.rank)
             turned.update((old, made) for old, made in zip(node.outputs, results) if old is not None and made)
         for value, transposes, others in leaving:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-from onnx import NodeProto
 
 from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
@@ -15,7 +14,7 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import INTEGERS
 from onnxopt.record import record
 from onnxopt.rewriting.forms import listed_axes
-from onnxopt.rewriting.parts import new_node
+from onnxopt.rewriting.parts import insert_new
 from onnxopt.rewriting.replace import remove_dead
 
 # Exact, whatever is beside an element.
@@ -190,9 +189,7 @@ class _Packing:
             indices = [n.inputs[1] for n in vector.nodes]
             array = np.stack([v.array for v in indices if v is not None])
             inputs = [vector.picked, graph.constant(array, f"{first.name}_indices", self._concat)]
-        proto = NodeProto()
-        proto.CopyFrom(vector.nodes[0].proto)
-        return new_node(graph, proto, inputs, first, self._concat)
+        return insert_new(graph, vector.nodes[0].copy(inputs, []), first, self._concat)
 
 
 def _may_pack(op: str, data_type: int) -> bool:
