@@ -50,7 +50,7 @@ def _given_out(owner: Node) -> list[Shape | None]:
     """What the bodies of an If, a Loop or a Scan say of what it gives out."""
     first, *others = [[tensor_type(o.type)[1] for o in body.proto.output] for body in owner.bodies.values()]
     if owner.op == "If":
-        return [_common(a, b) for other in others for a, b in zip(first, other)]
+        return [types.agreed(a, b) for other in others for a, b in zip(first, other)]
     if owner.op == "Loop":
         carried = max(len(owner.inputs) - _CARRIED, 0)
         return [None] * carried + [_collected(dims, 0) for dims in first[1 + carried :]]
@@ -60,12 +60,6 @@ def _given_out(owner: Node) -> list[Shape | None]:
         axes = owner.attr("scan_output_axes") or [0] * len(collected)
         return first[:carried] + [_collected(dims, axis) for dims, axis in zip(collected, axes)]
     return []
-
-
-def _common(a: Shape | None, b: Shape | None) -> Shape | None:
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else None for x, y in zip(a, b))
 
 
 def _collected(dims: Shape | None, axis: int) -> Shape | None:

@@ -8,9 +8,9 @@ says the type, from what is known of its inputs: one operator at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from onnx import NodeProto, TensorProto, TypeProto
 from onnx.defs import OpSchema
@@ -27,7 +27,15 @@ from onnxopt.protos import array_to_tensor, tensor_bytes, tensor_type, tensor_ty
 DATA_UP_TO: Final = 4096  # bytes; larger constants are no shapes, axes or indices
 Known: TypeAlias = "tuple[TypeProto, TensorProto | None]"  # of a value
 Call: TypeAlias = "tuple[OpSchema, NodeProto, dict[str, TypeProto], dict[str, TensorProto], int]"
+D = TypeVar("D")
 NOTHING: Final[Mapping[Value, Known]] = MappingProxyType({})
+
+
+def agreed(a: Sequence[D] | None, b: Sequence[D] | None) -> tuple[D | None, ...] | None:
+    """The dims that are the same in two shapes, where there are as many."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b))
 
 
 def dtype(value: Value) -> int:

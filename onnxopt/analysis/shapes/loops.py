@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis.shapes.sizes import Dims, Found
 from onnxopt.analysis.shapes.symbolic import Size, is_nonnegative
+from onnxopt.analysis.types import agreed
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
@@ -33,7 +34,7 @@ def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
         for _ in trial.sweep(body):
             pass
         made = [trial.shape(v) for v in body.outputs[1:]]
-        kept = [_alike(a, b) for a, b in zip(guess, made)]
+        kept = [agreed(a, b) for a, b in zip(guess, made)]
         if kept == guess:
             break
         guess = kept
@@ -45,13 +46,6 @@ def carried(s: ShapeData, n: Node) -> list[Found | None] | None:
     trips = _trips(s, n, body)
     known = {d for dims in guess for d in dims or ()}
     return [*guess, *(_collected(trips, dims, known) for dims in made[len(states) :])]
-
-
-def _alike(before: Found | None, behind: Dims | None) -> Found | None:
-    """What is the same of two shapes."""
-    if before is None or behind is None or len(before) != len(behind):
-        return None
-    return tuple(a if a == b else None for a, b in zip(before, behind))
 
 
 def _collected(trips: Size | None, dims: Dims | None, known: set[Size | None]) -> Found | None:
