@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import numpy as np
 from onnx import TensorProto
 
-from onnxopt.analysis.training import may_train
+from onnxopt.analysis.purity import may_train
 from onnxopt.graph.value import Value
 from onnxopt.protos import is_external, tensor_bytes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping, Sequence
 
+from onnxopt.analysis.purity import may_train
 from onnxopt.analysis.refusal import REFUSED, is_refused, is_told_more
-from onnxopt.analysis.training import may_train
 from onnxopt.analysis.weights.contents import Contents, first_like
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.model import functions_made_of, inner_scopes

@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.folding.computable import is_computable
 from onnxopt.analysis.folding.once import Once
 from onnxopt.analysis.folding.quantization import quantize
+from onnxopt.analysis.purity import is_computable
 from onnxopt.analysis.refusal import REFUSED, is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node

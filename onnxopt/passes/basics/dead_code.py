@@ -6,7 +6,7 @@ from collections import Counter
 
 import onnx
 
-from onnxopt.analysis.training import may_train
+from onnxopt.analysis.purity import may_train
 from onnxopt.graph import Graph, Model
 from onnxopt.graph.domains import is_standard
 from onnxopt.graph.model import inner_scopes

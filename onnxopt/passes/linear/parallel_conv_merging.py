@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxopt.analysis.training import may_train
+from onnxopt.analysis.purity import may_train
 from onnxopt.analysis.weights import linear
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node

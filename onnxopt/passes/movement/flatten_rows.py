@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Final
 
 import numpy as np
 from onnx import TensorProto
@@ -18,14 +17,11 @@ from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import FLOATS, make_node
-from onnxopt.rewriting.forms import REDUCE, listed_axes
-from onnxopt.rewriting.parts import BINARY, UNARY
+from onnxopt.rewriting.forms import REDUCE
+from onnxopt.rewriting.parts import BINARY
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
-
-_ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax", "Split"})
-_REDUCE: Final = frozenset(REDUCE)
-_ON_ROWS: Final = UNARY | BINARY | _ALONG_LAST | _REDUCE | {"Clip", "MatMul"}
+from onnxopt.rewriting.rows import ALONG_LAST, leading_dims, rows_of
 
 
 @register
@@ -47,7 +43,7 @@ class FlattenRows(GraphPass):
         if graph.is_function or graph.opset() < 7 or not (graph.by_op.get("MatMul") or graph.by_op.get("Gemm")):
             return
         types.settle(graph.model)
-        for found in regions(graph, _leading_dims, _rows):
+        for found in regions(graph, leading_dims, rows_of):
             region = _Region(graph, found)
             gain = region.gain()
             if not gain:
@@ -128,7 +124,8 @@ class _Region:
 
     def entering(self) -> list[Value]:
         """What comes from outside and has the leading dims."""
-        return list(dict.fromkeys(v for n in self.nodes for v in _rows(n, self.lead) if v.producer not in self.inside))
+        read = (v for n in self.nodes for v in rows_of(n, self.lead))
+        return list(dict.fromkeys(v for v in read if v.producer not in self.inside))
 
     def leaving(self) -> Iterator[Value]:
         """What is read outside in its shape: by anything but what may as well be a Reshape of the matrix."""
@@ -173,7 +170,7 @@ class _Region:
         self.targets = self._list_targets()
         sources = [v.producer for v in self.entering() if self._was_matrix(v)]
         for node in self.nodes:
-            for v in _rows(node, self.lead):
+            for v in rows_of(node, self.lead):
                 if v not in matrix:  # it comes from outside, and this is its first reader
                     matrix[v] = self._enter(v, node)
             matrix.update(zip((v for v in node.outputs if v is not None), self._on_rows(node, matrix)))
@@ -190,7 +187,7 @@ class _Region:
         wanted, n, first = self._listed(), len(self.lead), self.nodes[0]
         if not wanted:
             return {}
-        source = _rows(first, self.lead)[0]
+        source = rows_of(first, self.lead)[0]
         if self.graph.opset() >= 15:
             lead = self._list("Shape", [source], n, end=n)
         else:
@@ -239,13 +236,13 @@ class _Region:
                 inputs.append(None if v is None else matrix[v])
             elif node.op in BINARY and v.constant and len(v.constant_type()[1]) > 2:
                 inputs.append(self.graph.constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
-            elif node.op in _REDUCE:
+            elif node.op in REDUCE:
                 inputs.append(self.graph.constant(np.array([1], np.int64), v.name, node))
             else:
                 inputs.append(v)
         results = [self._new(v) for v in node.outputs if v is not None]
         new = self.graph.insert(node.copy(inputs, [*results]), node)
-        if node.op in _ALONG_LAST and node.attr("axis") != -1:
+        if node.op in ALONG_LAST and node.attr("axis") != -1:
             new.set_attr("axis", 1)
         elif "axes" in node.attributes:
             new.set_attr("axes", [1])
@@ -277,62 +274,6 @@ class _Region:
             else:
                 dims = [d if isinstance(d, int) else -1 for d in self.lead]
                 graph.take_over(value, self._reshape(rows, [*dims, _last(value)], None, node))
-
-
-def _leading_dims(node: Node) -> Shape | None:
-    """The leading dims of what the node makes, if it treats rows (vectors along the last axis) one by one."""
-    if node.op not in _ON_ROWS:
-        return None
-    if node.has_references or None in node.outputs or (len(node.outputs) > 1 and node.op != "Split"):
-        return None
-    shapes = [types.shape(v) for v in node.outputs if v is not None]
-    if len({dims[:-1] if dims is not None else None for dims in shapes}) > 1:
-        return None
-    dims = shapes[0]
-    if dims is None or len(dims) < 3 or None in dims[:-1] or not isinstance(dims[-1], int) or dims[-1] == 0:
-        return None
-    if not types.dtype(node.output) or not all(d is not None and isinstance(d[-1], int) for d in shapes):
-        return None
-    lead, inputs = dims[:-1], node.inputs
-    rows = _rows(node, lead)
-    if not rows or (rows[0] is not inputs[0] and node.op not in BINARY):
-        return None
-    others = [v for v in inputs if v is not None and v not in rows]
-    if node.op == "MatMul":
-        fits = len(rows) == 1 and types.rank(others[0]) == 2 if others else False
-    elif node.op in BINARY:
-        fits = all(_is_parameter(v) for v in others)
-    elif node.op in _ALONG_LAST:
-        fits = node.attr("axis") in (-1, len(dims) - 1) and all(types.rank(v) == 1 for v in others)
-    elif node.op in _REDUCE:
-        fits = _reduces_last(node, len(dims))
-    else:
-        fits = all(types.rank(v) == 0 for v in others)
-    return lead if fits else None
-
-
-def _rows(node: Node, lead: Shape) -> list[Value]:
-    """The inputs that have the leading dims, each once."""
-    found = []
-    for i, v in enumerate(node.inputs):
-        if v is None or v.constant or v in found or (i and node.op not in BINARY):
-            continue
-        dims = types.shape(v)
-        if dims is not None and dims[:-1] == lead and isinstance(dims[-1], int):
-            found.append(v)
-    return found
-
-
-def _is_parameter(v: Value) -> bool:
-    """Does it broadcast along the last axis only?"""
-    if v.constant:
-        return all(d == 1 for d in v.constant_type()[1][:-1])
-    rank = types.rank(v)
-    return rank is not None and rank <= 1
-
-
-def _reduces_last(node: Node, rank: int) -> bool:
-    return bool(node.attr("keepdims", 1)) and listed_axes(node) in ([-1], [rank - 1])
 
 
 def _only_reader(node: Node | None) -> Node | None:

@@ -1,4 +1,4 @@
-"""Which nodes can be computed ahead, once what they read is known."""
+"""Whether a node makes the same of what it reads in any run: such a one may be computed ahead, and once for several."""
 
 from __future__ import annotations
 
@@ -25,3 +25,19 @@ def is_computable(node: Node, opset: int) -> bool:
         return False
     # In training a BatchNormalization normalizes by what it reads; its statistics are the state of somebody's run.
     return not node.attr("training_mode", 0) or not any(v is not None and v.is_used for v in node.outputs[1:])
+
+
+def may_train(node: Node) -> bool:
+    """Is it a BatchNormalization or Dropout that is not known to be in inference, and may update its statistics or draw
+    at random? Opsets say so in their own ways."""
+    if node.op not in ("BatchNormalization", "Dropout"):
+        return False
+    if node.graph is None or node.has_references:
+        return True
+    opset = node.graph.opset()
+    if opset < 7:
+        return not node.attr("is_test", 0)
+    if node.op == "Dropout":
+        mode = node.input(2)
+        return mode is not None and not (mode.constant and not mode.array.any())
+    return bool(node.attr("training_mode", 0)) if opset >= 14 else len(node.outputs) > 1
