@@ -54,7 +54,9 @@ def _plain(value: Any, known: dict[type, tuple[str, ...] | None]) -> Any:
 def _made(cls: type, frozen: bool, eq: bool) -> Any:
     own = vars(cls).keys()
     made: Any = _with_fields(cls)
-    made.__dataclass_params__.frozen = frozen  # a frozen dataclass may be derived from it
+    # Python documents no name for what `dataclass` asks of a base: whether it is frozen. tests/test_record.py derives
+    # records and dataclasses from each other.
+    made.__dataclass_params__.frozen = frozen
     if "__init__" not in own:
         made.__init__ = _compiled_later(made, frozen)
         made.__signature__ = _Signature()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -189,90 +189,84 @@ plugin_option = click.option(
 )
 
 
+_PASSES: Final = [  # which run
+    click.option(
+        "-O",
+        "--level",
+        type=click.IntRange(0, 3),
+        default=2,
+        show_default=True,
+        help="0: copy; 1: exact; 2: may re-associate floating point; 3: structural algebra.",
+    ),
+    click.option("--pipeline", callback=_text, metavar="TEXT|@FILE", help="Run this pipeline instead of a level's."),
+    names_option("--with", "extra", complete=known_passes, help="Add passes to the level's."),
+    names_option(
+        "--disable",
+        complete=known_rules,
+        help="Do not run these passes, or rules; RULE@VALUE: not at the node that makes this value.",
+    ),
+    click.option(
+        "--config", callback=_config, multiple=True, metavar="KEY=VALUE", help="Set a config key, or PASS.OPTION."
+    ),
+    click.option("--target", default="any", show_default=True, help="What the result is for: cpu, cuda, …"),
+    plugin_option,
+]
+_MODEL: Final = [  # what becomes of it besides
+    click.option(
+        "--freeze-initializers",
+        is_flag=True,
+        help="Initializers that are also inputs are constants: nobody overrides them.",
+    ),
+    dim_option("dims stay dynamic"),
+    click.option(
+        "--shape",
+        "shapes",
+        callback=parse_shapes,
+        multiple=True,
+        metavar="INPUT:1,128",
+        help="Give a dynamic input its shape.",
+    ),
+    click.option("--target-opset", type=click.IntRange(7), metavar="N", help="Convert the model to this opset first."),
+    click.option(
+        "--dtype",
+        type=click.Choice(["float16", "bfloat16"]),
+        help="Hold in this type what is float32, weights and values, but where an operator needs more.",
+    ),
+    click.option(
+        "--keep-io/--no-keep-io",
+        default=True,
+        show_default=True,
+        help="With --dtype: inputs and outputs stay float32.",
+    ),
+    click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
+    click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
+]
+_BOUNDS: Final = [  # what passes may take, and make
+    click.option(
+        "--max-constant-bytes", type=_Size(0), help="How much one constant fold may add to the file. [default: 1M]"
+    ),
+    limit_option,
+    click.option(
+        "--work",
+        type=Number(0, min_open=True),
+        default=Limits.work,
+        show_default=True,
+        metavar="SECONDS",
+        help="What folding and converting in processes of their own may take; what is left then is left alone.",
+    ),
+    click.option(
+        "--allow-domain",
+        "allow_domains",
+        multiple=True,
+        metavar="DOMAIN",
+        help="Operators of this domain may enter the model.",
+    ),
+]
+
+
 def pipeline_options(function: F) -> F:
     """What to run. The command gets these as `pipeline=...` and so on; `make_options` reads them."""
-    return apply_all(
-        [
-            click.option(
-                "-O",
-                "--level",
-                type=click.IntRange(0, 3),
-                default=2,
-                show_default=True,
-                help="0: copy; 1: exact; 2: may re-associate floating point; 3: structural algebra.",
-            ),
-            click.option(
-                "--pipeline", callback=_text, metavar="TEXT|@FILE", help="Run this pipeline instead of a level's."
-            ),
-            names_option("--with", "extra", complete=known_passes, help="Add passes to the level's."),
-            names_option(
-                "--disable",
-                complete=known_rules,
-                help="Do not run these passes, or rules; RULE@VALUE: not at the node that makes this value.",
-            ),
-            click.option(
-                "--config",
-                callback=_config,
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="Set a config key, or PASS.OPTION.",
-            ),
-            click.option("--target", default="any", show_default=True, help="What the result is for: cpu, cuda, …"),
-            plugin_option,
-            click.option(
-                "--max-constant-bytes",
-                type=_Size(0),
-                help="How much one constant fold may add to the file. [default: 1M]",
-            ),
-            click.option(
-                "--freeze-initializers",
-                is_flag=True,
-                help="Initializers that are also inputs are constants: nobody overrides them.",
-            ),
-            dim_option("dims stay dynamic"),
-            click.option(
-                "--shape",
-                "shapes",
-                callback=parse_shapes,
-                multiple=True,
-                metavar="INPUT:1,128",
-                help="Give a dynamic input its shape.",
-            ),
-            click.option(
-                "--target-opset", type=click.IntRange(7), metavar="N", help="Convert the model to this opset first."
-            ),
-            click.option(
-                "--dtype",
-                type=click.Choice(["float16", "bfloat16"]),
-                help="Hold in this type what is float32, weights and values, but where an operator needs more.",
-            ),
-            click.option(
-                "--keep-io/--no-keep-io",
-                default=True,
-                show_default=True,
-                help="With --dtype: inputs and outputs stay float32.",
-            ),
-            click.option("--inline-functions", is_flag=True, help="Put model-local functions in place of their calls."),
-            click.option("--keep-dynamic", is_flag=True, help="Ignore --dim and --shape, of a project's file too."),
-            limit_option,
-            click.option(
-                "--work",
-                type=Number(0, min_open=True),
-                default=Limits.work,
-                show_default=True,
-                metavar="SECONDS",
-                help="What folding and converting in processes of their own may take; what is left then is left alone.",
-            ),
-            click.option(
-                "--allow-domain",
-                "allow_domains",
-                multiple=True,
-                metavar="DOMAIN",
-                help="Operators of this domain may enter the model.",
-            ),
-        ],
-        function,
-    )
+    return apply_all([*_PASSES, *_MODEL, *_BOUNDS], function)
 
 
 def is_given(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a case cannot say: another level, a scope that is marked."""
+"""What a case cannot say: another level, a scope that is marked, what is long."""
 
 from __future__ import annotations
 
@@ -92,6 +92,27 @@ def test_constants_of_a_turned_region_have_no_axes_in_front() -> None:
     shapes = {op: v.constant_type()[1] for op, v in operands.items() if v is not None}
     assert shapes == {"Mul": (5,), "Add": (5,), "Div": (4, 1)}
     assert operands["Mul"] is model.graph.initializers["scale"]
+
+
+def numbers(count: int, depth: int) -> str:
+    """So many elements of `x`, each through so many operators, joined."""
+    body, constants = "", []
+    for n in range(count):
+        constants.append(f"int64 i{n} = {{{n}}}")
+        body += f"v{n}_0 = Gather (x, i{n})\n"
+        body += "".join(f"v{n}_{d + 1} = Neg (v{n}_{d})\n" for d in range(depth))
+        body += f"p{n} = Unsqueeze (v{n}_{depth}, front)\n"
+    joined = ", ".join(f"p{n}" for n in range(count))
+    return f"""<ir_version: 8, opset_import: ["" : 17]> g (int64[64] x) => (int64[{count}] y)
+        <int64[1] front = {{0}}, {", ".join(constants)}> {{ {body} y = Concat <axis = 0> ({joined}) }}"""
+
+
+@pytest.mark.parametrize(
+    ("count", "depth", "left"), [(16, 1, 1), (17, 1, 2), (18, 1, 2), (33, 1, 3), (2, 63, 1), (2, 64, 2)]
+)
+def test_sixteen_numbers_are_packed_through_sixty_three_operators(count: int, depth: int, left: int) -> None:
+    result = onnxopt.optimize(onnx.parser.parse_model(numbers(count, depth)), pipeline="pack-scalars,dead-code").model
+    assert [node.op_type for node in result.graph.node].count("Gather") == left
 
 
 def test_concats_in_a_row_are_written_a_few_times() -> None:
