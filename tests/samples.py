@@ -13,6 +13,7 @@ import onnx.shape_inference
 from onnxopt.graph import Model, Value
 
 ROOT = Path(__file__).resolve().parents[1]
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
 
 
 def _load_build() -> ModuleType:
@@ -34,9 +35,15 @@ def sample(name: str) -> onnx.ModelProto:
     return model
 
 
+def parsed(text: str) -> onnx.ModelProto:
+    """A model from text, of opset 17 where the text does not say."""
+    model: onnx.ModelProto = onnx.parser.parse_model(text if "<ir_version" in text else HEAD + text)
+    return model
+
+
 def build_text(text: str) -> onnx.ModelProto:
     """A model from text in the format of `models/*.onnxtxt`; outputs may leave out their types."""
-    model: onnx.ModelProto = onnx.parser.parse_model(text)
+    model = parsed(text)
     _, fills, _ = build.header(text)
     for info in [v for v in model.graph.value_info if v.name in fills]:
         model.graph.value_info.remove(info)

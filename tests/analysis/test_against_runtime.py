@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as rt
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxopt import OptimizeOptions, optimize_model
 from onnxopt.analysis import types
@@ -22,6 +22,7 @@ from onnxopt.graph.value import Shape
 from onnxopt.io import from_proto
 from tests.opsets import at_opset
 from tests.runtime import plain_session
+from tests.samples import parsed
 from tests.test_operators import cases
 
 FUZZ = "ONNXOPT_FUZZ" in os.environ
@@ -109,8 +110,7 @@ def test_shapes_are_those_that_are_computed(part: int) -> None:
 POOL = """<ir_version: 8, opset_import: ["" : 12]>
 g (float[1, 1, %d, %d] x) => (float[a, b, c, d] y)
 { y = MaxPool <kernel_shape = [%d, %d], strides = [2, 2], pads = [%d, %d, %d, %d], ceil_mode = 1> (x) }"""
-STFT = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[1, 128, 1] x) => (float[a, b, c, d] y) <int64 step = {8}, int64 length = {16}>
+STFT = """g (float[1, 128, 1] x) => (float[a, b, c, d] y) <int64 step = {8}, int64 length = {16}>
 { y = STFT%s (x, step, , length) }"""
 ATTENTION = """<ir_version: 11, opset_import: ["" : 23]>
 g (float[1, s, w] q, float[1, t, w] k, float[1, t, w] v) => (float[a, b, c] y)
@@ -121,12 +121,10 @@ g (float[1, s, w] q, float[1, t, w] k, float[1, t, w] v, float[1, 4, 2, 2] x) =>
 SCORES = """<ir_version: 11, opset_import: ["" : 23]>
 g (float[1, 2, s, 4] q, float[1, 2, t, 4] k, float[1, 2, t, 4] v) => (float[a, b, c, d] y)
 { o, , , z = Attention (q, k, v)  y = Relu (z) }"""
-ALIKE = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[1, 1, 8] x) => (float[a, b, c] y) { y = MaxPool <kernel_shape = [2], auto_pad = "SAME_UPPER", %s> (x) }"""
-EINSUM = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) { y = Einsum <equation = "ij,ij->ij"> (x, w) }"""
-INSIDE = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) <bool yes = {1}>
+ALIKE = """g (float[1, 1, 8] x) => (float[a, b, c] y)
+{ y = MaxPool <kernel_shape = [2], auto_pad = "SAME_UPPER", %s> (x) }"""
+EINSUM = """g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) { y = Einsum <equation = "ij,ij->ij"> (x, w) }"""
+INSIDE = """g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) <bool yes = {1}>
 { y = If (yes) <
     then_branch = t () => (float[c, d] o) { o = Einsum <equation = "ij,ij->ij"> (x, w) },
     else_branch = e () => (float[c, d] p) { p = Einsum <equation = "ij,ij->ij"> (x, w) }
@@ -134,34 +132,26 @@ g (float[n, 3] x, float[%s, 3] w) => (float[a, b] y) <bool yes = {1}>
 IN_A_FUNCTION = """<ir_version: 9, opset_import: ["" : 17, "f" : 1]>
 g (float[n, 3] x, float[m, 3] w) => (float[a, b] y) { y = f.h (x, w) }
 <domain: "f", opset_import: ["" : 17]> h (a, b) => (c) { c = %s (a, b) }"""
-DOTS = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[%s, 2, 3] x, float[%s, 3, 4] w) => (float[a, b, c] y)
+DOTS = """g (float[%s, 2, 3] x, float[%s, 3, 4] w) => (float[a, b, c] y)
 { y = Einsum <equation = "...ij, ...jk -> ...ik"> (x, w) }"""
-PRELU = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[n, %s, 1] x, float[%s, 1] w) => (float[a, b, c] y) { y = PRelu (x, w) }"""
-ONE_SLOPE = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[n, 3, 1] x) => (float[a, b, c] y) <float slope = {0.5}> { y = PRelu (x, slope) }"""
-NONZERO = """<ir_version: 8, opset_import: ["" : 17]>
-g (float%s x) => (float[a] y) { i = NonZero (x) j = Transpose (i) f = Cast <to = 1> (j) y = Relu (f) }"""
+PRELU = """g (float[n, %s, 1] x, float[%s, 1] w) => (float[a, b, c] y) { y = PRelu (x, w) }"""
+ONE_SLOPE = """g (float[n, 3, 1] x) => (float[a, b, c] y) <float slope = {0.5}> { y = PRelu (x, slope) }"""
+NONZERO = """g (float%s x) => (float[a] y) { i = NonZero (x) j = Transpose (i) f = Cast <to = 1> (j) y = Relu (f) }"""
 SQUEEZE = """<ir_version: 8, opset_import: ["" : 10]>
 g (float[1, 1, s, 5] x) => (float[a, b] y) { y = Squeeze <axes = [%s]> (x) }"""
 DFT = """<ir_version: 9, opset_import: ["" : 20]>
 g (float[1, 2, 3, 1] x) => (float[a, b, c, d] y) <int64 size = {6}, int64 axis = {1}>
 { n = Size (x) y = DFT (x, %s, axis) }"""
-RANGE = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[n] x) => (float[a] y) <float start = {0.1}, float limit = {0.6}, float delta = {0.1}>
+RANGE = """g (float[n] x) => (float[a] y) <float start = {0.1}, float limit = {0.6}, float delta = {0.1}>
 { y = Range (start, limit, delta) }"""
-CONV = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
+CONV = """g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
 { y = ConvTranspose <strides = [3], output_shape = [5]> (x, w) }"""
-LONGER = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
+LONGER = """g (float[1, 1, 9] x) => (float[a, b, c] y) <float[1, 1, 3] w = {1, 1, 1}>
 { y = ConvTranspose <strides = [3], auto_pad = "SAME_LOWER"%s> (x, w) }"""
 RESIZE = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[3, 4] x) => (float[a, b] y) <int64[1] size = {3}>
 { y = Resize <axes = [%d], keep_aspect_ratio_policy = "not_smaller"> (x, , , size) }"""
-SLICE = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[3, 2] x) => (float[a, b] y)
+SLICE = """g (float[3, 2] x) => (float[a, b] y)
 <int64[1] start = {-1}, int64[1] end = {%d}, int64[1] axis = {0}, int64[1] step = {-1}>
 { y = Slice (x, start, end, axis, step) }"""
 WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
@@ -221,7 +211,7 @@ WIDE = {"w": 8, "s": 3, "t": 5, "n": 1, "m": 4}
     ],
 )
 def test_where_onnx_says_something_else(text: str, known: bool) -> None:
-    model = parser.parse_model(text)
+    model = parsed(text)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     sizes = {
         i.name: [d.dim_value or WIDE[d.dim_param] for d in i.type.tensor_type.shape.dim] for i in model.graph.input
@@ -254,7 +244,7 @@ FILL = "f = ConstantOfShape <value = float[1] {1}> (c)"
 )
 def test_what_becomes_of_a_shape_is_what_onnxruntime_computes(nodes: str, dims: str) -> None:
     """onnx's own propagation of values takes it through any Cast, and a matrix for a vector."""
-    model = parser.parse_model(VALUES % (dims, nodes))
+    model = parsed(VALUES % (dims, nodes))
     feeds = {"x": np.ones((2, 300, 2049), np.float32)}
     indexed = from_proto(ModelProto.FromString(model.SerializeToString()))
     optimize_model(indexed, OptimizeOptions(level=1))
@@ -267,7 +257,7 @@ def test_what_becomes_of_a_shape_is_what_onnxruntime_computes(nodes: str, dims: 
 )
 def test_a_negative_size_is_a_dynamic_one(text: str) -> None:
     body = "<int64[4] pads = {0, 1, 0, 1}> { p = Pad (x, pads) y = Concat <axis = 1> (p, p) }"
-    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text} {body}')
+    model = parsed(f"{text} {body}")
     for info in (model.graph.input[0], model.graph.output[0]):
         dim = info.type.tensor_type.shape.dim[1]
         if dim.dim_param.startswith("minus"):

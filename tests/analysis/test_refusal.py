@@ -8,14 +8,13 @@ import numpy as np
 import onnx
 import onnxruntime as rt
 import pytest
-from onnx import parser
 
 import onnxopt
 from onnxopt.analysis import loading
 from onnxopt.analysis.refusal import is_refused
 from onnxopt.graph import Model, read_model
 from tests.runtime import plain_session
-from tests.samples import value
+from tests.samples import parsed, value
 
 LARGEST = "v, i = TopK (x, k)  p = ReduceSum <keepdims = 0> (v)"
 OTHER = "q = ReduceSum <keepdims = 0> (x)"
@@ -23,9 +22,8 @@ IF = f"If (c) <then_branch = t () => (float p) {{{LARGEST}}}, else_branch = e ()
 
 
 def build(made: str, y: str) -> onnx.ModelProto:
-    return parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[N, 3] x, float[N] z, bool c) => (float y) <int64[1] five = {{5}}>
+    return parsed(
+        f"""g (float[N, 3] x, float[N] z, bool c) => (float y) <int64[1] five = {{5}}>
         {{ s = Shape <end = 1> (x)  t = Shape (z)  o = Sub (s, t)  {made} y = {y} }}"""
     )
 
@@ -76,7 +74,7 @@ CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int
 
 
 def assert_loaded_and_same(text: str, **feeds: object) -> None:
-    original = parser.parse_model(text)
+    original = parsed(text)
     given = {"x": np.arange(-2, 4, dtype=np.float32).reshape(2, 3), **feeds}
     both = (original, onnxopt.optimize(original, level=3).model)
     assert np.array_equal(*(plain_session(proto).run(None, given)[0] for proto in both))
@@ -87,7 +85,7 @@ def assert_loaded_and_same(text: str, **feeds: object) -> None:
 def test_a_body_learns_nothing_of_what_is_around_it(made: str, reader: str) -> None:
     """The shape of what is made outside, and read in a branch that is not taken: nobody knows it before."""
     assert_loaded_and_same(
-        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x, bool c) => (float z) {CONSTANTS} {{
+        f"""g (float[2, 3] x, bool c) => (float z) {CONSTANTS} {{
         {made}
         z = If (c) <then_branch = t () => (float p) {{ {reader} }},
                     else_branch = e () => (float q) {{ q = ReduceSum <keepdims = 0> (x) }}> }}""",
@@ -129,7 +127,7 @@ def test_where_it_is_known_too_much_memory_is_shared() -> None:
 
 
 def model_of(text: str) -> Model:
-    return read_model(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    return read_model(parsed(f"{text}"))
 
 
 def test_it_is_refused_where_it_is_read() -> None:

@@ -23,7 +23,6 @@ DYNAMIC = [ZOO / p for p in ("ts/gpt2_past_dyn.onnx", "ts/lstm_tagger_dyn.onnx",
 
 OPERATORS = """
 # weights: normal w
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N, S, 8] x, float[N, S, 8] z, int64[N, S] k) => (y)
 <
   int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4},
@@ -91,7 +90,6 @@ g (float[N, S, 8] x, float[N, S, 8] z, int64[N, S] k) => (y)
 
 # As `math.ceil(n / 2)` and `int(n / 2)` are traced.
 ROUNDED = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N, S, 8] x) => (y)
 <
   int64 first = {0}, int64 second = {1}, int64[2] both = {0, 1}, int64 five = {5}, float one = {1.0}, float two = {2.0},
@@ -205,7 +203,6 @@ g (float[N, M] x, bool[1, 1, S, S] p) => (y)
 # The If squeezes, or does not: nothing is known of what it gives but what its readers say.
 OF_ANY_RANK = """
 # weights: normal w v r g
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N, 4, W, 1] x, float[S, N, 4, 1] t) => (y)
 <
   float[6, 4, 3] w, float[4, 3, 3] v, float[2, 20, 4] r, float[2, 20, 5] g, int64[1] axis = {3}, int64[1] one = {1},

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper
 
 import onnxopt
 from onnxopt import Fixpoint, get_pass
@@ -17,7 +17,7 @@ from onnxopt.analysis.inference import skeleton, typed_alike
 from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.graph import Model, Node, read_model
 from onnxopt.graph.value import Shape
-from tests.samples import build_text, value
+from tests.samples import build_text, parsed, value
 
 SAME = """
 <ir_version: 8, opset_import: ["" : 17, "lab" : 1]>
@@ -40,7 +40,6 @@ g (float[N] x, bool c) => (float[K] y)
 
 # How long `flat` is comes of arithmetic that only constant folding does.
 LATE = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N, 4] x, float[24] w) => (int64[2] y)
 <float[2] factors = {1.5, 4.0}>
 {
@@ -53,14 +52,12 @@ g (float[N, 4] x, float[24] w) => (int64[2] y)
 
 # Nothing here reads a size, and the input has no dim without a number.
 FIXED = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 4, 2, 2] x) => (float[1, 4, 2, 2] y) <float[4, 1, 1, 1] w = {1, 2, 3, 4}>
 { c = Conv <group = 4> (x, w) i = Identity (c) y = Relu (i) }
 """
 
 # Nobody knows how many dims there will be.
 UNKNOWN = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[24] w, int64[K] target) => (float[M, N] z) { y = Reshape (w, target) z = Reshape (y, target) }
 """
 
@@ -105,7 +102,6 @@ def test_a_pass_that_asked_too_early_is_asked_again() -> None:
 
 # How many elements are not zero, nobody can know before.
 BODY = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N, 3] x, bool c) => (float[A, B] y)
 {
   r = Relu (x)
@@ -116,7 +112,6 @@ g (float[N, 3] x, bool c) => (float[A, B] y)
 }
 """
 OPEN_END = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N, 3] x) => (float[A, B] y, float[N, 3] z)
 {
   a = Relu (x)
@@ -289,7 +284,6 @@ def test_what_inference_fails_on_has_the_types_of_its_inputs(monkeypatch: pytest
 
 
 OPEN = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N] x, int64[2] t) => (int64[A, B] d, int64[C, D] e) {
   found = NonZero (x)
   d = Reshape (found, t)
@@ -312,7 +306,6 @@ def test_a_size_that_is_known_at_last_is_known_wherever_it_is() -> None:
 
 
 CHAIN = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[N] x, int64[2] t) => (float[A, B] y) {
   whole = Reshape (x, t)
   a = Neg (whole)
@@ -346,7 +339,6 @@ def test_inference_goes_on_behind_a_change_as_far_as_more_is_known(monkeypatch: 
 
 
 COMPUTED = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[2, 6] x, int64[2] t) => (float[A, B] y) <int64[1] all = {-1}>
 { s = Shape (x) flat = Reshape (x, all) w = Reshape (flat, s) y = Reshape (w, t) }
 """
@@ -354,7 +346,7 @@ g (float[2, 6] x, int64[2] t) => (float[A, B] y) <int64[1] all = {-1}>
 
 def test_a_target_whose_type_inference_does_not_say_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "infer_nodes", lambda *_: None)
-    model = read_model(parser.parse_model(COMPUTED))
+    model = read_model(parsed(COMPUTED))
     Fixpoint((get_pass("shape-arithmetic")(),))(model)
     assert model.version == 0
 
@@ -367,6 +359,6 @@ def test_inference_does_not_run_where_nobody_asks(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("dims", "known"), [("0, 3", (1, (0, 3))), ("N, 3", (0, None))])
 def test_inputs_tell_their_sizes_at_once_where_these_are_numbers(dims: str, known: tuple[int, Shape | None]) -> None:
-    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}'
+    text = f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}"
     given = read_model(build_text(text)).graph.inputs[0]
     assert (given.dtype, given.shape) == known

@@ -12,9 +12,9 @@ from onnxopt.graph import read_model
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import execute, get_pass
 from onnxopt.rollback import optimize_or_roll_back
+from tests.samples import parsed
 
-POOL = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[N, 2, H, W] x) => (float[N, 2, H, W] y, bool[N, 2, H, W] z) <float low = {-inf}>
+POOL = """g (float[N, 2, H, W] x) => (float[N, 2, H, W] y, bool[N, 2, H, W] z) <float low = {-inf}>
 {
   none = Less (x, x)
   a = Where (none, x, low)
@@ -28,7 +28,7 @@ g (float[N, 2, H, W] x) => (float[N, 2, H, W] y, bool[N, 2, H, W] z) <float low 
 
 def test_indices_nobody_reads(tmp_path: Path) -> None:
     """The kernel without them makes the lowest float of windows of -inf: not at -O1, and where it shows, only there."""
-    onnx.save(onnx.parser.parse_model(POOL.replace("{-inf}", "{-3}")), tmp_path / "in.onnx")
+    onnx.save(parsed(POOL.replace("{-inf}", "{-3}")), tmp_path / "in.onnx")
     model = onnx.load(tmp_path / "in.onnx")
     model.graph.initializer[0].float_data[:] = [float("-inf")]
     onnx.save(model, tmp_path / "in.onnx")
@@ -61,7 +61,7 @@ g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)
 
 def test_inputs_of_what_is_marked_and_of_what_that_calls() -> None:
     for marked, left in (((), [1, 1, 1]), (("own", "caller"), [2, 2, 2]), (("own",), [2, 1, 1])):
-        model = onnx.parser.parse_model(MARKED)
+        model = parsed(MARKED)
         for function in model.functions:
             if function.name in marked:
                 function.metadata_props.add(key="onnxopt.skip", value="true")
@@ -70,8 +70,7 @@ def test_inputs_of_what_is_marked_and_of_what_that_calls() -> None:
         assert len(result.graph.node) == 4 - (marked == ())
 
 
-SCALED = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[2, 3, 4, 5] x) => (float[2, 4, 3, 5] y)
+SCALED = """g (float[2, 3, 4, 5] x) => (float[2, 4, 3, 5] y)
 <float[5] scale = {1, 2, 3, 4, 5}, float[1, 5] sum = {5, 4, 3, 2, 1}, float[4, 1, 1] each = {4, 3, 2, 1}>
 {
   a = Transpose <perm = [0, 2, 1, 3]> (x)
@@ -86,7 +85,7 @@ g (float[2, 3, 4, 5] x) => (float[2, 4, 3, 5] y)
 
 def test_constants_of_a_turned_region_have_no_axes_in_front() -> None:
     """onnxruntime knows a normalization by a scale of one axis."""
-    model = read_model(onnx.parser.parse_model(SCALED))
+    model = read_model(parsed(SCALED))
     execute(get_pass("transpose-propagation")(), model)
     operands = {n.op: n.inputs[1] for n in model.graph if len(n.inputs) == 2}
     shapes = {op: v.constant_type()[1] for op, v in operands.items() if v is not None}
@@ -103,7 +102,7 @@ def numbers(count: int, depth: int) -> str:
         body += "".join(f"v{n}_{d + 1} = Neg (v{n}_{d})\n" for d in range(depth))
         body += f"p{n} = Unsqueeze (v{n}_{depth}, front)\n"
     joined = ", ".join(f"p{n}" for n in range(count))
-    return f"""<ir_version: 8, opset_import: ["" : 17]> g (int64[64] x) => (int64[{count}] y)
+    return f"""g (int64[64] x) => (int64[{count}] y)
         <int64[1] front = {{0}}, {", ".join(constants)}> {{ {body} y = Concat <axis = 0> ({joined}) }}"""
 
 
@@ -111,15 +110,15 @@ def numbers(count: int, depth: int) -> str:
     ("count", "depth", "left"), [(16, 1, 1), (17, 1, 2), (18, 1, 2), (33, 1, 3), (2, 63, 1), (2, 64, 2)]
 )
 def test_sixteen_numbers_are_packed_through_sixty_three_operators(count: int, depth: int, left: int) -> None:
-    result = onnxopt.optimize(onnx.parser.parse_model(numbers(count, depth)), pipeline="pack-scalars,dead-code").model
+    result = onnxopt.optimize(parsed(numbers(count, depth)), pipeline="pack-scalars,dead-code").model
     assert [node.op_type for node in result.graph.node].count("Gather") == left
 
 
 def test_concats_in_a_row_are_written_a_few_times() -> None:
     """Each that is written again is one of at most 64 parts, or a full one: not all parts at each step."""
     steps = "".join(f"v{i + 1} = Concat <axis = 0> (v{i}, w)\n" for i in range(3000))
-    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] v0, float[M] w) => (float[K] v3000) {{ {steps} }}'
-    model = read_model(onnx.parser.parse_model(text))
+    text = f"g (float[N] v0, float[M] w) => (float[K] v3000) {{ {steps} }}"
+    model = read_model(parsed(text))
     written = 0
     place = type(model.graph).place
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
 
 from onnxopt import OptimizeOptions
 from onnxopt.bisect import Finding, bisect
@@ -15,9 +14,9 @@ from onnxopt.errors import UsageError
 from onnxopt.pipeline import Sequential
 from onnxopt.pipeline.registry import load_module
 from onnxopt.pipeline.site import Site
-from tests.samples import ROOT
+from tests.samples import ROOT, parsed
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y) <float[2] k = {-1, 1}>'
+HEAD = "g (float[N, 2] x) => (float[N, 2] y) <float[2] k = {-1, 1}>"
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
 
 
@@ -28,8 +27,8 @@ def chain(path: Path, factors: list[float], tail: str = "y = Relu (v{n})") -> Pa
         nodes.append(f"i{i} = Identity (v{i}) v{i + 1} = Mul (i{i}, k{i})")
         weights.append(f"float[2] k{i} = {{{k}, {abs(k)}}}")
     body = " ".join(nodes).replace("(v0)", "(x)") + " " + tail.format(n=len(factors))
-    header = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
-    onnx.save(parser.parse_model(f"{header} <{', '.join(weights)}> {{ {body} }}"), path)
+    header = "g (float[N, 2] x) => (float[N, 2] y)"
+    onnx.save(parsed(f"{header} <{', '.join(weights)}> {{ {body} }}"), path)
     return path
 
 
@@ -90,7 +89,7 @@ def test_without_places_all_rewrites_are_searched(bad: int, tmp_path: Path) -> N
 
 def test_two_that_are_wrong_at_one_place(tmp_path: Path) -> None:
     """The first of them counts, not the likelier one."""
-    onnx.save(parser.parse_model(f"{HEAD} {{ a = Abs (x) b = Sin (a) c = Mul (b, k) y = Exp (c) }}"), tmp_path / "m")
+    onnx.save(parsed(f"{HEAD} {{ a = Abs (x) b = Sin (a) c = Mul (b, k) y = Exp (c) }}"), tmp_path / "m")
     found, lines = find(tmp_path / "m", pipeline="wrong-rule,wrong-at")
     assert lines[1:3] == ["2 of them happened at `c`", "  1 rewrite: differs"]
     assert (found.rewrite, found.rule) == (1, "wrong_for_negative_factors")
@@ -98,7 +97,7 @@ def test_two_that_are_wrong_at_one_place(tmp_path: Path) -> None:
 
 def test_where_it_is_none_of_the_suspects_the_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxopt.bisect.search.suspects", lambda place, entries: entries[:1])
-    onnx.save(parser.parse_model(f"{HEAD} {{ a = Identity (x) c = Mul (a, k) y = Exp (c) }}"), tmp_path / "m")
+    onnx.save(parsed(f"{HEAD} {{ a = Identity (x) c = Mul (a, k) y = Exp (c) }}"), tmp_path / "m")
     found, lines = find(tmp_path / "m", pipeline="elim-identity,wrong-rule")
     assert "but it is none of them" in lines
     assert (found.rewrite, found.rule) == (2, "wrong_for_negative_factors")
@@ -131,7 +130,7 @@ def test_a_pass_that_does_not_say_where(
 
 def test_a_part_grows_until_it_shows_the_difference(tmp_path: Path) -> None:
     """The rule fires behind a Sin only: the Mul alone shows nothing."""
-    onnx.save(parser.parse_model(f"{HEAD} {{ a = Sin (x) c = Mul (a, k) y = Exp (c) }}"), tmp_path / "m.onnx")
+    onnx.save(parsed(f"{HEAD} {{ a = Sin (x) c = Mul (a, k) y = Exp (c) }}"), tmp_path / "m.onnx")
     found, lines = find(tmp_path / "m.onnx", pipeline="sin-rule")
     assert found.submodel is not None
     assert [n.op_type for n in found.submodel.graph.node] == ["Sin", "Mul", "Exp"]
@@ -139,11 +138,11 @@ def test_a_part_grows_until_it_shows_the_difference(tmp_path: Path) -> None:
 
 
 def test_in_bodies_the_scope_is_named(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    header = '<ir_version: 8, opset_import: ["" : 17]> g (bool b, float[N, 2] x) => (float[N, 2] y)'
+    header = "g (bool b, float[N, 2] x) => (float[N, 2] y)"
     header += "<float[2] k = {-1, 1}>"
     branch = "then_branch = t () => (float[N, 2] r) { r = Mul (x, k) }, "
     branch += "else_branch = e () => (float[N, 2] s) { s = Neg (x) }"
-    onnx.save(parser.parse_model(f"{header} {{ y = If <{branch}> (b) }}"), tmp_path / "m.onnx")
+    onnx.save(parsed(f"{header} {{ y = If <{branch}> (b) }}"), tmp_path / "m.onnx")
     found, _ = find(tmp_path / "m.onnx", extra=("wrong-rule",))
     assert found.site == Site("wrong_for_negative_factors", "r", "main / If / then_branch")
     assert found.submodel is not None
@@ -167,8 +166,8 @@ def test_options_of_the_pass_are_kept(tmp_path: Path) -> None:
 
 
 def test_frozen_initializers_are_given_no_other_values(tmp_path: Path) -> None:
-    header = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x, float[2] k) => (float[N, 2] y)'
+    header = "g (float[N, 2] x, float[2] k) => (float[N, 2] y)"
     body = "a = Add (k, k) b = Mul (x, a) y = Exp (b)"
-    onnx.save(parser.parse_model(f"{header} <float[2] k = {{1, 1}}> {{ {body} }}"), tmp_path / "m.onnx")
+    onnx.save(parsed(f"{header} <float[2] k = {{1, 1}}> {{ {body} }}"), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match="does not differ"):
         bisect(tmp_path / "m.onnx", OptimizeOptions(freeze_initializers=True))

@@ -23,16 +23,22 @@ def left(m: Model, driver: Driver) -> Left:
     return Left(m.state, m.clock, driver.declined)
 
 
-def test_a_later_run_looks_only_where_something_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Node] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
+    """The nodes at which a driver looks for rules."""
+    found: list[Node] = []
     candidates = RuleSet.candidates
 
     def spy(rules: RuleSet, node: Node) -> Candidates:
-        asked.append(node)
+        found.append(node)
         return candidates(rules, node)
 
-    m = model(" ".join(f"v{i + 1} = Relu (v{i})" for i in range(20)).replace("v0", "x") + " y = Neg (x)")
     monkeypatch.setattr(RuleSet, "candidates", spy)
+    return found
+
+
+def test_a_later_run_looks_only_where_something_changed(asked: list[Node]) -> None:
+    m = model(" ".join(f"v{i + 1} = Relu (v{i})" for i in range(20)).replace("v0", "x") + " y = Neg (x)")
 
     @rewrite(op.Relu(op.Neg(var("x"))))
     def relu_of_neg(m: Match, x: Value) -> Value:
@@ -52,15 +58,8 @@ def test_a_later_run_looks_only_where_something_changed(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_where_much_changed_the_same_is_asked_again(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_much_changed_the_same_is_asked_again(depth: int, asked: list[Node]) -> None:
     """Then it is looked from the anchors to what was marked, not from what was marked to its readers."""
-    asked: list[Node] = []
-    candidates = RuleSet.candidates
-
-    def spy(rules: RuleSet, node: Node) -> Candidates:
-        asked.append(node)
-        return candidates(rules, node)
-
     pattern: Pattern = var("x", constant=True)  # as none is
     for _ in range(depth - 1):
         pattern = op.Neg(pattern)
@@ -73,7 +72,6 @@ def test_where_much_changed_the_same_is_asked_again(depth: int, monkeypatch: pyt
     lines = [f"b{i} = Sub (b{i - 1}, x) r{i} = Relu (b{i})" for i in range(1, 12)]
     m = model("b0 = Abs (x) " + " ".join(lines) + " y = Neg (r11)")
     known = left(m, run(m, relu_of_negs))
-    monkeypatch.setattr(RuleSet, "candidates", spy)
     changed = [n for n in m.graph if n.output.name in ("b0", "b4", "r7", "b9")]
     for often in (1, 100):  # seldom, and as often as there are anchors, or more
         asked.clear()

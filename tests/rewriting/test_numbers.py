@@ -9,7 +9,6 @@ from typing import Any
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import parser
 
 from onnxopt.cli.find import find
 from onnxopt.errors import UsageError
@@ -18,8 +17,9 @@ from onnxopt.passes.linear.matmul_scale_folding import join_factors
 from onnxopt.pipeline.pattern_partition import pattern_partitions
 from onnxopt.rewriting import SubgraphMatcher, about, either, op, replace_pattern, rewrite, text, var
 from onnxopt.rewriting.diagnose import diagnose, lines_of
+from tests.samples import parsed
 
-TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y)
+TEXT = """g (float[N, 4] x) => (float[N, 4] y)
 <float c = {0.1}, float[1] e = {0.3}> {
     a = LeakyRelu <alpha: float = 0.1> (x)
     b = HardSigmoid <alpha: float = 0.16666667, beta: float = 0.5> (a)
@@ -30,7 +30,7 @@ TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N
 
 
 def model() -> Model:
-    return read_model(parser.parse_model(TEXT))
+    return read_model(parsed(TEXT))
 
 
 def found(pattern: Any, **options: Any) -> int:
@@ -70,7 +70,7 @@ def test_a_tolerance_can_be_asked_for(near: str) -> None:
 
 
 def test_what_is_found_is_printed_as_it_is_found(tmp_path: Path) -> None:
-    onnx.save(parser.parse_model(TEXT), tmp_path / "m.onnx")
+    onnx.save(parsed(TEXT), tmp_path / "m.onnx")
     run = CliRunner().invoke(find, [str(tmp_path / "m.onnx"), "HardSigmoid(x)"])
     (written,) = re.findall(r"\{(alpha=\S+), ", run.output)
     assert written == "alpha=0.16666667"
@@ -98,28 +98,28 @@ def test_the_nearest_alternative_is_shown() -> None:
         """x g(x) = x g(x)."""
         return x
 
-    source = '<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { h = HardSigmoid (x) y = Mul (h, x) }'
-    anchor = next(n for n in read_model(parser.parse_model(source)).graph if n.op == "Mul")
+    source = "g (float x) => (float y) { h = HardSigmoid (x) y = Mul (h, x) }"
+    anchor = next(n for n in read_model(parsed(source)).graph if n.op == "Mul")
     shown = "\n".join(lines_of(diagnose(gate, anchor)))
     assert "✗ HardSigmoid {alpha=0.25}" in shown
     assert "(alpha is 0.2)" in shown
 
 
-RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] a) => (float[N, 4] r) { r = Relu (a) }'
-BIAS = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] a) => (float[N] r) <float[1] w = {0.3}> { r = Add (a, w) }'
+RELU = "g (float[N, 4] a) => (float[N, 4] r) { r = Relu (a) }"
+BIAS = "g (float[N] a) => (float[N] r) <float[1] w = {0.3}> { r = Add (a, w) }"
 
 
 def test_models_and_graphs_are_patterns() -> None:
-    proto = parser.parse_model(RELU)
+    proto = parsed(RELU)
     for pattern in (proto, proto.graph, read_model(proto).graph):
         assert found(pattern) == 1
         m = model()
         (done,) = replace_pattern(m, pattern, "Elu(a)")
         assert [n.op for n in done.new_nodes] == ["Elu"]
-    for weighted in (parser.parse_model(BIAS), read_model(parser.parse_model(BIAS)).graph):
+    for weighted in (parsed(BIAS), read_model(parsed(BIAS)).graph):
         assert found(weighted) == 1
-        assert found(parser.parse_model(BIAS.replace("0.3", "0.4"))) == 0
-        assert found(parser.parse_model(BIAS.replace("0.3", "0.4")), ignore_literals=True) == 1
+        assert found(parsed(BIAS.replace("0.3", "0.4"))) == 0
+        assert found(parsed(BIAS.replace("0.3", "0.4")), ignore_literals=True) == 1
     with pytest.raises(UsageError, match="a pattern cannot be made of int"):
         SubgraphMatcher(3)  # type: ignore[arg-type]
 
@@ -144,8 +144,8 @@ def test_partitions_take_every_kind_of_pattern(pattern: Any) -> None:
 
 def test_partitions_of_patterns_with_two_results() -> None:
     body = "{ n = Neg (x) p = Relu (n) q = Exp (n) }"
-    source = f'<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float p, float q) {body}'
-    graph = read_model(parser.parse_model(source)).graph
+    source = f"g (float x) => (float p, float q) {body}"
+    graph = read_model(parsed(source)).graph
     (part,) = pattern_partitions(graph, [f"(x) => (p, q) {body}"])
     assert [n.op for n in part.nodes] == ["Neg", "Relu", "Exp"]
 
@@ -157,8 +157,7 @@ def test_what_cannot_be_read_is_said(text: str) -> None:
 
 
 def test_what_overflows_is_a_reason_and_no_warning() -> None:
-    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-    g (float[2, 4] x, float[4, 3] z) => (float[2, 3] y) <float c = {1e30}> {
+    proto = parsed("""g (float[2, 4] x, float[4, 3] z) => (float[2, 3] y) <float c = {1e30}> {
         a = Mul (x, c)  b = Mul (z, c)
         y = MatMul (a, b)
     }""")

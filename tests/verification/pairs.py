@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, numpy_helper, parser
+from onnx import ModelProto, numpy_helper
 
 from onnxopt.verification import Verification, VerifyOptions, verify
+from tests.samples import parsed
 
 
 def with_constants(text: str, constants: Mapping[str, Any]) -> ModelProto:
     """A model from text that reads these initializers, which it does not hold."""
-    model: ModelProto = parser.parse_model(text)
+    model = parsed(text)
     model.graph.initializer.extend(numpy_helper.from_array(np.asarray(c), name) for name, c in constants.items())
     return model
 
@@ -24,5 +25,5 @@ def verdict(
     folder: Path, a: ModelProto | str, b: ModelProto | str, options: VerifyOptions | None = None
 ) -> Verification:
     for name, model in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(model) if isinstance(model, str) else model, folder / f"{name}.onnx")
+        onnx.save(parsed(model) if isinstance(model, str) else model, folder / f"{name}.onnx")
     return verify(folder / "a.onnx", folder / "b.onnx", options)

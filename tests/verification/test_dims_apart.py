@@ -6,11 +6,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import parser
 
 from onnxopt.verification import verify
+from tests.samples import parsed
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]> g'
 TAKEN = """<int64 i = {FIRST}, int64 j = {SECOND}, int64[1] four = {4}, int64[2] rows = {-1, 4}, int64[1] none = {0}> {
     s = Shape (x) k = Gather (s, i) l = Gather (s, j) a = Unsqueeze (k, none) b = Unsqueeze (l, none)
     t = Concat <axis = 0> (a, b, four) u = Reshape (x, rows) h = Tanh (u) y = Reshape (h, t) }"""
@@ -18,21 +17,21 @@ TAKEN = """<int64 i = {FIRST}, int64 j = {SECOND}, int64[1] four = {4}, int64[2]
 
 def taken(first: int, second: int, dims: str) -> str:
     body = TAKEN.replace("FIRST", str(first)).replace("SECOND", str(second))
-    return f"{HEAD} (float[{dims}, 4] x) => (float[A, B, 4] y) {body}"
+    return f"g (float[{dims}, 4] x) => (float[A, B, 4] y) {body}"
 
 
 @pytest.mark.parametrize("dims", ["N, T", "batch, seq", "unk__1, unk__2"])
 def test_one_dim_is_not_taken_for_another(dims: str, tmp_path: Path) -> None:
     for name, places in (("a", (0, 1)), ("b", (1, 0))):
-        onnx.save(parser.parse_model(taken(*places, dims)), tmp_path / f"{name}.onnx")
+        onnx.save(parsed(taken(*places, dims)), tmp_path / f"{name}.onnx")
     assert verify(tmp_path / "a.onnx", tmp_path / "a.onnx").status == "equal"
     assert verify(tmp_path / "a.onnx", tmp_path / "b.onnx").status == "different"
 
 
 def test_the_first_of_many_are_named(tmp_path: Path) -> None:
     dims = [f"d{i}" for i in range(10)]
-    source = f"{HEAD} (float[{', '.join(dims)}] x) => (float[{', '.join(dims)}] y) {{ y = Relu (x) }}"
-    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    source = f"g (float[{', '.join(dims)}] x) => (float[{', '.join(dims)}] y) {{ y = Relu (x) }}"
+    onnx.save(parsed(source), tmp_path / "m.onnx")
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
     assert all(list(case.dims) == dims for case in found.cases)
     told = [" ".join(f"{name}={case.dims[name]}" for name in dims[:8]) + " and 2 more" for case in found.cases]
@@ -40,8 +39,8 @@ def test_the_first_of_many_are_named(tmp_path: Path) -> None:
 
 
 def test_dims_that_have_to_be_the_same_are(tmp_path: Path) -> None:
-    text = f"{HEAD} (float[N, M] x, float[M, K] z) => (float[N, K] y) {{ a = MatMul (x, x) y = MatMul (a, z) }}"
-    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    text = "g (float[N, M] x, float[M, K] z) => (float[N, K] y) { a = MatMul (x, x) y = MatMul (a, z) }"
+    onnx.save(parsed(text), tmp_path / "m.onnx")
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
     assert (found.status, found.cases[0].dims) == ("equal", {"N": 2, "M": 2, "K": 2})
     assert len(found.cases) == 2

@@ -8,24 +8,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from onnxopt.verification.numbers.compare import is_dull
-from tests.samples import build_text
+from tests.samples import build_text, parsed
 
 # The mask is as long as what is there already and what is new; no dim of an input says so.
 PAST = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past) => (float[s0, total] present)
 { both = Concat <axis = 1> (past, new) present = Mul (both, mask) }
 """
 # So is a mask of integers, and no output says so, either; the words are of a table.
 UNTOLD = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (int64[b, t] words, int64[b, all] mask, float[b, p, 4] past) => (float[b, n, 4] y)
 <float[3, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int64[1] last = {2}>
 {
@@ -38,7 +36,6 @@ g (int64[b, t] words, int64[b, all] mask, float[b, p, 4] past) => (float[b, n, 4
 """
 # A layer that looks back over a window keeps that much of what there is, and its past is called otherwise.
 WINDOW = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past, float[s0, s15] older)
     => (float[s0, total] present, float[s0, kept] window)
 <int64[1] most = {-8}, int64[1] end = {9223372036854775807}, int64[1] axis = {1}>
@@ -52,7 +49,6 @@ g (float[s0, s27] new, float[s1, s64] mask, float[s0, s10] past, float[s0, s15] 
 """
 # Traced with seven tokens.
 BAKED = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[b, t, 4] x) => (float[p, q, r] y)
 <int64[1] seven = {7}, int64[1] two = {2}, int64 one = {1}, int64[1] zero = {0}, int64 first = {0}>
 {
@@ -67,7 +63,6 @@ g (float[b, t, 4] x) => (float[p, q, r] y)
 """
 # Traced with one text, by an exporter that calls dims as they come.
 ONE = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[d0, d1] x) => (float[4] y, int64[4] i)
 <int64[1] first = {0}, int64[1] four = {4}>
 {
@@ -78,7 +73,6 @@ g (float[d0, d1] x) => (float[4] y, int64[4] i)
 """
 # A window over raw audio, longer than a picture is wide.
 LONG = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[b, 1, t] x, float[1, 1, 400] w) => (float[b, 1, n] y)
 { y = Conv <strides = [160]> (x, w) }
 """
@@ -175,7 +169,6 @@ def test_far_larger_sizes_are_not_tried_for_another_case(tmp_path: Path) -> None
 
 # A detector: attention from one query over what a picture is reduced to, eight times in each direction.
 DETECTOR = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[b, 3, h, w] x, float[16, 3, 8, 8] w1, float[16, 16] wk, float[16, 16] wv, float[1, 1, 16] query)
   => (float[b, 1, 16] y)
 <int64[3] rows = {0, 16, -1}, float scale = {SCALE}>
@@ -209,7 +202,7 @@ def test_attention_is_over_several_tokens(tmp_path: Path) -> None:
 
 def _weighted(text: str) -> onnx.ModelProto:
     """Inputs with fixed sizes become weights."""
-    model = parser.parse_model(text)
+    model = parsed(text)
     rng = np.random.default_rng(0)
     for info in list(model.graph.input):
         shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
@@ -234,8 +227,8 @@ def test_given_inputs_fix_sizes_and_the_others_fit(tmp_path: Path) -> None:
 
 
 def test_of_given_inputs_there_is_one_case(tmp_path: Path) -> None:
-    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, k] x, float[m] f) => (float[n, k] y) { y = Relu (x) }'
-    path = save(parser.parse_model(text), tmp_path)
+    text = "g (float[n, k] x, float[m] f) => (float[n, k] y) { y = Relu (x) }"
+    path = save(parsed(text), tmp_path)
     np.save(tmp_path / "x.npy", np.ones((1, 5), np.float32))
     np.save(tmp_path / "f.npy", np.ones(1, np.float32))
     inputs = {name: str(tmp_path / f"{name}.npy") for name in "xf"}
@@ -244,7 +237,6 @@ def test_of_given_inputs_there_is_one_case(tmp_path: Path) -> None:
 
 
 RATE = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (int64 sr, float[4] x) => (float[4] y)
 <int64 rate = {16000}>
 {
@@ -258,22 +250,21 @@ g (int64 sr, float[4] x) => (float[4] y)
 
 
 def test_both_sides_of_a_number_that_an_input_is_compared_with(tmp_path: Path) -> None:
-    a = save(parser.parse_model(RATE), tmp_path)
+    a = save(parsed(RATE), tmp_path)
     assert verify(a, a).status == EQUAL, "both branches were taken, no piece had to be looked at"
     for name in ("Relu", "Neg"):
         other = tmp_path / name
-        onnx.save(parser.parse_model(RATE.replace(name, "Exp")), other)
+        onnx.save(parsed(RATE.replace(name, "Exp")), other)
         assert verify(a, other).status == DIFFERENT
 
 
 def test_tokens_that_mean_something_are_among_the_others() -> None:
     text = """
-    <ir_version: 8, opset_import: ["" : 17]>
     g (int64[n, t] ids) => (bool[n, t] y, bool[n, t] z)
     <int64 pad = {50256}, float far = {9.0}>
     { y = Equal (pad, ids) f = Cast <to = 1> (ids) z = Less (far, f) }
     """
-    plan = make_plan(parser.parse_model(text))
+    plan = make_plan(parsed(text))
     assert plan.inputs[0].compared == (50256, 9, 10, 50255, 8)
     case = InputMaker(plan, {}, 0).fill(OWN[0], {"n": 16, "t": 16})
     assert {0, 1, 50256, 9, 10} <= {*case.feeds["ids"].flat}
@@ -281,7 +272,6 @@ def test_tokens_that_mean_something_are_among_the_others() -> None:
 
 # What is detected: nothing, unless a logit is larger than seven.
 SCORES = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 1, 6] x) => (float[k, 1] y)
 <float[1, 6, 4] boxes = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11},
  int64 most = {9}, float overlap = {0.5}, float threshold = {0.999}, int64[1] last = {2}, int64[1] flat = {-1}>
@@ -294,7 +284,6 @@ g (float[1, 1, 6] x) => (float[k, 1] y)
 }
 """
 CUT = """
-<ir_version: 8, opset_import: ["" : 17]>
 g (float[5] x) => (float[5] y, float[5] z) <float low = {-20.0}> { s = Add (x, low) y = Relu (s) z = Sigmoid (x) }
 """
 
@@ -305,10 +294,10 @@ g (float[5] x) => (float[5] y, float[5] z) <float low = {-20.0}> { s = Add (x, l
     ids=["nothing found", "all zero"],
 )
 def test_inputs_on_another_scale(text: str, wrong: tuple[str, str], tmp_path: Path) -> None:
-    a = save(parser.parse_model(text), tmp_path)
+    a = save(parsed(text), tmp_path)
     assert verify(a, a).status == EQUAL
     text = text.replace(*wrong).replace("  y = Gather (fl", "  flipped = Neg (row)\n  y = Gather (fl")
-    onnx.save(parser.parse_model(text), tmp_path / "b.onnx")
+    onnx.save(parsed(text), tmp_path / "b.onnx")
     assert verify(a, tmp_path / "b.onnx").status == DIFFERENT
 
 
@@ -325,11 +314,9 @@ def test_what_says_little(values: list[float], dull: bool) -> None:
 
 
 def test_outputs_that_are_always_empty_are_no_evidence(tmp_path: Path) -> None:
-    a = save(parser.parse_model(SCORES.replace("0.999", "2.0")), tmp_path)
+    a = save(parsed(SCORES.replace("0.999", "2.0")), tmp_path)
     onnx.save(
-        parser.parse_model(
-            SCORES.replace("0.999", "3.0").replace("(row,", "(x2,").replace("  y =", "  x2 = Abs (row)\n  y =")
-        ),
+        parsed(SCORES.replace("0.999", "3.0").replace("(row,", "(x2,").replace("  y =", "  x2 = Abs (row)\n  y =")),
         tmp_path / "b.onnx",
     )
     verdict = verify(a, tmp_path / "b.onnx")

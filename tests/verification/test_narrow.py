@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper, numpy_helper, parser
+from onnx import ModelProto, helper, numpy_helper
 
 from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.numbers.narrow import forgiven, narrowed
+from tests.samples import parsed
 
 
 def products(scales: list[float]) -> ModelProto:
@@ -68,7 +69,6 @@ def test_both_types_are_verified_in_pieces(dtype: str, keep_io: bool, tmp_path: 
 def test_a_mask_of_the_lowest_number_stays_one(dtype: str, lowest: float, more: float, tmp_path: Path) -> None:
     """It would be infinite in either type, and times zero no number; in a sum it may become infinite, and masks on."""
     text = f"""
-        <ir_version: 8, opset_import: ["" : 17]>
         g (float[N, 16] x, int64[N, 16] seen) => (float[N, 16] y)
         <float lowest = {{{lowest}}}, float one = {{1}}, float more = {{{more}}}> {{
           p = MatMul (x, w)
@@ -80,7 +80,7 @@ def test_a_mask_of_the_lowest_number_stays_one(dtype: str, lowest: float, more: 
           q = Softmax (s)
           y = MatMul (q, w)
         }}"""
-    model = onnx.parser.parse_model(text)
+    model = parsed(text)
     model.graph.initializer.append(numpy_helper.from_array(np.eye(16, dtype=np.float32), "w"))
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
     onnx.save(model, source)
@@ -139,9 +139,8 @@ def test_a_model_of_other_domains_alone_stays_as_it_is(keep_io: bool, tmp_path: 
 def test_a_kernel_that_refuses_the_type_when_it_is_run(tmp_path: Path) -> None:
     """onnxruntime loads a ScatterND that adds float16, and does not run it."""
     source, half = (
-        parser.parse_model(
-            f"""<ir_version: 8, opset_import: ["" : 17]>
-            g (float[4] x, int64[2, 1] at, float[2] u) => (float[4] y)
+        parsed(
+            f"""g (float[4] x, int64[2, 1] at, float[2] u) => (float[4] y)
             {{ a = Cast <to = {code}> (x)  b = Cast <to = {code}> (u)
                c = ScatterND <reduction = "add"> (a, at, b)  y = Cast <to = 1> (c) }}"""
         )
@@ -159,10 +158,7 @@ def test_a_kernel_that_refuses_the_type_when_it_is_run(tmp_path: Path) -> None:
 def test_what_is_infinite_of_a_number_that_became_zero_is_wrong(tmp_path: Path) -> None:
     """The logarithm of a rounded probability: of the same numbers the original makes infinities as well."""
     source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[N, 16] x) => (float[N, 16] y) { h = MatMul (x, w)  p = Softmax (h)  y = Log (p) }"""
-    )
+    model = parsed("""g (float[N, 16] x) => (float[N, 16] y) { h = MatMul (x, w)  p = Softmax (h)  y = Log (p) }""")
     weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) * 8
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     onnx.save(model, source)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from onnxopt.verification import AGREES, DIFFERENT, verify
 from onnxopt.verification.model.skeleton import Skeleton
@@ -16,9 +16,10 @@ from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import Runner
 from onnxopt.verification.programs.steps import is_stepped, shake_dequantized
 from onnxopt.verification.programs.stream import Stream
+from tests.samples import parsed
 from tests.verification.pairs import with_constants
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 40, 40] x) => (float[1, 16, 38, 38] y)'
+HEAD = "g (float[1, 16, 40, 40] x) => (float[1, 16, 38, 38] y)"
 FIRST, LAST = "q = QuantizeLinear (x, sx, z)", "y = DequantizeLinear ({}, sz, z)"
 FLOATS = f"""{HEAD} {{ {FIRST} d = DequantizeLinear (q, sx, z)
   w = DequantizeLinear <axis = 0> (wq, sw, zw) b = DequantizeLinear <axis = 0> (bq, sb)
@@ -47,7 +48,7 @@ def constants() -> dict[str, np.ndarray]:
 
 
 def made(path: Path, text: str, **others: np.ndarray) -> Path:
-    model = parser.parse_model(text)
+    model = parsed(text)
     reads = {name for n in model.graph.node for name in n.input}
     found = {name: v for name, v in {**constants(), **others}.items() if name in reads}
     model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in found.items())
@@ -96,7 +97,7 @@ def test_what_is_off_by_less_than_a_step_everywhere_is_found(name: str, tmp_path
 
 def test_that_some_number_jumps_excuses_no_other(tmp_path: Path) -> None:
     """Among many inputs some are on an edge of the quantizer; all that B makes are a step off."""
-    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 16, 200, 200] x) => (float[1, 16, 200, 200] y)'
+    head = "g (float[1, 16, 200, 200] x) => (float[1, 16, 200, 200] y)"
     texts = [
         f"{head} {{ {q} = QuantizeLinear (x, sx, {z}) y = DequantizeLinear ({q}, sx, z) }}"
         for q, z in (("p", "z"), ("q", "o"))
@@ -134,7 +135,7 @@ def test_what_is_rounded_and_scaled_is_steps(nodes: str, is_step: bool, tmp_path
 @pytest.mark.parametrize(("factor", "verdicts"), [(42.333334, AGREES), (42.8, (DIFFERENT,))])
 def test_a_step_that_float16_rounds_to_the_other_side(factor: float, verdicts: tuple[str, ...], tmp_path: Path) -> None:
     """Two factors of a quantizer that is made of Round became one: few elements of a channel are a step off."""
-    head = '<ir_version: 8, opset_import: ["" : 17]> g (float16[n, 16] x) => (float16[n, 16] y)'
+    head = "g (float16[n, 16] x) => (float16[n, 16] y)"
     back, numbers = "y = Mul (r, s)", {"p": 127.0, "q": 1 / 3, "f": factor, "s": 3 / 127}
     constants = {name: np.float16(number) for name, number in numbers.items()}
     split = f"{head} {{ t = Tanh (x) u = Mul (t, p) v = Mul (u, q) r = Round (v) {back} }}"
@@ -184,7 +185,7 @@ def test_integers_that_are_larger_than_what_floats_count(
     factor: float, verdicts: tuple[str, ...], tmp_path: Path
 ) -> None:
     """A Cast of such a float gives one of many: none of a few samples needs be the very one."""
-    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 64] x) => (int64[n, 64] y)'
+    head = "g (float[n, 64] x) => (int64[n, 64] y)"
     one = f"{head} {{ t = Mul (x, p) u = Mul (t, q) v = Exp (u) w = Mul (v, f) y = Cast <to = 7> (w) }}"
     other = f"{head} {{ u = Mul (x, r) v = Exp (u) w = Mul (v, g) y = Cast <to = 7> (w) }}"
     constants = {"p": 0.7, "q": 0.3, "r": 0.7 * 0.3, "f": 3e9, "g": factor}

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from onnxopt.verification import Verification, VerifyOptions, verify
+from tests.samples import parsed
 from tests.verification.pairs import verdict, with_constants
 
 CONSTANTS = {"k": 640, "near": 1.0003, "j": 0.1, "m": 0.2, "l": 0.3}
@@ -19,7 +20,7 @@ JOINED = "y = Concat <axis = 1> (q, r)"
 def judge(tmp_path: Path, a: str, b: str, kind: str = "float", *, pieces: bool = False) -> Verification:
     dtype = np.float16 if kind == "float16" else np.float32
     constants = {name: np.array(number, dtype) for name, number in CONSTANTS.items()}
-    head = f'<ir_version: 8, opset_import: ["" : 17]> g ({kind}[N, 4, 8] b, {kind}[N, 4, 8] s) => (y)'
+    head = f"g ({kind}[N, 4, 8] b, {kind}[N, 4, 8] s) => (y)"
     texts = (f"{head} {{ p = Sigmoid (b) q = Mul (p, k) {body} }}" for body in (a, b))
     both = (with_constants(text, constants) for text in texts)
     return verdict(tmp_path, *both, options=VerifyOptions(pieces=pieces))
@@ -70,7 +71,7 @@ SMALL = 5
 def product(path: Path, weights: list[np.ndarray], kind: str = "float16", body: str = "p = MatMul (x, w0)") -> Path:
     """y = Relu(p + b), p of 24 channels, of which one has a fiftieth of the range of the others."""
     text = f"({kind}[N, 16, 32] x) => ({kind}[N, 16, 24] y) {{ {body} t = Add (p, b) y = Relu (t) }}"
-    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+    model = parsed(f"g {text}")
     bias = np.linspace(-0.1, 0.1, 24)
     bias[SMALL] *= 0.02
     dtype = np.float16 if kind == "float16" else np.float32
