@@ -171,22 +171,14 @@ def optimize(
     """
     from onnxopt.verification import VerifyOptions
 
-    _refuse_contradictions(click.get_current_context().params)
+    asked = click.get_current_context().params
+    _refuse_contradictions(asked)
     refuse_ignored(given)
     models = tuple("-" if model in ("/dev/stdin", "/dev/stdout") else model for model in models)
     besides = (report_file, junit, given["journal"])
     refuse_unwritable(besides)
     refuse_models(besides, models)
-    plain = not (out_dir is not None or in_place or check)
-    if plain and len(models) == 1:
-        raise _where_to(models[0])
-    if plain and len(models) == 2 and jobs > 1 and is_given("jobs"):
-        raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
-    plain = plain and len(models) == 2 and ("-" in models or not (cache_dir or executor != "local"))
-    if (begin or end) and not plain:
-        raise UsageError("--inputs and --outputs are for IN OUT", "onnxopt extract cuts a model, one at a time")
-    if (begin or end) and external == "reuse":
-        raise UsageError("--external reuse contradicts --inputs and --outputs", "weights are copied, or inline")
+    plain = _is_plain(models, asked)
     verify_options = None
     if not no_verify:
         verify_options = VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"], dims=verify_dims)
@@ -195,16 +187,10 @@ def optimize(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )
     allow_unverified |= not telling.to_machines
-    if plain and models[1] == "-":
-        if form == "json":
-            raise UsageError(
-                "the model and --format json both go to stdout", "--report FILE writes the report to a file"
-            )
-        telling = replace(telling, data_on_stdout=True)
     if plain:
         single = Single(
             verify_options=verify_options,
-            telling=telling,
+            telling=replace(telling, data_on_stdout=models[1] == "-"),
             given=given,
             provenance=provenance,
             report_file=report_file,
@@ -218,34 +204,52 @@ def optimize(
             outputs=end,
         )
         code = _run_single(single, *models)
-        sys.exit(code) if code else None
-        return
-    from onnxopt.batch import Job
-    from onnxopt.cli.batch import Places, optimize_many
+    else:
+        from onnxopt.batch import Job
+        from onnxopt.cli.batch import Places, optimize_many
 
-    pairs = Places(models, out_dir, in_place, check).pairs()
-    refuse_models(besides, chain.from_iterable(pairs))
-    if len(pairs) > 1 and (many := [name for name in WATCHES if given[name]]):
-        raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
-    options = make_options(given, max_rewrites, provenance, external)
-    watch = Watch(Path(pairs[0][0]), given)
-    job = partial(
-        Job,
-        options=options,
-        verify_options=verify_options,
-        strict=strict,
-        allow_unverified=allow_unverified,
-        check=check,
-        backup=backup,
-        cache=cache_dir or "",
-        plugins=given["plugins"],
-        reproducer=str(reproducer or ""),
-        zero_weights=zero_weights,
-        stats=stats or telling.has_summary,
-    )
-    code = optimize_many([job(a, b) for a, b in pairs], jobs, executor, telling, watch.instruments)
-    watch.report()
-    sys.exit(code) if code else None
+        pairs = Places(models, out_dir, in_place, check).pairs()
+        refuse_models(besides, chain.from_iterable(pairs))
+        if len(pairs) > 1 and (many := [name for name in WATCHES if given[name]]):
+            raise UsageError(f"--{many[0].replace('_', '-')} is for one model", "--report FILE reports on all")
+        job = partial(
+            Job,
+            options=make_options(given, max_rewrites, provenance, external),
+            verify_options=verify_options,
+            strict=strict,
+            allow_unverified=allow_unverified,
+            check=check,
+            backup=backup,
+            cache=cache_dir or "",
+            plugins=given["plugins"],
+            reproducer=str(reproducer or ""),
+            zero_weights=zero_weights,
+            stats=stats or telling.has_summary,
+        )
+        watch = Watch(Path(pairs[0][0]), given)
+        code = optimize_many([job(a, b) for a, b in pairs], jobs, executor, telling, watch.instruments)
+        watch.report()
+    if code:
+        sys.exit(code)
+
+
+def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
+    """Is it IN OUT? Raises UsageError where nobody can tell, and for what only IN OUT, or a file, can be asked."""
+    cut = asked["begin"] or asked["end"]
+    to_one_place = not (asked["out_dir"] is not None or asked["in_place"] or asked["check"])
+    if to_one_place and len(models) == 1:
+        raise _where_to(models[0])
+    if to_one_place and len(models) == 2 and asked["jobs"] > 1 and is_given("jobs"):
+        raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
+    kept = asked["cache_dir"] or asked["executor"] != "local"
+    plain = to_one_place and len(models) == 2 and ("-" in models or not kept)
+    if cut and not plain:
+        raise UsageError("--inputs and --outputs are for IN OUT", "onnxopt extract cuts a model, one at a time")
+    if cut and asked["external"] == "reuse":
+        raise UsageError("--external reuse contradicts --inputs and --outputs", "weights are copied, or inline")
+    if plain and models[1] == "-" and asked["form"] == "json":
+        raise UsageError("the model and --format json both go to stdout", "--report FILE writes the report to a file")
+    return plain
 
 
 def _run_single(single: Single, source: str, destination: str) -> int:
