@@ -300,40 +300,10 @@ class _Cone:
         kept: set[Node] = set()
         for node in reversed(self.nodes):
             wanted = [v for v in node.outputs if v is not None and self._wanted(v, kept)]
-            if not wanted:
-                continue
-            if any(v not in self.arrays for v in wanted):
+            if wanted and self._stays(node, wanted):
                 kept.add(node)
-                continue
-            if any(v in self.dangerous for v in wanted):
-                kept.add(node)
-                continue
-            if not all(map(self._is_held, wanted)):
-                told = "opset 9 has the first such" if self.graph.opset() else "the default domain is not imported"
-                self._decline(node, f"the result would be a Constant, and {told}")
-                kept.add(node)
-                continue
-            if any(self._stays_filled(self.arrays[v]) for v in wanted):
-                if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
-                    for v in wanted:
-                        v.array = self.arrays[v]
-                        self.graph.know(v)  # every rule reads it, and nobody stores it
-                self._decline(node, "a fill stays a node: written out it would take the bytes")
-                kept.add(node)
-                continue
-            made = sum(self.arrays[v].nbytes for v in wanted)
-            growth = made - self.freed[node]
-            if growth > self.options.max_bytes or self.spent.kept + growth > max(_KEPT, self.options.max_bytes):
-                reason = "the file would grow beyond the limit (--max-constant-bytes)"
-                self._decline(node, reason, f" (+{growth:,} bytes)")
-                kept.add(node)
-                continue
-            if any(is_refused(v, self.arrays[v]) for v in wanted):
-                self._decline(node, REFUSED)
-                kept.add(node)
-                continue
-            self.spent.kept += max(0, growth)
-            replaced += [(node, v) for v in wanted]
+            else:
+                replaced += [(node, v) for v in wanted]
         for node in reversed(self.nodes):
             self._remove(node)  # dead before: no fold of ours
         done = 0
@@ -344,6 +314,32 @@ class _Cone:
             self._remove(node)
             done += 1
         return done > 0
+
+    def _stays(self, node: Node, wanted: list[Value]) -> bool:
+        """Is what is `wanted` of the node not computed, or nothing to store? What is stored is counted."""
+        if any(v not in self.arrays or v in self.dangerous for v in wanted):
+            return True
+        if not all(map(self._is_held, wanted)):
+            told = "opset 9 has the first such" if self.graph.opset() else "the default domain is not imported"
+            self._decline(node, f"the result would be a Constant, and {told}")
+            return True
+        if any(self._stays_filled(self.arrays[v]) for v in wanted):
+            if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
+                for v in wanted:
+                    v.array = self.arrays[v]
+                    self.graph.know(v)  # every rule reads it, and nobody stores it
+            self._decline(node, "a fill stays a node: written out it would take the bytes")
+            return True
+        growth = sum(self.arrays[v].nbytes for v in wanted) - self.freed[node]
+        if growth > self.options.max_bytes or self.spent.kept + growth > max(_KEPT, self.options.max_bytes):
+            reason = "the file would grow beyond the limit (--max-constant-bytes)"
+            self._decline(node, reason, f" (+{growth:,} bytes)")
+            return True
+        if any(is_refused(v, self.arrays[v]) for v in wanted):
+            self._decline(node, REFUSED)
+            return True
+        self.spent.kept += max(0, growth)
+        return False
 
     def _remove(self, unread: Node) -> None:
         """If nothing reads the node it goes, then what only it read."""
