@@ -15,7 +15,7 @@ from onnxopt.analysis.sayings import with_numbers
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
-from onnxopt.graph.value import Shape, Value
+from onnxopt.graph.value import Dim, Shape, Value
 from onnxopt.inferring import infer_call
 from onnxopt.protos import (
     Array,
@@ -41,6 +41,7 @@ _SEEN_THROUGH: Final = {
 _LARGEST: Final = 1 << 11  # size of which float16 tells one more
 _NUMBERS: Final = "iufV"  # kinds of numpy's; the last are those that it does not know itself, as bfloat16
 _MOVED: Final = ("Gather", "Squeeze", "Unsqueeze")  # where; all that the others read has to be listed
+_BRANCHES_DIFFER: Final = 11  # opset from which on the branches of an If may give out other shapes
 # What runtimes may follow sizes through that a Shape lists.
 _FOLLOWED: Final = frozenset({*_SEEN_THROUGH, "Identity", "Slice"})
 
@@ -139,12 +140,6 @@ def evaluate(node: Node, arrays: list[Array | None], opset: int) -> list[Array] 
     return found
 
 
-def depth(node: Node) -> int:
-    """So many bodies it is in."""
-    owner = node.graph.owner if node.graph is not None else None
-    return 0 if owner is None else 1 + depth(owner)
-
-
 def dims_of(value: Value, given: Mapping[Value, Known]) -> Shape | None:
     return tensor_type(given[value][0])[1] if value in given else types.shape(value)
 
@@ -233,6 +228,9 @@ def part_of_shape(node: Node, dims: Shape) -> Array | None:
 
 
 def inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    """What inference says of its results; None if it refuses the node."""
+    if node.op == "If" and node.bodies:
+        return _joined(node, given)
     call = as_call(node, given)
     if call is None:
         return {}
@@ -241,6 +239,40 @@ def inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | N
     except Exception:  # as onnx says it
         return None
     return {v: (found[f"o{i}"], None) for i, v in enumerate(node.outputs) if v is not None and f"o{i}" in found}
+
+
+def _joined(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | None:
+    """What an If makes: that in which what its branches give out is alike. Where these have to agree, what is said of
+    one goes for the other; None if they do not."""
+    found: dict[Value, Known] = {}
+    for value, *branches in given_out(node):
+        first, *others = (dims_of(v, given) for v in branches)
+        for dims in others:
+            if not has_to_agree(node):
+                first = types.agreed(first, dims)
+            elif first is None or dims is None:
+                first = dims if first is None else first
+            elif len(first) != len(dims) or any(_differ(a, b) for a, b in zip(first, dims)):
+                return None
+            else:
+                first = with_numbers(first, dims)
+        found[value] = tensor_type_proto(types.dtype(value), first), None
+    return found
+
+
+def _differ(a: Dim, b: Dim) -> bool:
+    return isinstance(a, int) and isinstance(b, int) and a != b
+
+
+def given_out(node: Node) -> list[tuple[Value, ...]]:
+    """Each tensor that an If makes, and what its branches give out for it."""
+    rows = zip(node.outputs, *(body.outputs for body in node.bodies.values()))
+    return [(value, *branches) for value, *branches in rows if value is not None and types.dtype(value)]
+
+
+def has_to_agree(node: Node) -> bool:
+    """Is it an If whose branches have to give out the same shapes, for all that runtimes know of them?"""
+    return node.op == "If" and opset_of(node) < _BRANCHES_DIFFER
 
 
 def opset_of(node: Node) -> int:

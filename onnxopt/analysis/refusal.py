@@ -10,7 +10,7 @@ inferred that is not so, and what comes of it is refused, or given too little me
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import field
 from typing import Final
 
@@ -21,9 +21,10 @@ from onnxopt.analysis.loading import (
     as_given,
     content,
     declared,
-    depth,
     dims_of,
     evaluate,
+    given_out,
+    has_to_agree,
     inferred,
     is_in_body,
     known_constant,
@@ -35,7 +36,7 @@ from onnxopt.analysis.loading import (
     part_of_shape,
     seen_by,
 )
-from onnxopt.analysis.sayings import said
+from onnxopt.analysis.sayings import said, with_numbers
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
@@ -83,7 +84,7 @@ def is_refused(value: Value, given: Array | Value, readers: Iterable[Node] | Non
         return False
     if isinstance(given, Value) and given in earlier.watched:
         earlier.watched.add(value)  # which takes its place
-    asked = dict.fromkeys(value.users if readers is None else readers)
+    asked = dict.fromkeys(_takers(value) if readers is None else readers)
     constant = not isinstance(given, Value) or given.constant
     if not _is_read_there(value, asked, earlier, constant=constant):
         return False
@@ -140,11 +141,17 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
             was = (old or {}).get(v, _NOTHING)
             if known != was and told.get(v) != known:
                 before[v], after[v] = was, known
-                asked.update(dict.fromkeys(v.users))
+                asked.update(dict.fromkeys(_takers(v)))
     if asked and earlier.wary:
         return True
     earlier.known.update(after)
     return False
+
+
+def _takers(value: Value) -> list[Node]:
+    """What reads it, and the If as whose branch it is given out."""
+    owner = value.graph.owner if value.is_output else None
+    return [*value.users, owner] if owner is not None and owner.op == "If" else list(value.users)
 
 
 def look_ahead(model: Model) -> None:
@@ -170,7 +177,7 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     """Find what leads to bodies that would refuse what is so, and to what runtimes infer otherwise than it is. Values
     stay where nodes are made anew."""
     scopes = [scope for scope in model.scopes() if scope.owner is not None]
-    bodies = [n for scope in scopes for n in scope]
+    bodies = [n for scope in model.scopes() if scope.owner is None for n in _in_bodies(scope)]
     read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
     misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if _is_misled(n)]
     if not bodies and not misled:
@@ -197,11 +204,19 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     for scope in scopes:
         if scope.owner is not None and scope.owner.op == "Loop":
             earlier.inside.update(declared(scope))
-    bodies.sort(key=depth)  # none before what is around it
     inside = earlier.inside
     inside.update((v, (tensor_type_proto(types.dtype(v), dims), None)) for v, dims in earlier.said.items())
     look_inside(dict.fromkeys([*makers, *bodies]), inside, earlier.said)
     look_further(dict.fromkeys([*leading, *bodies]), earlier.may, inside)
+
+
+def _in_bodies(scope: Graph) -> Iterator[Node]:
+    """The nodes inside, none before what it reads, and each before the one whose body it is in."""
+    for node in scope if scope.owners or scope.owner is not None else ():
+        for body in node.bodies.values():
+            yield from _in_bodies(body)
+        if scope.owner is not None:
+            yield node
 
 
 def _leads_there(said: Mapping[Value, Shape], read: Set[Value], bodies: Iterable[Node]) -> bool:
@@ -230,7 +245,10 @@ def _tells_more(value: Value) -> bool:
 
 def _is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
     """Is what it makes larger than what a runtime infers, or may it be? Of a PRelu that is what it reads first, and the
-    slope may be larger, if onnxruntime is asked: the standard has no such PRelu."""
+    slope may be larger, if onnxruntime is asked: the standard has no such PRelu. Of an If whose branches have to agree
+    it is what is said of any, as of a branch that never runs."""
+    if has_to_agree(node):
+        return _may_disagree(node, given)
     if node.op != "PRelu":
         return False
     x, slope = (None if v is None else dims_of(v, given) for v in (node.input(0), node.input(1)))
@@ -240,9 +258,29 @@ def _is_misled(node: Node, given: Mapping[Value, Known] = NOTHING) -> bool:
     return len(slope) > len(x) or any(isinstance(a, int) and isinstance(b, int) and 1 != b != a for a, b in both)
 
 
+def _may_disagree(node: Node, given: Mapping[Value, Known]) -> bool:
+    """May a branch give out another size than a runtime infers of an If?"""
+    agreed = inferred(node, given) or {}
+    return any(
+        not _is_so(v, dims, given)
+        for value, *branches in given_out(node)
+        if (dims := dims_of(value, agreed)) is not None
+        for v in branches
+    )
+
+
+def _is_so(value: Value, dims: Shape, given: Mapping[Value, Known]) -> bool:
+    """Has it surely these sizes, as far as they are numbers?"""
+    ours, theirs = types.shape(value), dims_of(value, given)
+    known = ours if theirs is None else with_numbers(ours, theirs)
+    return (
+        known is not None and len(known) == len(dims) and all(a == b for a, b in zip(dims, known) if isinstance(a, int))
+    )
+
+
 def _is_watched(node: Node, earlier: _Earlier) -> bool:
     """Is it in a body, which may never run, or does it lead there, or to what misleads a runtime?"""
-    if is_in_body(node):
+    if is_in_body(node) or has_to_agree(node):
         return True
     asks = earlier.far > 0 or earlier.wary
     return asks and not earlier.watched.isdisjoint(v for v in node.outputs if v is not None)

@@ -179,3 +179,38 @@ def test_a_slope_that_fits_keeps_nothing_from_being_known(slope: str, refused: b
     model = model_of(f"""g (float[6] x, {slope} slope, float[K] k) => (y) {{
         t = Cast <to = 7> (k)  r = Reshape (x, t)  y = PRelu (r, slope) }}""")
     assert is_refused(value(model, "t"), np.array([2, 3])) is refused
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : {opset}]> g (bool c, float[2, 3] x) => (float z)
+    <int64[1] one = {{1}}, float[4, 2] w = {{1, 1, 1, 1, 1, 1, 1, 1}}> {{
+    s = Shape (x)  t = Mul (s, one)  y = Reshape (x, t)
+    a = If (c) <then_branch = u () => ({of} b) {{ {then} }}, else_branch = e () => ({of} d) {{ {otherwise} }}>
+    z = ReduceSum <keepdims = 0> (a) }}"""
+
+
+def branches(then: str, otherwise: str, opset: int) -> str:
+    return BRANCHES.format(opset=opset, then=then, otherwise=otherwise, of="float[p, q]")
+
+
+@pytest.mark.parametrize("c", [False, True])
+@pytest.mark.parametrize("opset", [9, 10, 11])
+@pytest.mark.parametrize(
+    "then",
+    [
+        "b = Transpose (y)",
+        "n = Not (c)  b = If (n) <then_branch = p () => (float[p, q] i) { i = MatMul (w, y) }, "
+        "else_branch = q () => (float[p, q] j) { j = Neg (y) }>",  # the first would fail if it ran
+    ],
+)
+def test_branches_that_differ_and_have_to_agree(then: str, opset: int, c: bool) -> None:
+    """Before opset 11 a runtime takes what it knows of one branch for what the other gives out."""
+    assert_loaded_and_same(branches(then, "d = Neg (y)", opset), c=np.array(c))
+
+
+def test_branches_that_agree_keep_nothing_from_being_known() -> None:
+    """And since opset 11 none have to."""
+    for then, opset in (("b = Abs (y)", 9), ("b = Transpose (y)", 11)):
+        result = onnxopt.optimize(parser.parse_model(branches(then, "d = Neg (y)", opset))).model
+        assert "Reshape" not in [n.op_type for n in result.graph.node]
+    result = onnxopt.optimize(parser.parse_model(branches("b = Transpose (y)", "d = Neg (y)", 10))).model
+    assert "Reshape" in [n.op_type for n in result.graph.node]
