@@ -50,8 +50,11 @@ class AxesBeforeSplit(GraphPass):
                 ctx.decline("moved", alike, repr(split))
             elif alike is not None and ctx.spend("moved", at=split):
                 _move(graph, split, alike)
-        for (x, place, axes), found in _picks(graph).items():
-            if len(found) > 1 and ctx.spend("moved", len(found), at=found[0][0]):
+        several = {key: found for key, found in _picks(graph).items() if len(found) > 1}
+        position = {node: i for i, node in enumerate(graph)} if several else {}
+        for (x, place, axes), found in several.items():
+            found.sort(key=lambda pick: position[pick[0]])
+            if ctx.spend("moved", len(found), at=found[0][0]):
                 _move_before_picks(graph, x, place, axes, found)
 
 
