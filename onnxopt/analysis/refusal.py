@@ -137,8 +137,8 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
             return True  # also where `old` follows from what we know, and runtimes may not
         if new != old and _is_misled(node, then):
             return True
-        for v, known in (new or {}).items():
-            was = (old or {}).get(v, _NOTHING)
+        for v, known in _as_said(new, earlier).items():
+            was = _as_said(old, earlier).get(v, _NOTHING)
             if known != was and told.get(v) != known:
                 before[v], after[v] = was, known
                 asked.update(dict.fromkeys(_takers(v)))
@@ -148,10 +148,24 @@ def _refuses(asked: dict[Node, None], before: dict[Value, Known], after: dict[Va
     return False
 
 
+def _as_said(made: Mapping[Value, Known] | None, earlier: _Earlier) -> Mapping[Value, Known]:
+    """What a node makes, with what the file says of it besides."""
+    if not made or earlier.said.keys().isdisjoint(made):
+        return made or {}
+    dims = {v: with_numbers(dims_of(v, made), earlier.said[v]) for v in made if v in earlier.said}
+    return {**made, **{v: (tensor_type_proto(types.dtype(v), known), made[v][1]) for v, known in dims.items()}}
+
+
 def _takers(value: Value) -> list[Node]:
     """What reads it, and the If as whose branch it is given out."""
     owner = value.graph.owner if value.is_output else None
     return [*value.users, owner] if owner is not None and owner.op == "If" else list(value.users)
+
+
+def told(value: Value) -> Shape | None:
+    """The sizes that runtimes may know of it, by what was asked in this round, too."""
+    earlier = _earlier(value.graph.model)
+    return dims_of(value, ChainMap(earlier.known, earlier.may, earlier.inside))
 
 
 def look_ahead(model: Model) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from onnxopt.analysis.refusal import is_refused
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import make_node
+from onnxopt.protos import Array, make_node
 
 
 def obstacle(graph: Graph, body: Graph) -> str:
@@ -18,6 +19,11 @@ def obstacle(graph: Graph, body: Graph) -> str:
     if len(body.proto.sparse_initializer) or _hands_on_outer(body):
         return "a body inside hands out what is not its own, or is sparse"
     return ""
+
+
+def misleads(pairs: Iterable[tuple[Value | None, Array | Value | None]]) -> bool:
+    """Would a body that never runs be refused for what it learns, where each of these values is the other instead?"""
+    return any(v is not None and r is not None and v.is_used and is_refused(v, r) for v, r in pairs)
 
 
 def _hands_on_outer(body: Graph) -> bool:

@@ -214,3 +214,21 @@ def test_branches_that_agree_keep_nothing_from_being_known() -> None:
         assert "Reshape" not in [n.op_type for n in result.graph.node]
     result = onnxopt.optimize(parser.parse_model(branches("b = Transpose (y)", "d = Neg (y)", 10))).model
     assert "Reshape" in [n.op_type for n in result.graph.node]
+
+
+def test_what_is_said_of_an_if_goes_on_being_said() -> None:
+    """Something is learnt of what leads to it, which is less than what its branches say they give out."""
+    never = """If (c) <then_branch = t{i} () => (p{i}) {{ n{i} = Not (c)  p{i} = If (n{i}) <
+        then_branch = m{i} () => (q{i}) {{ q{i} = MatMul ({x}, w) }},
+        else_branch = o{i} () => (s{i}) {{ s{i} = Relu ({x}) }}> }},
+        else_branch = f{i} () => (z{i}) {{ z{i} = Neg (x) }}>"""
+    given_out = "(float[2, 3] {}) {{ {} = Abs (a) }}"
+    assert_loaded_and_same(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[N, M] x) => (float[A, B] y)
+        <float[5, 2] w = {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}, int64[2] ones = {{1, 1}}> {{
+        s = Shape (x)  v = Reshape (x, s)  a = {never.format(i=1, x="v")}
+        b = If (c) <then_branch = k () => {given_out.format("d", "d")},
+                    else_branch = l () => {given_out.format("e", "e")}>
+        u = Shape (b)  h = Mul (u, ones)  r = Reshape (b, h)  y = {never.format(i=2, x="r")} }}""",
+        c=np.array(True),
+    )

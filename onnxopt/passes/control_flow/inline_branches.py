@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from onnxopt.analysis import types
+from onnxopt.analysis.refusal import REFUSED
 from onnxopt.graph import Graph
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.rewriting.inline import forward_results, obstacle
+from onnxopt.rewriting.inline import forward_results, misleads, obstacle
 
 
 @register
@@ -26,7 +27,7 @@ class InlineBranches(GraphPass):
             if condition is None or not condition.constant or condition.array.size != 1:
                 continue
             body = node.bodies["then_branch" if bool(condition.array.item()) else "else_branch"]
-            reason = obstacle(graph, body)
+            reason = obstacle(graph, body) or (REFUSED if misleads(zip(node.outputs, body.outputs)) else "")
             if reason:
                 ctx.decline("inlined", reason, repr(node))
             elif ctx.spend("inlined", at=node):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.refusal import REFUSED, told
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import make_node
-from onnxopt.rewriting.inline import forward_results, obstacle
+from onnxopt.protos import Array, make_node
+from onnxopt.rewriting.inline import forward_results, misleads, obstacle
 
 
 @register
@@ -37,11 +40,13 @@ class InlineLoops(GraphPass):
             if trips == 0:
                 if any(v is not None and v.is_used for v in node.outputs[carried:]):
                     ctx.decline("inlined", "what no trip collects has a shape that is not known", repr(node))
+                elif misleads(zip(node.outputs, node.inputs[2:])):
+                    ctx.decline("inlined", REFUSED, repr(node))
                 elif ctx.spend("inlined", at=node):
                     forward_results(graph, node, node.inputs[2:])
                     inlined = True
                 continue
-            reason = obstacle(graph, body)
+            reason = obstacle(graph, body) or (REFUSED if misleads(_instead(graph, node, body, carried)) else "")
             if reason:
                 ctx.decline("inlined", reason, repr(node))
             elif ctx.spend("inlined", at=node):
@@ -67,11 +72,27 @@ def _scalar(value: Value | None) -> int | None:
     return int(value.array.item()) if value is not None and value.constant and value.array.size == 1 else None
 
 
+def _instead(
+    graph: Graph, node: Node, body: Graph, carried: int
+) -> Iterator[tuple[Value | None, Array | Value | None]]:
+    """What there is in place of what the body is given, and of what the Loop makes."""
+    yield from zip(body.inputs, [*_counted(body), *node.inputs[2:]])
+    yield from zip(node.outputs, body.outputs[1 : 1 + carried])
+    for value, one in zip(node.outputs[carried:], body.outputs[1 + carried :]):
+        wide, dims = Value(one.name, graph), told(one)
+        wide.dtype, wide.shape = types.dtype(one), None if dims is None else (1, *dims)
+        yield value, wide
+
+
+def _counted(body: Graph) -> tuple[Array, Array]:
+    """The number of the first trip, and that it is made; of the ranks that runtimes read in the file."""
+    ranks = [len(info.type.tensor_type.shape.dim) for info in body.proto.input[:2]]
+    return np.zeros([1] * ranks[0], np.int64), np.ones([1] * ranks[1], bool)
+
+
 def _inline(graph: Graph, node: Node, body: Graph, carried: int) -> None:
-    ranks = [len(info.type.tensor_type.shape.dim) for info in body.proto.input[:2]]  # runtimes ask the file
-    first = graph.constant(np.zeros([1] * ranks[0], np.int64), body.inputs[0].name, node)
-    going = graph.constant(np.ones([1] * ranks[1], bool), body.inputs[1].name, node)
-    for value, given in zip(body.inputs, [first, going, *node.inputs[2:]]):
+    counted = [graph.constant(a, v.name, node) for a, v in zip(_counted(body), body.inputs)]
+    for value, given in zip(body.inputs, [*counted, *node.inputs[2:]]):
         assert given is not None
         value.replace_all_uses_with(given)
     _, *results = graph.inline(body)

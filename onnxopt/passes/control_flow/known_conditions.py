@@ -7,11 +7,12 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.refusal import REFUSED, is_refused
+from onnxopt.analysis.refusal import REFUSED
 from onnxopt.analysis.shapes.demands import Running, demanded_rank
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.rewriting.inline import misleads
 
 _BRANCHES: Final = ("then_branch", "else_branch")
 _NOTS: Final = 4  # one of another, that are looked through
@@ -77,8 +78,7 @@ def _left_by_readers(node: Node, live: Running) -> bool | None:
 
 def _misleads(node: Node, known: bool) -> bool:
     """Would a branch that never runs be refused for what it learns of a result?"""
-    results = node.bodies[_BRANCHES[not known]].outputs
-    return any(v is not None and v.is_used and is_refused(v, r) for v, r in zip(node.outputs, results))
+    return misleads(zip(node.outputs, node.bodies[_BRANCHES[not known]].outputs))
 
 
 def _settle(node: Node, known: bool) -> None:
