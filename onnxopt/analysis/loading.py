@@ -56,6 +56,8 @@ def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], sai
     """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
     around them, which onnx's inference of a whole model does not see there; and what is `said` of it."""
     for node in nodes:
+        if node.op == "Constant":
+            continue  # of which all is known
         seen = seen_by(node, inside)
         listed = _followed(node, seen) if is_in_body(node) else None
         if listed is not None:

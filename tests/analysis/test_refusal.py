@@ -12,7 +12,8 @@ import pytest
 import onnxopt
 from onnxopt.analysis import loading
 from onnxopt.analysis.refusal import is_refused
-from onnxopt.graph import Model, read_model
+from onnxopt.analysis.types import Known
+from onnxopt.graph import Model, Value, read_model
 from tests.runtime import plain_session
 from tests.samples import parsed, value
 
@@ -232,3 +233,11 @@ def test_what_is_said_of_an_if_goes_on_being_said() -> None:
         u = Shape (b)  h = Mul (u, ones)  r = Reshape (b, h)  y = {never.format(i=2, x="r")} }}""",
         c=np.array(True),
     )
+
+
+def test_what_a_constant_that_is_a_node_holds_is_known() -> None:
+    """Where there are no initializers, constants stay nodes: in bodies of old models, and in functions."""
+    model = model_of("g (float[6] x) => (r) { t = Constant <value = int64[2] {2, 3}> ()  r = Reshape (x, t) }")
+    inside: dict[Value, Known] = {}
+    loading.look_inside(list(model.graph), inside, {})
+    assert loading.dims_of(value(model, "r"), inside) == (2, 3)
