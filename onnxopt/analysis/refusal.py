@@ -191,11 +191,12 @@ def _watch(model: Model, earlier: _Earlier) -> None:
     """Find what leads to bodies that would refuse what is so, and to what runtimes infer otherwise than it is. Values
     stay where nodes are made anew."""
     scopes = [scope for scope in model.scopes() if scope.owner is not None]
-    bodies = [n for scope in model.scopes() if scope.owner is None for n in _in_bodies(scope)]
-    read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
     misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if _is_misled(n)]
-    if not bodies and not misled:
+    if not scopes and not misled:
         return
+    order = [n for scope in model.scopes() if scope.owner is None for n in _in_order(scope)]
+    bodies = [n for n in order if is_in_body(n)]
+    read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
     earlier.watched = {v for n in misled for v in n.outputs if v is not None}
     _watch_before(misled, earlier.watched, lambda v: True)
     refused = _refuses(
@@ -220,17 +221,21 @@ def _watch(model: Model, earlier: _Earlier) -> None:
             earlier.inside.update(declared(scope))
     inside = earlier.inside
     inside.update((v, (tensor_type_proto(types.dtype(v), dims), None)) for v, dims in earlier.said.items())
-    look_inside(dict.fromkeys([*makers, *bodies]), inside, earlier.said)
-    look_further(dict.fromkeys([*leading, *bodies]), earlier.may, inside)
+    look_inside(_those(order, makers, bodies), inside, earlier.said)
+    look_further(_those(order, leading, bodies), earlier.may, inside)
 
 
-def _in_bodies(scope: Graph) -> Iterator[Node]:
-    """The nodes inside, none before what it reads, and each before the one whose body it is in."""
-    for node in scope if scope.owners or scope.owner is not None else ():
+def _in_order(scope: Graph) -> Iterator[Node]:
+    """None before what it reads, and those of its bodies before it."""
+    for node in scope:
         for body in node.bodies.values():
-            yield from _in_bodies(body)
-        if scope.owner is not None:
-            yield node
+            yield from _in_order(body)
+        yield node
+
+
+def _those(order: Iterable[Node], *chosen: Iterable[Node]) -> list[Node]:
+    wanted = set().union(*chosen)
+    return [n for n in order if n in wanted]
 
 
 def _leads_there(said: Mapping[Value, Shape], read: Set[Value], bodies: Iterable[Node]) -> bool:

@@ -217,22 +217,30 @@ def test_branches_that_agree_keep_nothing_from_being_known() -> None:
     assert "Reshape" in [n.op_type for n in result.graph.node]
 
 
+NEVER = """If (c) <then_branch = t{i} () => (p{i}) {{ n{i} = Not (c)  p{i} = If (n{i}) <
+    then_branch = m{i} () => (q{i}) {{ q{i} = MatMul ({x}, w) }},
+    else_branch = o{i} () => (s{i}) {{ s{i} = Relu ({x}) }}> }},
+    else_branch = f{i} () => (z{i}) {{ z{i} = Neg (x) }}>"""
+SAYS = """If (c) <then_branch = k () => (float[2, 3] d) {{ d = Abs ({x}) }},
+    else_branch = l () => (float[2, 3] e) {{ e = Abs ({x}) }}>"""
+SAID = """<ir_version: 8, opset_import: ["" : {opset}]> g (bool c, float[N, M] x) => (float[A, B] y)
+    <float[5, 2] w = {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}, int64[2] ones = {{1, 1}}> {{ {nodes}
+    u = Shape ({x})  h = Mul (u, ones)  r = Reshape ({x}, h)  y = {never} }}"""
+
+
 def test_what_is_said_of_an_if_goes_on_being_said() -> None:
     """Something is learnt of what leads to it, which is less than what its branches say they give out."""
-    never = """If (c) <then_branch = t{i} () => (p{i}) {{ n{i} = Not (c)  p{i} = If (n{i}) <
-        then_branch = m{i} () => (q{i}) {{ q{i} = MatMul ({x}, w) }},
-        else_branch = o{i} () => (s{i}) {{ s{i} = Relu ({x}) }}> }},
-        else_branch = f{i} () => (z{i}) {{ z{i} = Neg (x) }}>"""
-    given_out = "(float[2, 3] {}) {{ {} = Abs (a) }}"
-    assert_loaded_and_same(
-        f"""<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[N, M] x) => (float[A, B] y)
-        <float[5, 2] w = {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}, int64[2] ones = {{1, 1}}> {{
-        s = Shape (x)  v = Reshape (x, s)  a = {never.format(i=1, x="v")}
-        b = If (c) <then_branch = k () => {given_out.format("d", "d")},
-                    else_branch = l () => {given_out.format("e", "e")}>
-        u = Shape (b)  h = Mul (u, ones)  r = Reshape (b, h)  y = {never.format(i=2, x="r")} }}""",
-        c=np.array(True),
-    )
+    nodes = f"s = Shape (x)  v = Reshape (x, s)  a = {NEVER.format(i=1, x='v')}  b = {SAYS.format(x='a')}"
+    text = SAID.format(opset=17, nodes=nodes, x="b", never=NEVER.format(i=2, x="r"))
+    assert_loaded_and_same(text, c=np.array(True))
+
+
+def test_what_a_branch_makes_is_known_before_what_the_if_does() -> None:
+    """Of one branch a runtime knows it, as that is said of what it reads, and before opset 11 so of the If."""
+    other = "If (c) <then_branch = i () => (i1) { i1 = Relu (v) }, else_branch = j () => (j1) { j1 = Neg (a) }>"
+    nodes = f"v = {SAYS.format(x='x')}  s = Shape (v)  t = Mul (s, ones)  a = Reshape (v, t)  b = {other}"
+    text = SAID.format(opset=9, nodes=nodes, x="b", never=NEVER.format(i=2, x="r"))
+    assert_loaded_and_same(text, c=np.array(True))
 
 
 def test_what_a_constant_that_is_a_node_holds_is_known() -> None:
