@@ -68,7 +68,10 @@ ODD = {
 
 def odd_fields(data: bytes, rng: random.Random) -> bytes:
     """At one boundary, what is there has another wire type, number or length; or a field is put in."""
-    at = rng.choice(boundaries(data)[:-1])
+    begins = boundaries(data)[:-1]
+    if not begins:
+        return data  # an empty file has no field
+    at = rng.choice(begins)
     way = rng.randrange(4)
     if way == 0:  # the wire types 3, 4, 6 and 7 are no more, or never were
         return data[:at] + bytes([data[at] & 0xF8 | rng.randrange(8)]) + data[at + 1 :]

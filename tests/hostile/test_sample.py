@@ -5,6 +5,7 @@ What other tests ask in detail (`test_dangerous_models.py`, `test_names.py`, `te
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from functools import cache
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import SCRIPT
+from tests.hostile.damaged import odd_fields
 from tests.hostile.inputs import Input, inputs
 from tests.hostile.promise import HERE, Ran, broken, tree
 from tests.hostile.runner import Runner
@@ -55,3 +57,8 @@ def test_the_installed_command(number: int, tmp_path: Path) -> None:
     )
     ran = Ran(done.returncode, False, 0.0, 0.0, 0, [], done.stdout, done.stderr, before, tree(tmp_path))
     assert not broken(given.call, ran, tmp_path), (given.name, done.stdout, done.stderr)
+
+
+def test_what_is_empty_has_no_field_to_damage() -> None:
+    """What is damaged again and again may be: the fuzzer ended there."""
+    assert odd_fields(b"", random.Random(0)) == b""
