@@ -50,6 +50,7 @@ class Model:
         self._node_names: Names | None = None  # made when first asked for: few rewrites need a new one
         self.version = 0
         self.learnt = 0
+        self._operators: tuple[int, frozenset[str]] = (-1, frozenset())  # with the version of which they are
         self.watch: Callable[[Node], None] | None = None
         self.read_external: Decoder | None = None
         self.opsets: dict[str, int] = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
@@ -132,6 +133,14 @@ class Model:
     def nodes(self) -> Iterator[Node]:
         for scope in self.scopes():
             yield from scope
+
+    def operators(self) -> frozenset[str]:
+        """What nodes of any scope call (qualified names); each pass asks, and it is looked up once for each version."""
+        version, known = self._operators
+        if version != self.version:
+            known = frozenset(op for scope in self.scopes() for op, nodes in scope.by_op.items() if nodes)
+            self._operators = self.version, known
+        return known
 
     def node_count(self) -> int:
         return sum(len(scope) for scope in self.scopes())

@@ -54,7 +54,7 @@ class PassInfo:
         """Why `target` or the model's operators speak against the pass; empty if nothing does."""
         if "any" not in self.targets and target not in self.targets:
             return f"is for {any_of(self.targets)}, the target is {target}"
-        if self.ops and not any(any(map(scope.by_op.get, self.ops)) for scope in model.scopes()):
+        if self.ops and model.operators().isdisjoint(self.ops):
             if len(self.ops) > _FEW:
                 return f"the model has none of its {len(self.ops)} operators"
             return f"the model has no {any_of(self.ops)}"

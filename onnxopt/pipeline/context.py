@@ -128,8 +128,10 @@ class PassContext:
             return p.info.obstacle(model, self.target) or "finds nothing for it in the model"
         if p.info.required and self.disabled_pass and (missing := disabled_requirement(p.info, self.disabled_pass)):
             return f"requires {missing}, which is disabled"
-        veto = next((i for i in self.instruments if not i.should_run(model, p)), None)
-        return f"{type(veto).__name__} says no" if veto is not None else ""
+        for instrument in self.instruments:
+            if not instrument.should_run(model, p):
+                return f"{type(instrument).__name__} says no"
+        return ""
 
     def configured(self, p: Pass) -> Pass:
         """`p` with the options that the context's config sets and `p` itself leaves at their defaults."""

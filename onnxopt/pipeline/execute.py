@@ -72,7 +72,7 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
         if obstacle := ctx.obstacle(p, model):
             ctx.report.leave_out(p.name, obstacle)
             return
-        p = p.imported()
+        p = p.imported
     p = ctx.configured(p)
     if not direct and (obstacle := ctx.obstacle(p, model)):
         ctx.report.leave_out(p.name, obstacle)
@@ -106,7 +106,7 @@ def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
     if isinstance(p, Later):
         if p.info.obstacle(model, ctx.target):
             return False
-        p = p.imported()
+        p = p.imported
     left = model.left_by.get(_key(ctx.configured(p), ctx))
     return left is not None and left.state == model.state
 

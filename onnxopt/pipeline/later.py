@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from onnxopt.pipeline.base import Pass, PassInfo
 from onnxopt.pipeline.registry import get_pass
 
@@ -13,7 +15,10 @@ class Later(Pass):
     def __init__(self, name: str, opt_level: int, ops: tuple[str, ...]) -> None:
         object.__setattr__(self, "info", PassInfo(name, opt_level, ops=ops))
 
+    @cached_property
     def imported(self) -> Pass:
+        """The pass itself, without options; one object for all rounds, as which it is found at once where passes are
+        keys."""
         return get_pass(self.name)()
 
     def __eq__(self, other: object) -> bool:

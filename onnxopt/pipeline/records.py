@@ -65,7 +65,7 @@ class PipelineReport:
 
     def leave_out(self, name: str, why: str) -> None:
         """A pass does not run now; that is told unless it ran before."""
-        if all(report.name != name for report in self.passes):
+        if name in self.skipped or all(report.name != name for report in self.passes):
             self.skipped[name] = why
 
     def to_dict(self) -> dict[str, Any]:
