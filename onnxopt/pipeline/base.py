@@ -160,7 +160,7 @@ class RewritePass(Pass):
         driver = Driver(rules, ctx.fuel, self, ctx.observer, ctx.leaves_out if ctx.excluded else None)
         driver.run(model, ctx.left)
         ctx.looked = model.clock, driver.declined  # what the pass itself changes behind that is news to its rules
-        ctx.record_rules(driver.records)
+        ctx.record_rules(rules, driver.records)
         return driver.records
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
 from types import TracebackType
@@ -184,7 +184,7 @@ class PassContext:
 
     def only_looked(self, p: Pass, hits: Mapping[str, int]) -> None:
         """`p`, before which `hits` were, changed nothing: what it counted replaces what it counted the last time."""
-        new = {what: rule.hits - hits.get(what, 0) for what, rule in self.rules.items()}
+        new = {what: rule.hits - hits.get(what, 0) for what, rule in self.rules.items() if rule.hits}
         for what, n in self.counted.get(p, {}).items():
             self.rules[what].hits -= n
         self.counted[p] = new
@@ -195,15 +195,18 @@ class PassContext:
         count, first = report.declined.get(reason, (0, example))
         report.declined[reason] = (count + 1, first)
 
-    def record_rules(self, records: Mapping[str, RuleRecord]) -> None:
-        """Add what a driver counted to the current pass. The last round's declines are those that stand."""
+    def record_rules(self, rules: Iterable[Rule], records: Mapping[str, RuleRecord]) -> None:
+        """Add what a driver counted of these rules to the current pass. The last round's declines are those that
+        stand."""
+        for rule in rules:
+            if rule.name not in self.rules:
+                self.rules[rule.name] = RuleReport()
         for name, done in records.items():
-            report = self.rules.setdefault(name, RuleReport())
+            report = self.rules[name]
             report.hits += done.hits
             report.nodes += done.nodes
-            report.declined = {
-                reason: (d.count, d.example) for reason, d in done.declined.items() if d.count
-            } or report.declined
+            if done.declined:
+                report.declined = {reason: (d.count, d.example) for reason, d in done.declined.items()}
 
 
 def _node(at: Value | Node) -> Node | None:

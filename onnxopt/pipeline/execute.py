@@ -143,7 +143,7 @@ def _run_leaf(
     outer, ctx.rules, ctx.running, ctx.scope = (ctx.rules, ctx.running), record.rules, p.name, None
     around, ctx.left, ctx.looked = (ctx.left, ctx.looked), left, None
     nodes, state, start = model.node_count(), model.state, time.perf_counter()
-    hits = {what: rule.hits for what, rule in record.rules.items()}
+    hits = {what: rule.hits for what, rule in record.rules.items() if rule.hits}
     try:
         _ask(p, model)
         with np.errstate(all="ignore"):  # what overflows is declined: whoever computes looks at the result

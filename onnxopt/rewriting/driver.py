@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Final
@@ -79,7 +79,7 @@ class Driver:
         self.options = options
         self.observer = observer
         self.leaves_out = leaves_out
-        self.records = {rule.name: RuleRecord() for rule in self.rules.all}
+        self.records: defaultdict[str, RuleRecord] = defaultdict(RuleRecord)  # of rules that did something, or declined
         self.declined: dict[Node, list[str]] = {}  # rules whose pattern has its form, and a guard does not hold
         self._again: dict[Node, list[Rule]] = {}  # those that are asked where nothing changed
         self._queue: deque[Node] = deque()
