@@ -87,23 +87,19 @@ def _with_fields(cls: type) -> Any:
 
 def _compiled_later(cls: Any, frozen: bool) -> Callable[..., None]:
     made = 0
-    known: dict[str, Any] = {}
+    signature: _Parameters | None = None
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:
-        nonlocal made
+        nonlocal made, signature
         made += 1
-        if not known:
-            known.update((f.name, f) for f in _in_order(cls))
-        values = dict(zip((n for n, f in known.items() if not f.kw_only), args)) | given
-        is_sound = len(values) == len(args) + len(given) and values.keys() <= known.keys()
-        for name in known.keys() - values.keys():
-            f = known[name]
-            if f.default is not MISSING:
-                values[name] = f.default
-            elif f.default_factory is not MISSING:
-                values[name] = f.default_factory()
-            else:
-                is_sound = False
+        if signature is None:
+            signature = _Parameters(cls)
+        passed = dict(zip(signature.places, args)) | given
+        values = signature.defaults | passed
+        for name, make in signature.factories:
+            if name not in passed:
+                values[name] = make()
+        is_sound = len(passed) == len(args) + len(given) and values.keys() == signature.names
         if made > _FEW or not is_sound:  # Python's own words for what is wrong
             cls.__init__ = _compiled(cls, frozen)
             cls.__init__(self, *args, **given)
@@ -115,10 +111,23 @@ def _compiled_later(cls: Any, frozen: bool) -> Callable[..., None]:
     return __init__
 
 
+class _Parameters:
+    """What an `__init__` that is not compiled takes."""
+
+    def __init__(self, cls: type) -> None:
+        known = _in_order(cls)
+        self.names = {f.name for f in known}
+        self.places = [f.name for f in known if not f.kw_only]
+        self.defaults = {f.name: f.default for f in known if f.default is not MISSING}
+        self.factories: list[tuple[str, Any]] = [
+            (f.name, f.default_factory) for f in known if f.default_factory is not MISSING
+        ]
+
+
 def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
-    """`self.a = a` for each field, past the `__setattr__` of frozen ones."""
-    scope: dict[str, Any] = {"_set": object.__setattr__, "_unset": MISSING}
-    parameters, lines = ["self"], []
+    """`self.a = a` for each field; those of frozen ones are put where they are kept, past their `__setattr__`."""
+    scope: dict[str, Any] = {"_unset": MISSING}
+    parameters, lines = ["self"], ["_0 = self.__dict__"] if frozen else []
     for f in _in_order(cls):
         value = f.name
         if f.kw_only and "*" not in parameters:
@@ -132,7 +141,7 @@ def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
             value = f"_{value}() if {value} is _unset else {value}"
         else:
             parameters.append(value)
-        lines.append(f"_set(self, {f.name!r}, {value})" if frozen else f"self.{f.name} = {value}")
+        lines.append(f"_0[{f.name!r}] = {value}" if frozen else f"self.{f.name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), scope)
@@ -175,10 +184,11 @@ def _brief(value: Any) -> str:
 def _compared(self: Any) -> Any:
     """What two of its class are told apart by."""
     kind: Any = type(self)
-    if "_told_apart" not in vars(kind):
+    told_apart = kind.__dict__.get("_told_apart")  # not that of a class which it is derived from
+    if told_apart is None:
         names = [f.name for f in fields(self) if f.compare]
-        kind._told_apart = staticmethod(attrgetter(*names) if names else lambda self: ())
-    return kind._told_apart(self)
+        told_apart = kind._told_apart = staticmethod(attrgetter(*names) if names else lambda self: ())
+    return told_apart(self)
 
 
 def _eq(self: Any, other: object) -> Any:
