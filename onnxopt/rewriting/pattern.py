@@ -110,10 +110,13 @@ class Call:
     key: object = field(default_factory=object, compare=False, repr=False)  # what `at` and `replace` keep
 
     @cached_property
-    def form(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        """What no match can do without: (index, operators) of inputs that are results of these; no operators for those
-        that are constants."""
-        return tuple((i, p.ops if isinstance(p, Call) else ()) for i, p in enumerate(self.inputs) if _is_fixed(p))
+    def variants(self) -> tuple[Call, ...]:
+        """All plain patterns that it stands for: see `variants`."""
+        return tuple(variants(self))
+
+    @cached_property
+    def form(self) -> Form:
+        return _form([_fixed(p) for p in self.inputs])
 
     def at(self, output: int) -> Call:
         """The same call, matched through another of its outputs."""
@@ -122,13 +125,37 @@ class Call:
 
 # None: an input that is absent.
 Pattern = Var | Const | Literal | About | Call | Either | int | float | bool | None
+# What no match can do without: (index, operators) of inputs that are results of these; no operators for those that are
+# constants.
+Form = tuple[tuple[int, tuple[str, ...]], ...]
 
 
-def _is_fixed(p: Pattern) -> bool:
-    """Is it a call, or a constant, or else there is no match? (Of a `Const` that is none a reason is given.)"""
+def forms(pattern: Call) -> list[Form]:
+    """The forms of its variants, which need not be made for that: what is deeper is in no form."""
+    found = []
+    for row in product(*([_fixed(c) for c in _plain(p)] for p in pattern.inputs)):
+        found.append(_form(row))
+        if _commutes(pattern):
+            found.append(_form(row[::-1]))
+    return list(dict.fromkeys(found))
+
+
+def _form(row: Sequence[tuple[str, ...] | None]) -> Form:
+    return tuple((i, ops) for i, ops in enumerate(row) if ops is not None)
+
+
+def _plain(p: Pattern) -> list[Pattern]:
+    return [c for choice in p.choices for c in _plain(choice)] if isinstance(p, Either) else [p]
+
+
+def _fixed(p: Pattern) -> tuple[str, ...] | None:
+    """The operators of a call; none of a constant, or else there is no match. (Of a `Const` that is none a reason is
+    given.)"""
+    if isinstance(p, Call):
+        return p.ops
     if isinstance(p, Var):
-        return p.constant is True and not p.optional
-    return p is not None and not isinstance(p, (Const, Either))
+        return () if p.constant is True and not p.optional else None
+    return None if p is None or isinstance(p, (Const, Either)) else ()
 
 
 def var(name: str, constant: bool | None = None) -> Var:
@@ -235,7 +262,7 @@ def _count(pattern: Pattern) -> int:
 
 
 def _commutes(call: Call) -> bool:
-    return len(call.inputs) == 2 and not call.variadic and all(o in COMMUTATIVE for o in call.ops)
+    return len(call.inputs) == 2 and not call.variadic and COMMUTATIVE.issuperset(call.ops)
 
 
 def _expand(pattern: Pattern) -> Iterator[Pattern]:
@@ -315,6 +342,7 @@ __all__ = [
     "Call",
     "Const",
     "Either",
+    "Form",
     "Literal",
     "Pattern",
     "Var",
@@ -325,6 +353,7 @@ __all__ = [
     "depth",
     "either",
     "falsy",
+    "forms",
     "names",
     "one_of",
     "op",

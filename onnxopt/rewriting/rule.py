@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import PassError, broken
 from onnxopt.record import record
-from onnxopt.rewriting.pattern import Call, Either, Pattern, check_variants, depth, names, variants
+from onnxopt.rewriting.pattern import Call, Either, Form, Pattern, check_variants, depth, forms, names
 
 if TYPE_CHECKING:
     from onnxopt.rewriting.match import Match
@@ -41,14 +41,18 @@ class Rule:
     def depth(self) -> int:
         return depth(self.source)
 
-    @cached_property
+    @property
     def patterns(self) -> tuple[Call, ...]:
-        """What `source` stands for, tried in order. Expanded on first use: no model needs all rules."""
-        return tuple(v for c in self.roots for v in variants(c))
+        """What `source` stands for, tried in order."""
+        return tuple(p for c in self.roots for p in c.variants)
+
+    def forms(self, op: str) -> list[Form]:
+        """Those of the patterns that a node of this operator can be the anchor of."""
+        return [form for c in self.roots if op in c.ops for form in forms(c)]
 
     def at(self, op: str) -> list[Call]:
-        """The patterns that a node of this operator can be the anchor of."""
-        return [p for p in self.patterns if op in p.ops]
+        """These patterns. Expanded on first use: no model has what all of them begin with."""
+        return [p for c in self.roots if op in c.ops for p in c.variants]
 
     @property
     def equation(self) -> str:

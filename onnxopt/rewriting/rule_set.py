@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from onnxopt.graph.node import Node
-from onnxopt.rewriting.pattern import Call
+from onnxopt.rewriting.pattern import Call, Form
 from onnxopt.rewriting.rule import Rule
 
 Candidates = Sequence[tuple[Rule, Sequence[Call]]]
@@ -17,36 +17,46 @@ _KEPT: Final = 256  # a few for each pass: who searches for a wrong rule leaves 
 
 class _Question:
     """What does an anchor read at `index`: a result of one of `ops`, a constant? Most patterns fail at that, and most
-    anchors read what others do: who is left is found once for each answer."""
+    anchors read what others do: who is left is found once for each answer. Until then their forms are enough."""
 
     __slots__ = ("answers", "index", "left", "ops")
 
-    def __init__(self, index: int, left: Candidates) -> None:
+    def __init__(self, index: int, left: Sequence[tuple[Rule, Sequence[Form]]]) -> None:
         self.index, self.left = index, left
-        asked = (ops for _, patterns in left for p in patterns for i, ops in p.form if i == index)
+        asked = (ops for _, forms in left for form in forms for i, ops in form if i == index)
         self.ops = frozenset(op for ops in asked for op in ops)
         self.answers: dict[Hashable, _Question | Candidates] = {}
 
     def answer(self, kind: Hashable, node: Node) -> _Question | Candidates:
         """Who is left where the answer is of this kind, as that of `node` is."""
-        fitting = ((rule, [p for p in patterns if _fits(p, self.index, node)]) for rule, patterns in self.left)
-        self.answers[kind] = found = _ask([(rule, patterns) for rule, patterns in fitting if patterns], self.index + 1)
+        index = self.index
+        fitting = [
+            (rule, [form for form in forms if all(i != index or _reads(node, i, ops) for i, ops in form)])
+            for rule, forms in self.left
+        ]
+        self.answers[kind] = found = _ask([(rule, forms) for rule, forms in fitting if forms], index + 1, node)
         return found
 
 
-def _ask(left: Candidates, first: int) -> _Question | Candidates:
-    """The next question that tells these apart, about input `first` or a later one; themselves if there is none."""
-    asked = [i for _, patterns in left for p in patterns for i, _ in p.form if i >= first]
-    return _Question(min(asked), left) if asked else left
+def _ask(left: Sequence[tuple[Rule, Sequence[Form]]], first: int, node: Node) -> _Question | Candidates:
+    """The next question that tells these apart, about input `first` or a later one. If there is none, they have the
+    form of what ends in `node`: they, and which of their patterns."""
+    asked = [i for _, forms in left for form in forms for i, _ in form if i >= first]
+    if asked:
+        return _Question(min(asked), left)
+    return [(rule, [p for p in rule.at(node._op) if _has_form(node, p.form)]) for rule, _ in left]
 
 
-def _fits(pattern: Call, index: int, node: Node) -> bool:
-    """Does the node read there a result of such an operator, or a constant, where the pattern has that?"""
-    for i, ops in pattern.form:
-        if i == index < len(node.inputs):  # what is behind may be an attribute
-            v = node.inputs[i]
-            return v is not None and (v.producer is not None and v.producer._op in ops if ops else v.constant)
-    return True
+def _has_form(node: Node, form: Form) -> bool:
+    return all(_reads(node, index, ops) for index, ops in form)
+
+
+def _reads(node: Node, index: int, ops: tuple[str, ...]) -> bool:
+    """Does the node read there a result of such an operator, or a constant if there are none?"""
+    if index >= len(node.inputs):  # what is behind may be an attribute
+        return True
+    v = node.inputs[index]
+    return v is not None and (v.producer is not None and v.producer._op in ops if ops else v.constant)
 
 
 class RuleSet:
@@ -68,7 +78,7 @@ class RuleSet:
         left = self._left.get(op)
         if left is None:
             # None where a rule changes what nodes are called, which it may not.
-            left = self._left[op] = _ask([(rule, rule.at(op)) for rule in self.by_anchor.get(op, ())], 0)
+            left = self._left[op] = _ask([(rule, rule.forms(op)) for rule in self.by_anchor.get(op, ())], 0, node)
         while isinstance(left, _Question):
             kind: Hashable = ""  # absent
             if left.index < len(inputs):
