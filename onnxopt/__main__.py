@@ -4,7 +4,10 @@ import gc
 import sys
 from typing import NoReturn
 
+from onnxopt.first_frame import with_room
 
+
+@with_room
 def run() -> NoReturn:
     """Entry point of the console script."""
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs

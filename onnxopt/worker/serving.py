@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from onnxopt.first_frame import with_room
 from onnxopt.ort import onnxruntime
 from onnxopt.worker.frames import receive, send
 from onnxopt.worker.limits import peak_memory
@@ -24,6 +25,7 @@ class Refused(Exception):
     """The original cannot be run here; says why."""
 
 
+@with_room
 def serve(make: Callable[[Tell], Any], early: bool = True) -> None:
     """Answer calls of the methods of one object until the parent is gone. `early`: load onnxruntime at once."""
     source = sys.stdin.buffer
