@@ -125,9 +125,10 @@ class _Parameters:
 
 
 def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
-    """`self.a = a` for each field; those of frozen ones are put where they are kept, past their `__setattr__`."""
+    """`self.a = a` for each field; those of frozen ones all at once, past their `__setattr__`: they are found at once
+    then, too."""
     scope: dict[str, Any] = {"_unset": MISSING}
-    parameters, lines = ["self"], ["_0 = self.__dict__"] if frozen else []
+    parameters, lines, kept = ["self"], [], []
     for f in _in_order(cls):
         value = f.name
         if f.kw_only and "*" not in parameters:
@@ -141,7 +142,12 @@ def _compiled(cls: type, frozen: bool) -> Callable[..., None]:
             value = f"_{value}() if {value} is _unset else {value}"
         else:
             parameters.append(value)
-        lines.append(f"_0[{f.name!r}] = {value}" if frozen else f"self.{f.name} = {value}")
+        if frozen:
+            kept.append(f"{f.name!r}: {value}")
+        else:
+            lines.append(f"self.{f.name} = {value}")
+    if frozen:
+        lines.append(f"self.__dict__.update({{{', '.join(kept)}}})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), scope)
