@@ -18,7 +18,7 @@ def levels(first: str) -> dict[str, int]:
 
 
 LEVEL = levels("record <")
-JUDGE = levels("records, run <")
+JUDGE = levels("options <")
 
 
 def imports(file: Path, inside: str = "onnxopt") -> set[str]:

@@ -7,12 +7,12 @@ from onnxopt.api.options import OptimizeOptions
 from onnxopt.api.results import DifferentResult, Report, Result, RolledBack
 from onnxopt.io import load, save
 from onnxopt.lazy import lazy, listing
-from onnxopt.verification import Verification, VerifyOptions
+from onnxopt.verification import VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.api.counting import stats
     from onnxopt.api.models import optimize, optimize_model
-    from onnxopt.verification import verify
+    from onnxopt.verification import Verification, verify
 
 __all__ = [
     "DifferentResult",
@@ -34,5 +34,10 @@ __all__ = [
 __dir__ = listing(__name__)
 __getattr__ = lazy(
     "onnxopt",
-    {"api.counting": ("stats",), "api.models": ("optimize", "optimize_model"), "verification.files": ("verify",)},
+    {
+        "api.counting": ("stats",),
+        "api.models": ("optimize", "optimize_model"),
+        "verification.files": ("verify",),
+        "verification.records": ("Verification",),
+    },
 )

@@ -17,7 +17,7 @@ from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
 from onnxopt.protos import is_external
-from onnxopt.verification import PROVEN, UNVERIFIED, VerifyOptions, let_in
+from onnxopt.verification import PROVEN, UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model
@@ -111,6 +111,8 @@ def optimize_file(
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
             report.phases, report.fixed_dims, report.changed = phases, fixed, changed
             if verifier is not None and changed:
+                from onnxopt.verification import let_in
+
                 verifier.submit(staged.path, model.tolerances)
                 progress("verifying")
                 report.verification = let_in(verifier.finish(), options.allow_domains)

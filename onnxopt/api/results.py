@@ -10,10 +10,12 @@ from onnxopt.pipeline import PipelineReport
 from onnxopt.pipeline.site import WRONG, Site
 from onnxopt.plaintext import counted
 from onnxopt.record import plain, record
-from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE, Verification
+from onnxopt.verification import DIFFERENT, INCONCLUSIVE, LOADS_PLAIN, UNVERIFIED, WITHIN_NOISE
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from onnxopt.verification import Verification
 
 
 @record

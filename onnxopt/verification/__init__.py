@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxopt.lazy import lazy
-from onnxopt.verification.records import (
+from onnxopt.verification.options import (
     AGREES,
     DIFFERENT,
     EQUAL,
@@ -16,13 +16,12 @@ from onnxopt.verification.records import (
     UNVERIFIED,
     VERIFIED,
     WITHIN_NOISE,
-    Verification,
     VerifyOptions,
-    let_in,
 )
 
 if TYPE_CHECKING:
     from onnxopt.verification.files import verify
+    from onnxopt.verification.records import Verification, let_in
     from onnxopt.verification.verifier import Verifier
 
 __all__ = [
@@ -43,4 +42,5 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = lazy(__name__, {"verifier": ("Verifier",), "files": ("verify",)})  # not for the worker
+# Not for the worker, and records not for a run without a verification.
+__getattr__ = lazy(__name__, {"verifier": ("Verifier",), "files": ("verify",), "records": ("Verification", "let_in")})

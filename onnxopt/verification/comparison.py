@@ -16,7 +16,8 @@ from onnxopt.verification.inputs.limits import other_limit
 from onnxopt.verification.inputs.plan import Plan, make_plan
 from onnxopt.verification.inputs.rows import other_rows
 from onnxopt.verification.interface import check_interface, fix_dims, read
-from onnxopt.verification.records import UNVERIFIED, Comparison, JudgedCase, VerifyOptions
+from onnxopt.verification.options import UNVERIFIED, VerifyOptions
+from onnxopt.verification.records import Comparison, JudgedCase
 from onnxopt.verification.session import Read
 from onnxopt.verification.verifier import Verifier
 

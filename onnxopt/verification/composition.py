@@ -15,8 +15,9 @@ from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.numbers.compare import compare
+from onnxopt.verification.options import DIFFERENT, EQUAL, UNVERIFIED, VerifyOptions
 from onnxopt.verification.protocol import Request
-from onnxopt.verification.records import DIFFERENT, EQUAL, UNVERIFIED, CaseRecord, Verification, VerifyOptions
+from onnxopt.verification.records import CaseRecord, Verification
 from onnxopt.verification.run import OnnxRuntime, Reference, is_starved, reason
 from onnxopt.verification.verdict import conclude, word
 from onnxopt.worker.limits import Limits

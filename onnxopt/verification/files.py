@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnxopt.errors import file_path
-from onnxopt.verification.records import Verification, VerifyOptions
+from onnxopt.verification.options import VerifyOptions
+from onnxopt.verification.records import Verification
 from onnxopt.verification.verifier import Verifier
 
 

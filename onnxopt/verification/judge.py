@@ -15,8 +15,9 @@ from onnxopt.verification.numbers.metrics import measure
 from onnxopt.verification.numbers.narrow import narrow_feeds
 from onnxopt.verification.numbers.rounding import difference, is_float
 from onnxopt.verification.numbers.shaken import last_bit
+from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
 from onnxopt.verification.original import Original
-from onnxopt.verification.records import DIFFERENT, UNLOADED, JudgedCase, OutputRecord, Pieces, Place, VerifyOptions
+from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, reason
 from onnxopt.worker.serving import Refused, Tell, serve
 

@@ -25,6 +25,7 @@ from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.narrow import CODES, as_held
 from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.numbers.shaken import last_bit
+from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.precise import apart, exactly
@@ -35,7 +36,7 @@ from onnxopt.verification.programs.halves import has_narrow, with_roundings
 from onnxopt.verification.programs.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.programs.rounded import name_in_file, round_results
 from onnxopt.verification.programs.runner import Runner
-from onnxopt.verification.records import OutputRecord, Pieces, Place, Side, VerifyOptions
+from onnxopt.verification.records import OutputRecord, Pieces, Place, Side
 from onnxopt.verification.run import CPU, Reference
 from onnxopt.worker.serving import Tell
 

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import together
-from onnxopt.verification.records import DIFFERENT, IN_PIECES, JudgedCase, Verification, VerifyOptions
+from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.session import Session
 from onnxopt.verification.verdict import could_jump, differences, largest, settle
 from onnxopt.worker.service import Died

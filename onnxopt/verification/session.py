@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from onnxopt.verification.options import DIFFERENT, UNVERIFIED, VerifyOptions
 from onnxopt.verification.protocol import Answer, Opened, Request
-from onnxopt.verification.records import DIFFERENT, LEFT_OUT, UNVERIFIED, JudgedCase, VerifyOptions
+from onnxopt.verification.records import LEFT_OUT, JudgedCase
 from onnxopt.worker.service import Died, Service, Spare
 from onnxopt.worker.serving import Refused
 

@@ -8,22 +8,9 @@ from typing import Final
 
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.numbers.compare import Evidence, proves_nothing
+from onnxopt.verification.options import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
 from onnxopt.verification.protocol import Opened
-from onnxopt.verification.records import (
-    DIFFERENT,
-    EQUAL,
-    IN_PIECES,
-    INCONCLUSIVE,
-    LEFT_OUT,
-    LOADS_PLAIN,
-    VERIFIED,
-    WITHIN_NOISE,
-    CaseRecord,
-    OutputRecord,
-    Pieces,
-    Place,
-    Verification,
-)
+from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
 
 _BEYOND: Final = 1e3  # times the noise of the whole: a right result stays far below
 _SIZES: Final = 8  # of dynamic dims, that are named

@@ -10,15 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.errors import UsageError, file_path, unreadable
-from onnxopt.verification.records import (
-    DIFFERENT,
-    IN_PIECES,
-    INCONCLUSIVE,
-    UNVERIFIED,
-    JudgedCase,
-    Verification,
-    VerifyOptions,
-)
+from onnxopt.verification.options import DIFFERENT, IN_PIECES, INCONCLUSIVE, UNVERIFIED, VerifyOptions
+from onnxopt.verification.records import JudgedCase, Verification
 from onnxopt.verification.session import START, Read, Session
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Died, Spare

@@ -211,9 +211,9 @@ def test_branches_that_differ_and_have_to_agree(then: str, opset: int, c: bool) 
 def test_branches_that_agree_keep_nothing_from_being_known() -> None:
     """And since opset 11 none have to."""
     for then, opset in (("b = Abs (y)", 9), ("b = Transpose (y)", 11)):
-        result = onnxopt.optimize(parser.parse_model(branches(then, "d = Neg (y)", opset))).model
+        result = onnxopt.optimize(parsed(branches(then, "d = Neg (y)", opset))).model
         assert "Reshape" not in [n.op_type for n in result.graph.node]
-    result = onnxopt.optimize(parser.parse_model(branches("b = Transpose (y)", "d = Neg (y)", 10))).model
+    result = onnxopt.optimize(parsed(branches("b = Transpose (y)", "d = Neg (y)", 10))).model
     assert "Reshape" in [n.op_type for n in result.graph.node]
 
 

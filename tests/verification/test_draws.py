@@ -105,7 +105,7 @@ from onnxopt.verification.judge import Judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.protocol import Request
-from onnxopt.verification.records import VerifyOptions
+from onnxopt.verification.options import VerifyOptions
 path, judge = {str(tmp_path / "m.onnx")!r}, Judge()
 judge.open(path, VerifyOptions(), ("a", "b"))
 judge.plan(pickle.loads({pickle.dumps(make_plan(model))!r}))

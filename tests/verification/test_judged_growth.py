@@ -15,9 +15,9 @@ from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
+from onnxopt.verification.options import EQUAL, VerifyOptions
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.protocol import Request
-from onnxopt.verification.records import EQUAL, VerifyOptions
 from tests.steps import lines_executed
 
 SMALL, LARGE = 20, 200

@@ -12,10 +12,10 @@ from onnx import numpy_helper, parser
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look, open_runner
+from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces import walk
 from onnxopt.verification.programs import stream
 from onnxopt.verification.programs.stream import Stream, segments
-from onnxopt.verification.records import VerifyOptions
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x, bool c) => (float[M, 8] y)'
 WIDE = 1 << 15

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.records import IN_PIECES, CaseRecord, OutputRecord, Verification
+from onnxopt.verification.options import IN_PIECES
+from onnxopt.verification.records import CaseRecord, OutputRecord, Verification
 from onnxopt.verification.verdict import is_unexplained
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from onnxopt.record import record
 from onnxopt.verification.numbers.narrow import as_held
 from onnxopt.verification.numbers.rounding import EPSILON, difference
-from onnxopt.verification.records import OutputRecord, VerifyOptions
+from onnxopt.verification.options import VerifyOptions
+from onnxopt.verification.records import OutputRecord
 
 ATOL: Final = 1e-12  # of what is all zero in the original;
 _DENORMAL: Final = 1e-37  # of anything else: below, numbers have fewer bits;

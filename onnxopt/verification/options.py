@@ -1,0 +1,86 @@
+"""What is asked of a verification, and the words of its verdicts: all of it that a run without one needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Final
+
+from onnxopt.errors import UsageError
+from onnxopt.record import record
+
+# The verdicts. The first five let a result be used.
+EQUAL: Final = "equal"  # bit for bit
+VERIFIED: Final = "verified"  # outputs within what the roundings of one pass through the network leave
+IN_PIECES: Final = "verified in pieces"  # they differ by more, but no piece of the network does
+WITHIN_NOISE: Final = "within rounding noise"  # rounding alone changes the original as much; there are no pieces
+INCONCLUSIVE: Final = "inconclusive"  # it agrees, and the cases prove little
+UNVERIFIED: Final = "not verified"  # nothing could be compared
+LOADS_PLAIN: Final = "loads without optimizations only"  # it agrees, and onnxruntime's default does not load it
+DIFFERENT: Final = "different"
+UNLOADED: Final = " cannot be loaded"  # of a file, and why
+PROVEN: Final = (EQUAL, VERIFIED, IN_PIECES)  # what `--strict` takes
+AGREES: Final = (*PROVEN, WITHIN_NOISE, INCONCLUSIVE)
+REFUSED: Final = (LOADS_PLAIN, DIFFERENT)  # whatever was asked for
+
+
+@record(frozen=True)
+class VerifyOptions:
+    """`rtol` is relative to the range of an output, `atol` absolute: where one is given, outputs are held against it,
+    and nothing else counts; None means what rounding explains.
+
+    `inputs` maps input names to .npy files, used in every case. `timeout` is in seconds, for everything. `memory`:
+    bytes that weights and values of both models may take; a model with more is run in segments. `limit`: bytes at which
+    the worker ends, 0 for half of the machine; there is none with another provider than the CPU's. `pieces`: look at
+    the pieces whatever the outputs say. `dims`: sizes of dynamic dims, for verification only.
+
+    What follows asks for the comparison of `onnxopt verify`, where `timeout` is for each load and each run, and
+    no case is begun after so many seconds.
+    `cases`: names of cases and groups. `datasets`: folders of .npy files or of onnx test data, .npz files.
+    `provider`: an execution provider of onnxruntime.
+
+    `dtype`: `float16` or `bfloat16`, which the result may hold what is float32 in the original; it is always looked at
+    in pieces then.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+    seed: int = 0
+    inputs: dict[str, str] = field(default_factory=dict)
+    timeout: float = 600.0
+    memory: int = 2 << 30
+    limit: int = 0
+    pieces: bool = False
+    cases: tuple[str, ...] | None = None
+    datasets: tuple[str, ...] = ()
+    provider: str = ""
+    dims: dict[str, int] = field(default_factory=dict)
+    dtype: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for numbers that nothing could be held against."""
+        for name in ("rtol", "atol", "seed"):
+            number = getattr(self, name)
+            if number is not None and not 0 <= number < math.inf:
+                raise UsageError(f"{name} is {number!r}", "it is 0 or more, and finite")
+        if not 0 < self.timeout < math.inf:
+            raise UsageError(f"timeout is {self.timeout!r}", "it is a number of seconds")
+
+    def share(self, limit: int) -> VerifyOptions:
+        """The same for a worker of so many bytes (0: no limit), whose models leave it room."""
+        return replace(self, memory=min(self.memory, limit // 2)) if limit else self
+
+    def allowing(self, tolerances: Mapping[str, float]) -> VerifyOptions:
+        """The same where passes declared by how much of their range they change outputs."""
+        return replace(self, rtol=sum(tolerances.values())) if tolerances else self
+
+    @property
+    def thorough(self) -> bool:
+        """Is anything asked for that the optimizer's own check does not do?"""
+        return bool(self.cases is not None or self.datasets or self.provider or self.dims)
+
+    @property
+    def by_tolerance(self) -> bool:
+        """Does a number that the user gave decide?"""
+        return self.rtol is not None or self.atol is not None
