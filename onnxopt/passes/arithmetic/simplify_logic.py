@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import permutations
 from typing import Final
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxopt.graph import Value
+from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, INTEGERS, Array, is_float
 from onnxopt.rewriting import Match, const, either, one_of, op, rewrite, var
@@ -105,16 +108,33 @@ def product_of_truths(m: Match, p: Value, q: Value) -> Value:
     return m.op.Cast(m.op.And(p, q), like=m.cast)
 
 
-_PICKED: Final = op.Mul(op.Cast(var("p"), shared=True), var("a"))
-_LEFT: Final = op.Mul(op.Cast(op.Not(var("p"), shared=True), shared=True), var("b"))
+_PRODUCTS: Final = [op.Mul(var(name), ..., name=f"of_{name}", reads={"Cast"}) for name in ("x", "y")]
 
 
-@rewrite(op.Add(_PICKED, _LEFT))
-def choice_by_products(m: Match, p: Value, a: Value, b: Value) -> Value:
+@rewrite(op.Add(*_PRODUCTS, ...))  # in one order: each of eight would be tried at every sum of products
+def choice_by_products(m: Match, x: Value, y: Value) -> Value:
     """Cast(p) a + Cast(not p) b = Where(p, a, b), of integers: zero times an infinity is no zero."""
+    picked, left = (list(_picked(product)) for product in (m.of_x, m.of_y))
+    choices = [(p, a, b) for p, a in picked for q, b in left if _is_not(q, p)]
+    choices += [(q, b, a) for p, a in picked for q, b in left if _is_not(p, q)]
+    if not choices:
+        m.skip()
+    p, a, b = choices[0]
     m.require(m.dtype(a) in _COMPARED, "not integers, of which zero times each is zero")
     m.require(m.opset >= 9, "before opset 9 there is no Where")
     return m.op.Where(p, a, b)
+
+
+def _picked(product: Node) -> Iterator[tuple[Value, Value]]:
+    """(p, a) of Cast(p) a."""
+    for cast, a in permutations(product.inputs):
+        p = cast.producer.inputs[0] if cast and cast.producer and cast.producer.op == "Cast" else None
+        if p is not None and a is not None:
+            yield p, a
+
+
+def _is_not(q: Value, p: Value) -> bool:
+    return q.producer is not None and q.producer.op == "Not" and q.producer.inputs[0] is p
 
 
 _COMPARISONS: Final = ("Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal")
