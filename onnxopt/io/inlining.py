@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
 from onnxopt.errors import ModelError
-from onnxopt.protos import body_graphs
+from onnxopt.protos import DEFAULT_DOMAINS, body_graphs
 from onnxopt.worker.calls import refuse_explosion
 
 
@@ -37,6 +37,8 @@ def _forget_versions(proto: ModelProto) -> None:
     for function in proto.functions:
         calls = ((n.domain, n.op_type, n.overload) for n in _nodes(function.node))
         kept = {call[0] for call in calls if call not in functions}
+        if not kept.isdisjoint(DEFAULT_DOMAINS):  # two names of one
+            kept.update(DEFAULT_DOMAINS)
         for opset in function.opset_import:
             if opset.domain not in kept:
                 opset.version = imported.get(opset.domain, opset.version)

@@ -15,6 +15,7 @@ from pathlib import Path
 import onnx
 import psutil
 import pytest
+from onnx import parser
 
 from tests.samples import build
 
@@ -102,3 +103,11 @@ def run(tmp_path: Path) -> Run:
         )
 
     return call
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    body = "a = Identity (x) n = Neg (a) s = Sigmoid (n) t = Tanh (s) y = Cos (t)"
+    source = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) {{ {body} }}'
+    onnx.save(parser.parse_model(source), tmp_path / "m.onnx")
+    return tmp_path

@@ -90,3 +90,13 @@ def test_versions_of_a_domain_say_nothing_of_functions(
     report = optimize_file(source, target, OptimizeOptions(inline_functions=True))
     assert report.verification is not None and report.verification.agrees
     assert np.array_equal(run(source), run(target))
+
+
+def test_the_standard_s_domain_has_two_names(tmp_path: Path) -> None:
+    """Softmax-11 is another than Softmax-13: the version of a function that spells the domain out says something."""
+    model = parser.parse_model(HEAD + "{ y = my.h (x) }" + function("h", "b = Softmax (a)", opset=11))
+    for opset in (*model.opset_import, *model.functions[0].opset_import):
+        opset.domain = opset.domain or "ai.onnx"
+    onnx.save(model, tmp_path / "a.onnx")
+    loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert [f.proto.opset_import[0].version for f in loaded.functions.values()] == [11]
