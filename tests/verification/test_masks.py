@@ -81,3 +81,33 @@ def test_the_noise_beside_infinities_is_known(tmp_path: Path) -> None:
 def test_which_numbers_are_exact(numbers: list[float], kept: list[bool]) -> None:
     value = np.array(numbers, np.float32)
     assert (last_bit(value, Draws(0)) == value).tolist() == kept
+
+
+MASKED = np.where(np.arange(200) % 3 == 0, -3.4e38, np.linspace(-1, 1, 200)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "span"),
+    [
+        ([-3.0, 2.0], 3.0),
+        ([], 0.0),
+        ([3 + 4j, 1.0], 5.0),
+        (MASKED, 1.0),  # beside a mask no score would count
+        ([-3.4e38, 1.0, 0.5], 3.4e38),  # once is no mask
+        ([-3.4e38, -3.0e38, 1.0], 3.4e38),
+        ([-3.4e38, -3.4e38, 1e36], 3.4e38),  # what is between is seen
+        ([1e-45, -1e-45], 1e-45),
+    ],
+)
+def test_the_range_of_values(values: list[complex], span: float) -> None:
+    held = np.asarray(values, np.complex64 if any(isinstance(v, complex) for v in values) else np.float32)
+    other = held.copy()
+    other[np.abs(held) < 1e35] *= np.float32(1.5)
+    found = difference(held, other)
+    assert found.span == pytest.approx(span, rel=1e-6, abs=1e-45)
+    assert not found.note
+
+
+def test_what_is_no_number_has_no_range() -> None:
+    assert difference(np.float32([np.nan, 2, -3]), np.float32([np.nan, 2, -3])).span == 3.0
+    assert difference(np.float32([np.nan, 2]), np.float32([1, 2])).note

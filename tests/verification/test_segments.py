@@ -66,14 +66,26 @@ def sizes(path: str, rows: int) -> list[int]:
 def test_segments_have_as_many_nodes_as_there_is_room_for_what_they_make(tmp_path: Path) -> None:
     path = saved(tmp_path / "a", f"{{ {chain(400)} y = Neg (v400) }}")
     assert sizes(path, 1) == [401]
-    assert sizes(path, WIDE) == [50] * 8 + [1]  # a MB each
+    assert sizes(path, WIDE) == [20] * 20 + [1]  # a MB each
 
 
 def test_what_is_small_at_first_and_large_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "NODES", 100)
     text = f"{{ {chain(400)} y = Neg (v400) }}".replace("v100 = Neg (v99)", "v100 = Expand (v99, s)")
     path = saved(tmp_path / "a", text, {"s": np.array([WIDE, 8], np.int64)})
-    assert sizes(path, 1) == [100, 100, 50, 50, 50, 50, 1]
+    assert sizes(path, 1) == [100, 100] + [20] * 10 + [1]
+
+
+def test_behind_what_is_large_a_few_sizes_promise_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment before the last tells, too, what the next may make; and none has many times the last one's nodes."""
+    monkeypatch.setattr(stream, "VALUES", 60 << 20)
+    text = f"{{ {chain(400)} y = Neg (v400) }}"
+    steps = {"v21 = Neg (v20)": "v21 = Slice (v20, zero, one)", "v141 = Neg (v140)": "v141 = Expand (v140, s)"}
+    for plain, step in steps.items():
+        text = text.replace(plain, step)
+    constants = {"s": np.array([WIDE, 8]), "zero": np.array([0]), "one": np.array([1])}
+    path = saved(tmp_path / "a", text, constants)
+    assert sizes(path, WIDE) == [20, 60, 60, 240, 21]  # a MB each, almost none twice, a MB each
 
 
 @pytest.mark.usefixtures("tight")

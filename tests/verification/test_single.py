@@ -1,4 +1,4 @@
-"""Where all floats are float32 nobody asks onnx for the types of values."""
+"""Where all floats are float32 nobody asks for the types of values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, parser
 
 from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.pieces import walk
 from onnxopt.verification.pieces.paths import is_single
+from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.programs.program import Program
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g '
@@ -84,14 +84,16 @@ def test_sparse_doubles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("between", "asked"), [("a = Exp (x)", 0), ("d = Cast <to = 11> (x) a = Cast <to = 1> (d)", 1)]
+    ("between", "told"), [("a = Neg (x)", False), ("d = Cast <to = 11> (x) a = Cast <to = 1> (d)", True)]
 )
-def test_types_are_asked_for_where_they_say_something(
-    between: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    onnx.save(parser.parse_model(f"{HEAD} {X} {{ {between} y = Abs (a) }}"), tmp_path / "m.onnx")
-    calls: list[onnx.ModelProto] = []
-    monkeypatch.setattr(walk, "tensor_types", lambda model: calls.append(model) or [])
-    a, b = (open_runner(str(tmp_path / "m.onnx"), label) for label in "ab")
-    found = walk.Walk(a, b, [{"x": np.ones((2, 3), np.float32)}], {"x": "tensor(float)"}).run()
-    assert (len(calls), found.cuts) == (asked, found.candidates)
+def test_types_are_asked_for_where_they_say_something(between: str, told: bool, tmp_path: Path) -> None:
+    """What B does not make is given out where its type is not float32 for sure."""
+    for name, inside in (("a", f"{between} y = Abs (a)"), ("b", "y = Abs (x)")):
+        onnx.save(parser.parse_model(f"{HEAD} {X} {{ {inside} }}"), tmp_path / f"{name}.onnx")
+    a, b = (open_runner(str(tmp_path / f"{label}.onnx"), label) for label in "ab")
+    walk = Walk(a, b, [{"x": np.ones((2, 3), np.float32)}], {"x": "tensor(float)"})
+    found = walk.run()
+    assert found.cuts == found.candidates == 1
+    assert walk.original.types == {"x": "tensor(float)", "y": "tensor(float)"} | (
+        {"d": "tensor(double)", "a": "tensor(float)"} if told else {}
+    )

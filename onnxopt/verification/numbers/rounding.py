@@ -114,6 +114,9 @@ class Difference:
 MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
 
 
+_SAMPLE: Final = 64  # elements
+
+
 def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
     """Of two values, element by element. `coarse`: floats of so few bits that they are steps, which count as such."""
     if isinstance(a, list) or isinstance(b, list):
@@ -154,7 +157,7 @@ def _of_floats(a: Any, b: Any) -> Difference:
         a, b = a.astype(np.float32), b.astype(np.float32)
     with np.errstate(all="ignore"):
         apart = np.abs(a - b)
-        largest, span = float(apart.max(initial=0)), float(np.abs(a).max(initial=0))
+        largest, span = float(apart.max(initial=0)), _largest(a)
     if math.isfinite(largest) and math.isfinite(span):
         return Difference(largest, _unmasked(a, b, span) if largest else span)
     finite = np.isfinite(a)
@@ -162,13 +165,23 @@ def _of_floats(a: Any, b: Any) -> Difference:
         return Difference(note=NO_NUMBER)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return Difference(note=INFINITE)
-    largest, span = float(apart[finite].max(initial=0)), float(np.abs(a[finite]).max(initial=0))
+    largest, span = float(apart[finite].max(initial=0)), _largest(a[finite])
     return Difference(largest, _unmasked(a[finite], b[finite], span) if largest else span)
+
+
+def _largest(a: Any) -> float:
+    """The largest absolute value, NaN if one is; 0 of none."""
+    if a.dtype.kind == "c":
+        return float(np.abs(a).max(initial=0))
+    return float(np.maximum(a.max(initial=0), -a.min(initial=0)))  # an activation is large: no copy of it
 
 
 def _unmasked(a: Any, b: Any, span: float) -> float:
     """The range of what is left beside a mask: one huge number, again and again, the same in both. Beside -3.4e38 no
     score would count."""
+    some = np.abs(a.flat[:: a.size // _SAMPLE + 1]).astype(np.float64)
+    if ((some < span / 2) & (some * MASK >= span)).any():  # neither huge nor next to nothing: most activations end here
+        return span
     sizes = np.abs(a)
     masked = sizes >= span / 2
     rest = float(sizes[~masked].max(initial=0))

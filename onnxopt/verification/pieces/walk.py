@@ -11,8 +11,6 @@ Where a node is the same in both and reads cuts only, what it makes agrees witho
 
 from __future__ import annotations
 
-import contextlib
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +26,6 @@ from onnxopt.verification.pieces.paths import Path, is_single, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.views import View
-from onnxopt.verification.programs.program import tensor_types
 from onnxopt.verification.programs.runner import Failed, Runner
 from onnxopt.verification.programs.stream import VALUES, Stream, segments
 
@@ -68,15 +65,7 @@ class Walk:
         self.memory = memory
         self.seed = seed
         self.original = Stream(a, cases, given)
-        # Of a body, which has few nodes, all is observed.
-        self._types: dict[str, str] = {}
-        self._untyped = set(self.a.maker)
-        if not self.a.is_body and is_single(self.a):
-            self._untyped.clear()
-        elif not self.a.is_body:
-            with contextlib.suppress(Exception):  # it cannot read every model that a runtime does: all is observed then
-                self._types = dict(tensor_types(self.a.skeleton.proto))
-                self._untyped -= self._types.keys()
+        self._is_single = not self.a.is_body and is_single(self.a)
         self._into_parts = {r for i in self.a.hiding for r in self.a.reads[i]}
         self.held, self.dtype = held or {}, dtype
         self.pairs = Pairs(self.a, self.b, outputs)
@@ -109,10 +98,12 @@ class Walk:
         return self.outcome
 
     def _observed(self, made: Sequence[str], end: int) -> list[str]:
-        """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies, or since nothing else
-        tells its type."""
-        of_b, last, others = self.pairs.by_original, self.needs.last, (self._untyped, self._into_parts)
-        return [o for o in made if o in of_b or last.get(o, -1) > end or any(o in names for names in others)]
+        """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies; all where nothing else
+        tells types."""
+        if not self._is_single:
+            return list(made)
+        of_b, last, inside = self.pairs.by_original, self.needs.last, self._into_parts
+        return [o for o in made if o in of_b or last.get(o, -1) > end or o in inside]
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than one segment's."""
@@ -352,7 +343,7 @@ class Walk:
         """How much A rounds between what is fed and each of these."""
         of = self.pairs.of
         fed_of_a = self.fed_of_a if fed is self.fed else {of.get(v, v) for v in fed}
-        found = paths(self.a, [of[v] for v in wanted], fed_of_a, ChainMap(self.original.types, self._types))
+        found = paths(self.a, [of[v] for v in wanted], fed_of_a, self.original.types)
         if not self.held:
             return {v: found[of[v]] for v in wanted}
         theirs = paths(self.b, wanted, fed, self.held, casts=True)  # B may compute in a narrower type: it was asked to

@@ -11,7 +11,8 @@ from onnxopt.verification.programs.program import Program, narrowed, type_of
 from onnxopt.verification.programs.runner import Opened, Runner, Values
 
 NODES: Final = 600  # in a segment: runtimes take more than linear time for models with more inputs and outputs
-_FEW: Final = 50  # whatever they make: each segment takes its time
+_FEW: Final = 20  # whatever they make: each segment takes its time
+_GROWTH: Final = 4  # times the last segment's nodes: behind a few sizes, which take nothing, may come an image
 VALUES: Final = 16 << 20  # bytes that a segment makes, if more nodes than a few do
 
 
@@ -41,6 +42,7 @@ class Stream:
         self.values: list[Values] = [dict(case) for case in cases]
         self.types = dict(types)
         self.size = sum(size_of(v) for values in self.values for v in values.values())  # bytes
+        self._rate = 0.0  # bytes that a node of the last segment made
         # Of what is large already more is made of fewer nodes.
         self.most = NODES if self.size < VALUES >> 8 else _FEW  # nodes that the next segment should have
 
@@ -62,7 +64,9 @@ class Stream:
             self.size += sum(map(size_of, found.values()))
         self.types.update(opened.types)
         if opened.nodes:
-            self.most = min(max(VALUES * opened.nodes // max(self.size - before, 1), _FEW), NODES)
+            rate = (self.size - before) / opened.nodes
+            self.most = int(min(max(VALUES / max(rate, self._rate, 1), _FEW), _GROWTH * max(opened.nodes, _FEW), NODES))
+            self._rate = rate
 
     def keep(self, names: Collection[str]) -> None:
         """Let go of all others."""
