@@ -46,6 +46,7 @@ class Graph(Order):
         self.skipped = False  # marked `onnxopt.skip` in its metadata, or inside a scope that is: passes leave it alone
         self.nodes_changed = False
         self.initializers_changed = False
+        self.deferred: list[Value] = []  # initializers that were written without their data
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -74,8 +75,7 @@ class Graph(Order):
 
     def opset(self, domain: str = "") -> int:
         """The version of `domain` in force here; 0 when it is not imported."""
-        graph = self if self.owner is None else self.root
-        opsets = graph.opsets or self.model.opsets
+        opsets = (self if self.owner is None else self.root).opsets or self.model.opsets
         return opsets.get("" if domain == "ai.onnx" else domain, 0)
 
     def is_pure(self, node: Node) -> bool:
@@ -105,16 +105,20 @@ class Graph(Order):
         self.model.mark(node)
 
     def drop_use(self, value: Value, node: Node) -> None:
-        """`node` reads `value` once less; the last reader left may now be fusable with the producer."""
-        users = value.users
-        count = users[node] - 1
-        if count:
-            users[node] = count
+        """`node` reads `value` once less."""
+        if value.users[node] == 1:
+            self._drop_uses(value, node)
         else:
-            del users[node]
-            if not users and value.tensor is not None:
+            value.users[node] -= 1
+
+    def _drop_uses(self, value: Value, node: Node) -> None:
+        """`node` does not read `value` any more; the last reader left may now be fusable with the producer."""
+        users = value.users
+        users.pop(node, None)
+        if not users:
+            if value.tensor is not None:
                 value.forget()
-        if len(users) == 1:
+        elif len(users) == 1:
             self.model.mark(next(iter(users)))
 
     @overload
@@ -218,7 +222,7 @@ class Graph(Order):
         self.nodes_changed = True
         for v in node.inputs:
             if v is not None:
-                self.drop_use(v, node)
+                self._drop_uses(v, node)
         model.version += 1
         if model.watch is not None:
             model.watch(node)

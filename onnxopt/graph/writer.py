@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.domains import write_opsets
@@ -154,20 +154,16 @@ def _name_apart(graph: Graph, nodes: list[Node]) -> None:
 
 def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_least: int | None) -> None:
     proto, model = graph.proto, graph.model
-    there = {t.name: t for t in proto.initializer[:]}
-    new = [v for name, v in graph.initializers.items() if name not in there]
-    goes = []
-    for name, tensor in there.items():
-        value = graph.initializers.get(name)
-        goes.append(value is None)
-        if value is not None and value.tensor is None:  # deferred by an earlier call
-            value.tensor = tensor
-            tensor.Clear()
-            fill_tensor(tensor, value.array, name)
-    if any(goes):  # behind what stays, which is not copied
-        each = iter(goes)
-        proto.initializer.sort(key=lambda _: next(each))
-        del proto.initializer[len(there) - sum(goes) :]
+    values = graph.initializers.values()
+    there = proto.initializer[:]  # as long as they are held, no other message has the id of one
+    if graph.deferred:
+        _fill_deferred(graph, there)
+    stays = {id(v.tensor) for v in values if v.tensor is not None and v.tensor.name == v.name}
+    stays.intersection_update(map(id, there))
+    new = [v for v in values if id(v.tensor) not in stays]
+    if len(stays) < len(there):  # behind what stays, which is not copied
+        proto.initializer.sort(key=lambda tensor: id(tensor) not in stays)
+        del proto.initializer[len(stays) :]
     for value in new:
         tensor = proto.initializer.add()
         if value.tensor is not None:
@@ -176,6 +172,7 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_le
         elif at_least is not None and value.array.nbytes >= at_least and is_raw(value.array):
             describe_tensor(tensor, value.array, value.name)
             deferred[len(proto.initializer) - 1] = value.array
+            graph.deferred.append(value)
             continue
         else:
             fill_tensor(tensor, value.array, value.name)
@@ -185,11 +182,25 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_le
         for value in new:
             if value.name not in listed:
                 proto.input.append(tensor_value_info(value.name, *value.constant_type()))
-    inputs = {v.name for v in graph.inputs}
-    for i in range(len(proto.input) - 1, -1, -1):
-        name = proto.input[i].name
-        if name in there and name not in graph.initializers and name not in inputs:
-            del proto.input[i]
+    if len(stays) < len(there):
+        kept = {v.name for v in graph.inputs}.union(graph.initializers)
+        gone = [i for i, info in enumerate(proto.input) if info.name not in kept]
+        were = {t.name for t in there} if gone else set()
+        for i in reversed(gone):
+            if proto.input[i].name in were:
+                del proto.input[i]
+
+
+def _fill_deferred(graph: Graph, there: Sequence[TensorProto]) -> None:
+    """Give what an earlier call left without data its own."""
+    waiting = {v.name: v for v in graph.deferred if graph.initializers.get(v.name) is v}
+    for tensor in there:
+        value = waiting.get(tensor.name)
+        if value is not None:
+            value.tensor = tensor
+            tensor.Clear()
+            fill_tensor(tensor, value.array, value.name)
+    graph.deferred.clear()
 
 
 def _drop_vanished(graph: Graph) -> None:

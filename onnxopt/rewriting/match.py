@@ -41,7 +41,7 @@ class Match:
         self.options = options  # the pass that the rule belongs to
         self.graph: Graph = anchor.graph
         self.new_nodes: list[Node] = []
-        self.new_constants: list[tuple[Value, str]] = []
+        self.new_constants: dict[Value, str] = {}  # and how they should be called
         self.borrowed: list[Node] = []  # nodes whose proto a new one takes over, unchanged
         self._constants: tuple[list[Value], list[Value], bool] | None = None
         # Of a pattern with several roots: what is replaced, and where the replacement goes.
@@ -138,7 +138,7 @@ class Match:
         value = Value("", self.graph)
         value.constant = True
         value.array = data
-        self.new_constants.append((value, hint or self._hint(like)))
+        self.new_constants[value] = hint or self._hint(like)
         return value
 
     def ints(self, numbers: Any) -> Value:
@@ -190,10 +190,9 @@ class Match:
 
     def adopt(self, inputs: list[Value | None]) -> None:
         """What was an attribute is a constant of the graph, where a new node reads it."""
-        made = {v for v, _ in self.new_constants}
         for v in inputs:
-            if v is not None and not v.name and v.constant and v.producer is None and v not in made:
-                self.new_constants.append((v, self._hint(None)))
+            if v is not None and not v.name and v.constant and v.producer is None and v not in self.new_constants:
+                self.new_constants[v] = self._hint(None)
 
     def _hint(self, like: Array | Value | None) -> str:
         if isinstance(like, Value) and like.constant:

@@ -119,7 +119,7 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
     values = b.values
     for i, q in enumerate(patterns):
         v = inputs[i] if i < count else None
-        if isinstance(q, Var):  # most are: not worth a call
+        if isinstance(q, Var):  # most are this, or the next: not worth a call
             if v is None:
                 if not q.optional or q.constant is not None:
                     return False
@@ -127,19 +127,21 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
                 return False
             if values.setdefault(q.name, v) is not v:
                 return False
+        elif isinstance(q, Const):
+            b.constants[q.name] = None
+            if (v is None and not q.optional) or values.setdefault(q.name, v) is not v:
+                return False
         elif not _match_value(q, v, node, b):
             return False
     return True
 
 
 def _match_value(p: Pattern, value: Value | None, user: Node, b: Bindings) -> bool:
+    """What is neither Var nor Const."""
     if isinstance(p, Call):
         if value is None or value.producer is None or value.index != p.output:
             return False
         return _match_node(p, value.producer, b)
-    if isinstance(p, Const):
-        b.constants[p.name] = None
-        return (value is not None or p.optional) and b.values.setdefault(p.name, value) is value
     if p is None:
         return value is None
     if value is None or not value.constant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from onnx import NodeProto
@@ -37,7 +37,7 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             raise Declined(REFUSED)
     if divides_by_zero(m.graph, m.new_nodes):
         raise Declined(REFUSED)
-    before = {v.producer: None for n, _ in m.bindings.covered for v in n.inputs if v is not None}
+    before = [n.inputs for n, _ in m.bindings.covered]
     _insert(m, pairs)
     _hand_over(m, pairs)
     _remove_replaced(m, before)
@@ -56,7 +56,7 @@ def _insert(m: Match, pairs: list[tuple[Value, Value]]) -> None:
     if m.new_constants:
         read = {v for n in m.new_nodes for v in n.inputs}
         read.update(new for _, new in pairs)
-        for value, hint in m.new_constants:
+        for value, hint in m.new_constants.items():
             if value in read:  # else an attribute says it
                 graph.attach_constant(value, hint, before=m.before)
     for node in m.new_nodes:
@@ -89,18 +89,19 @@ def _hand_over(m: Match, pairs: list[tuple[Value, Value]]) -> None:
                 v.rename(graph.model.names.fresh(base, f"_{node.op}"))
 
 
-def _remove_replaced(m: Match, before: Iterable[Node | None]) -> None:
+def _remove_replaced(m: Match, before: Sequence[Sequence[Value | None]]) -> None:
     """What the match stood for goes, with what only it kept alive, and what of the new nothing reads. `before`: what
-    makes what the match read."""
+    its nodes read."""
     for root in m.bindings.roots or (m.anchor,):
         if root.is_used:
             m.graph.model.mark(root)  # its result is an output of the graph, which nothing else can make
         elif root.graph is not None:
             m.graph.remove(root)
     if m.anchor.graph is None:
-        for producer in before:
-            if producer is not None:
-                remove_dead(producer)
+        for inputs in before:
+            for v in inputs:
+                if v is not None and v.producer is not None:
+                    remove_dead(v.producer)
     for node in m.new_nodes:
         remove_dead(node)
 
