@@ -8,6 +8,7 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxopt.analysis import types
 from onnxopt.graph import check_model, read_model, write_model
 from onnxopt.graph.text import model_text
+from onnxopt.graph.writer import write_deferred
 from onnxopt.protos import tensor_type
 
 COUNT = 200
@@ -71,3 +72,52 @@ def test_nodes_of_one_name_are_told_apart_also_where_it_is_no_text() -> None:
 
     names = [n.name for n in write_model(model).graph.node]
     assert names[-2:] == [b"\xff198", "b'\\xff198'_Add"]
+
+
+def test_what_was_written_without_its_data_gets_them_when_it_is_written_again() -> None:
+    """Also what has gone since, or was made since, is told apart."""
+    model = read_model(chain())
+    graph = model.graph
+    first, gone = (graph.constant(np.arange(i, i + 2, dtype=np.float32), "made") for i in (1, 5))
+    node = graph.first
+    assert node is not None
+    node.set_input(1, first)
+    assert [a.tolist() for a in write_deferred(model, 4)[1].values() if isinstance(a, np.ndarray)] == [[1, 2], [5, 6]]
+    graph.remove_initializer(gone)
+    graph.remove_initializer(graph.initializers["w0"])
+    node.set_input(0, graph.constant(np.ones(2, np.float32), "made"))
+    proto = write_model(model)
+    found = {t.name: numpy_helper.to_array(t).tolist() for t in proto.graph.initializer}
+    assert {name: found.pop(name) for name in list(found) if not name.startswith("w")} == {
+        "made": [1, 2],
+        "made_2": [1, 1],
+    }
+    assert found == {f"w{i}": [i, i] for i in range(1, COUNT)}
+    assert write_deferred(model, 4) == (proto, {})
+
+
+def test_an_initializer_may_be_called_otherwise() -> None:
+    model = read_model(chain())
+    model.graph.initializers.pop("w0").rename("other")
+    value = next(v for v in model.graph.first.inputs if v is not None and v.constant)  # type: ignore[union-attr]
+    model.graph.initializers["other"], model.graph.initializers_changed = value, True
+    proto = write_model(model)
+    assert [t.name for t in proto.graph.initializer] == [f"w{i}" for i in range(1, COUNT)] + ["other"]
+    assert numpy_helper.to_array(proto.graph.initializer[-1]).tolist() == [0, 0]
+    check_model(model)
+
+
+def test_before_ir_4_weights_are_listed_as_inputs() -> None:
+    """Who has gone is not, who has come is; what never was a weight stays."""
+    proto = chain()
+    proto.ir_version = 3
+    proto.graph.input.extend(helper.make_tensor_value_info(f"w{i}", 1, [2]) for i in range(COUNT))
+    proto.graph.input.append(helper.make_tensor_value_info("unread", 1, [2]))
+    model = read_model(proto)
+    graph = model.graph
+    old = graph.initializers["w7"]
+    old.replace_all_uses_with(graph.constant(np.ones(2, np.float32), "new"))
+    graph.remove_initializer(old)
+    graph.inputs.remove(old)
+    names = [i.name for i in write_model(model).graph.input]
+    assert names == ["v0", *(f"w{i}" for i in range(COUNT) if i != 7), "unread", "new"]
