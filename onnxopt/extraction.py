@@ -80,7 +80,7 @@ def extract_file(
     source, destination = Path(source), Path(destination)
     with blaming(source):
         model = load(source, stored=True)
-        refuse_overwriting_input(source, destination, model.proto)
+        refuse_overwriting_input(source, destination, model)
         found = cut(model, inputs, outputs)
         part = read_model(
             _part(model, found, lambda: load(source, stored=True)), source

@@ -89,7 +89,7 @@ def optimize_file(
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
         before_bytes = _bytes_of(source, model)
-        refuse_overwriting_input(source, destination, model.proto)
+        refuse_overwriting_input(source, destination, model)
         with Staged(destination, home) as staged:
             phase("load")
             try:
@@ -131,7 +131,7 @@ def _is_refused(found: Verification, strict: bool, allow_unverified: bool) -> bo
 
 def _bytes_of(source: Path, model: Model) -> int:
     """Of a model's file and the data files that it reads."""
-    if not any(map(is_external, model.proto.graph.initializer)):
+    if model.stands_alone or not any(map(is_external, model.proto.graph.initializer)):
         return source.stat().st_size
     from onnxopt.analysis.measures.cost import file_bytes
 

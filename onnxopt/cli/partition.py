@@ -84,7 +84,7 @@ def partition(
         model = load(source, stored=True)
         _refuse_unknown(ops, model)
         if fused is not None:
-            refuse_overwriting_input(source, fused, model.proto)
+            refuse_overwriting_input(source, fused, model)
         partitioner = CapabilityPartitioner(model.graph, OperatorSupport(ops), allow_single_node=allow_single_node)
         proposed = partitioner.propose()
         _print(outline(model, proposed))

@@ -46,6 +46,7 @@ class Model:
         self.proto = proto
         self.path = path  # the file it was read from
         self.file: MappedFile | None = None  # the same, where weights stayed in it
+        self.stands_alone = False  # is it known that none of its tensors names another file?
         self.names = Names()
         self._node_names: Names | None = None  # made when first asked for: few rewrites need a new one
         self.version = 0

@@ -12,14 +12,13 @@ class Names:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, None] = {}
+        self._known: dict[str, str | None] = {}  # and of each name made, what it was made from
         self._next: dict[str, int] = {}
-        self._stem: dict[str, str] = {}  # of each name made: what it was made from
 
     def update(self, names: Iterable[str]) -> None:
-        known = dict.fromkeys(names)
+        known: dict[str, str | None] = dict.fromkeys(names)
         if self._known:
-            self._known.update(known)
+            self._known.update({name: None for name in known if name not in self._known})
         else:
             self._known = known
 
@@ -33,7 +32,7 @@ class Names:
     def fresh(self, hint: str, ending: str = "") -> str:
         """`hint` and `ending` if free, else with `_1`, `_2`, … behind; amortised constant time."""
         known = self._known
-        stem = self._stem.get(hint, hint) if ending or hint in known else hint
+        stem = known.get(hint) or hint
         name = base = stem + ending
         if name in known:
             i = self._next.get(base, 0)
@@ -42,7 +41,5 @@ class Names:
                 name = f"{base}_{i}"
             if i > 1:  # most are asked for once
                 self._next[base] = i
-        known[name] = None
-        if name != stem:
-            self._stem[name] = stem
+        known[name] = stem if name != stem else None
         return name

@@ -181,5 +181,10 @@ def inline_data(proto: ModelProto, data: ExternalData) -> None:
         del tensor.external_data[:]
 
 
+def external_of(model: Model) -> list[TensorProto]:
+    """Those of a model, which are not looked for where none names a file."""
+    return [] if model.stands_alone else external_tensors(model.proto)
+
+
 def external_tensors(proto: ModelProto) -> list[TensorProto]:
     return list(filter(is_external, all_tensors(proto)))

@@ -185,15 +185,26 @@ class Layout:
         self._before.append((tensor, old))
 
 
-def plan(proto: ModelProto, new: Mapping[int, Array | Stored], data: ExternalData, home: Path, external: str) -> Layout:
+def plan(
+    proto: ModelProto,
+    new: Mapping[int, Array | Stored],
+    data: ExternalData,
+    home: Path,
+    external: str,
+    stands_alone: bool = False,
+) -> Layout:
     """Decide for each tensor of `proto`, whose initializers of the indices `new` have their data there, made or still
     in the file that was read.
 
     `auto` and `copy`: external data goes into a data file, with what is new and large. `inline`: into the file.
     `reuse`: it stays where it is, and is referred to. Whatever is asked for, a file that protobuf could not hold gets a
-    data file. Raises UsageError for what cannot be done, ModelError for data that are not there.
+    data file. `stands_alone`: no tensor names a file. Raises UsageError for what cannot be done, ModelError for
+    data that are not there.
     """
     layout = Layout(home)
+    if stands_alone and proto.ByteSize() + sum(map(_size, new.values())) <= INLINE_LIMIT:
+        layout.inside.update(new)
+        return layout
     tensors = list(all_tensors(proto))
     elsewhere = any(map(is_external, tensors))
     within = [t for t in tensors if not is_external(t)] if elsewhere and external != INLINE else tensors
@@ -235,6 +246,10 @@ def plan(proto: ModelProto, new: Mapping[int, Array | Stored], data: ExternalDat
         elif outgrown and size >= _SMALL and tensor.HasField("raw_data"):
             layout.add(tensor, tensor.raw_data)
     return layout
+
+
+def _size(data: Array | Stored) -> int:
+    return len(data) if isinstance(data, Stored) else data.nbytes
 
 
 def _flat(data: Array | bytes) -> memoryview:

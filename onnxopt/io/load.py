@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from onnxopt.worker.limits import Limits
 
 Places: TypeAlias = dict[int, tuple[int, int]]  # (start, length) by the initializer's index
+# A proto; whether it stands alone (see `Model`); the places of weights that stayed in the file.
+Read: TypeAlias = "tuple[ModelProto, bool, Places, MappedFile | None]"
 
 _WORTH: Final = 1 << 20  # bytes of a file
 _LARGE: Final = 1 << 14  # bytes of a weight: shapes and axes, which many ask for, are smaller
 _FIELD: Final = 512  # bytes of a field on average, nodes and initializers
+_LOCATION: Final = b"location"  # the key by which a tensor names its file
 
 
 def load(
@@ -45,7 +48,7 @@ def load(
     Raises ModelError for a missing, empty, truncated or non-ONNX file, and for a model whose names do not resolve.
     """
     path = file_path(path)
-    proto, places, file = _read(path, stored and target_opset is None)
+    proto, stands_alone, places, file = _read(path, stored and target_opset is None)
     changed = inline_functions and len(proto.functions) > 0
     if changed:
         from onnxopt.io.inlining import inlined
@@ -57,7 +60,7 @@ def load(
         changed = convert_opset(proto, target_opset, path, limits) or changed
     model = read_model(proto, path, freeze_initializers=freeze_initializers)
     model.version += changed  # it is not the file any more
-    model.file = file
+    model.file, model.stands_alone = file, stands_alone
     for i, place in places.items():
         model.graph.initializers[proto.graph.initializer[i].name].stored = Stored(path, *place)
     model.read_external = ExternalData(path.absolute().parent, path.name).decode
@@ -76,11 +79,11 @@ def read_proto(path: Path, *, weights: bool = True) -> ModelProto:
     return _read(path, stored=not weights)[0]
 
 
-def _read(path: Path, stored: bool) -> tuple[ModelProto, Places, MappedFile | None]:
-    """The proto, and if large weights are `stored` where these are in the file, which is mapped."""
+def _read(path: Path, stored: bool) -> Read:
+    """`stored`: large weights stay in the file, which is mapped."""
     refuse_pipe(path)
     try:
-        found = (_skimmed(path) if stored else None) or (_parse(path), {}, None)
+        found = (_skimmed(path) if stored else None) or _parse(path)
     except (OSError, DecodeError) as e:
         raise unreadable(path, e) from None
     proto = found[0]
@@ -92,7 +95,7 @@ def _read(path: Path, stored: bool) -> tuple[ModelProto, Places, MappedFile | No
     return found
 
 
-def _skimmed(path: Path) -> tuple[ModelProto, Places, MappedFile] | None:
+def _skimmed(path: Path) -> Read | None:
     """None of what has no large weights, or so many fields that looking through them takes longer than copying. Nor on
     Windows: nobody could put another file in the place of this one, which is mapped as long as the graph lives."""
     if sys.platform == "win32" or not path.is_file() or path.stat().st_size < _WORTH:
@@ -100,12 +103,12 @@ def _skimmed(path: Path) -> tuple[ModelProto, Places, MappedFile] | None:
     try:
         file = MappedFile(path)
         light, places = skim(file.view, _LARGE, len(file.view) // _FIELD)
-        return (ModelProto.FromString(light), places, file) if places else None
+        return (ModelProto.FromString(light), _LOCATION not in light, places, file) if places else None
     except (OSError, ValueError, DecodeError):  # said of the whole, unless it can be read otherwise
         return None
 
 
-def _parse(path: Path) -> ModelProto:
+def _parse(path: Path) -> Read:
     """Parse straight from the file's pages: reading it first would copy every weight once more."""
     with open(path, "rb") as f:
         if os.fstat(f.fileno()).st_size == 0:
@@ -113,6 +116,9 @@ def _parse(path: Path) -> ModelProto:
         try:
             mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):  # a file system without pages
-            return ModelProto.FromString(f.read())
+            return ModelProto.FromString(f.read()), False, {}, None
         with mapped, memoryview(mapped) as view:
-            return ModelProto.FromString(view)
+            proto = ModelProto.FromString(view)
+            # Where tensors are small that is sooner asked of all bytes than of each tensor.
+            is_fine = len(view) < _FIELD * (len(proto.graph.node) + len(proto.graph.initializer))
+            return proto, is_fine and mapped.find(_LOCATION) < 0, {}, None

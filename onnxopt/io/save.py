@@ -12,13 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from onnx import ModelProto
-
 from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, unwritable
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io.copying import copy_file
-from onnxopt.io.external import data_of, external_tensors, location
+from onnxopt.io.external import data_of, external_of, external_tensors, location
 from onnxopt.io.layout import AUTO, REUSE, check_choice, plan
 from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refuse_special
 from onnxopt.io.staging import StagingFolder
@@ -91,7 +89,7 @@ class Staged:
         if model.file is not None and not model.file.is_as_it_was:
             raise ModelError(f"{model.name} changed while it was being optimized", "run again when it is complete")
         proto, deferred = write_deferred(model, _SPLICED)
-        layout = plan(proto, deferred, data_of(model), self.home, external)
+        layout = plan(proto, deferred, data_of(model), self.home, external, model.stands_alone)
         if self._special and (layout.pieces or layout.references):
             raise WriteError(
                 f"the result has external data, which cannot lie beside {self.asked}",
@@ -144,18 +142,18 @@ def save(model: Model, path: str | Path, external: str = AUTO) -> None:
         staged.commit()
 
 
-def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto | None = None) -> None:
+def refuse_overwriting_input(source: Path, destination: Path, model: Model | None = None) -> None:
     """Raises WriteError when writing `destination` would destroy `source` or its data files, however they are called:
-    by links, or otherwise spelled. `proto`: what `source` holds, if it has been read."""
+    by links, or otherwise spelled. `model`: what `source` holds, if it has been read."""
     if not source.exists():
         return
     place = Path(os.path.realpath(destination))
     if _same(source, place):
         raise WriteError(f"{destination} is the input itself", "write to another name, the original stays untouched")
-    model, read = place.name, Path(os.path.realpath(source))
+    called, read = place.name, Path(os.path.realpath(source))
 
     def is_ours(name: str) -> bool:
-        return name == f"{model}.data" or is_data_of(model, name)
+        return name == f"{called}.data" or is_data_of(called, name)
 
     if stands_alone(source) and not (read.parent == place.parent and is_ours(read.name)):
         return  # as most of many small models, which lie in one folder
@@ -169,9 +167,8 @@ def refuse_overwriting_input(source: Path, destination: Path, proto: ModelProto 
     from onnxopt.io.load import read_proto
 
     folder = source.absolute().parent
-    for name in {
-        location(t).file for t in external_tensors(read_proto(source, weights=False) if proto is None else proto)
-    }:
+    tensors = external_tensors(read_proto(source, weights=False)) if model is None else external_of(model)
+    for name in {location(t).file for t in tensors}:
         for file, called in replaced:
             if "\0" not in name and _same(folder / name, file):
                 raise WriteError(

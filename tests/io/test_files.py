@@ -161,15 +161,32 @@ def test_an_unchanged_model_is_copied_with_its_data_under_a_name_of_ours(tmp_pat
     assert (tmp_path / "a" / "out.onnx").read_bytes() == source.read_bytes(), "where its data is, nothing is to be done"
 
 
-def test_what_protobuf_cannot_hold_goes_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    onnx.save(linear(3), tmp_path / "in.onnx")
+def test_which_models_stand_alone_is_known_where_it_is_soon_found(tmp_path: Path) -> None:
+    """Of those of small tensors, and of those whose large ones stay in the file."""
+    for size, stored, known in ((60, False, True), (600, False, False), (600_000, False, False), (600_000, True, True)):
+        onnx.save(linear(3, size=size), tmp_path / "in.onnx")
+        assert load(tmp_path / "in.onnx", stored=stored).stands_alone is known
+    assert not load(with_data(tmp_path / "a")).stands_alone
+    named = linear(3, size=60)
+    named.graph.doc_string = "the location of nothing"
+    onnx.save(named, tmp_path / "in.onnx")
+    assert not load(tmp_path / "in.onnx").stands_alone, "who uses the word is looked at"
+
+
+@pytest.mark.parametrize("size", [60, 600], ids=["alone", "not known"])
+def test_what_protobuf_cannot_hold_goes_beside_the_model(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(linear(3, size=size), tmp_path / "in.onnx")
     model = load(tmp_path / "in.onnx")
+    assert model.stands_alone is (size == 60)
     assert model.graph.first is not None
     model.graph.touch(model.graph.first)
-    monkeypatch.setattr(sys.modules["onnxopt.io.layout"], "INLINE_LIMIT", 5000)
+    monkeypatch.setattr(sys.modules["onnxopt.io.layout"], "INLINE_LIMIT", 8 * size)
+    monkeypatch.setattr(sys.modules["onnxopt.io.layout"], "_SMALL", 4 * size)
     save(model, tmp_path / "out.onnx")
     (data,) = tmp_path.glob("out.onnx.*.data")
-    assert data.stat().st_size >= 7200
+    assert data.stat().st_size >= 12 * size
     again = onnx.load(tmp_path / "out.onnx").graph.initializer
     assert [numpy_helper.to_array(t)[0] for t in again] == [1, 2, 3]
     assert float(model.graph.initializers["w2"].array[0]) == 3, "the model in memory stays usable"
