@@ -280,7 +280,8 @@ class _Conversion:
                 if v is not None and v.constant and _is_wide(v) and plan.free[node].takes(i):
                     node.set_input(i, self._constant(v))
         for value in values:
-            source = plan.narrow_source(value)
+            # By now a Cast to float32 may read what became narrow; one that is narrow itself makes nothing wide.
+            source = plan.narrow_source(value) if value.producer not in self.narrow else None
             given = value in plan.interface
             if source is not None:
                 self._bypass(value, source)
