@@ -73,6 +73,7 @@ def infer_nodes(model: Model, nodes: Collection[Node], like: Mapping[Value, Valu
             wrong |= more
             proto = skeleton(model, nodes, like)
             hide(proto.graph, wrong)
+            _tell(proto.graph, _typed(nodes, wrong, inferred.graph))
             inferred = infer_shapes(inferable(proto))
     except Exception:  # inference is an optional source of facts: a model it cannot read has none
         return None
@@ -93,8 +94,32 @@ def infer_operator(
 
 def skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value] = NOTHING) -> ModelProto:
     """Of these nodes of the main graph, in order; what others make for them is an input, as it is known."""
-    with hidden(model):
-        return _skeleton(model, nodes, like)
+    with hidden(model) as misread:
+        proto = _skeleton(model, nodes, like)
+    inside = set(nodes) if misread else ()
+    _tell(proto.graph, [_fact(v) for n in misread if n in inside for v in n.outputs if v is not None and v.dtype])
+    return proto
+
+
+def _tell(target: GraphProto, facts: Iterable[ValueInfoProto]) -> None:
+    """What is known otherwise of values that onnx does not follow: it goes on with that."""
+    outputs = {o.name: o for o in target.output}
+    for fact in facts:
+        if fact.name in outputs:
+            outputs[fact.name].CopyFrom(fact)
+        else:
+            target.value_info.append(fact)
+
+
+def _typed(nodes: Iterable[Node], wrong: Collection[str], inferred: GraphProto) -> Iterator[ValueInfoProto]:
+    """Of what these nodes make that are read as they are not: the element types are what was inferred, the shapes what
+    is known otherwise."""
+    found = {i.name: i.type.tensor_type.elem_type for i in (*inferred.value_info, *inferred.output)}
+    for node in nodes:
+        if node.outputs[0] is not None and node.outputs[0].name in wrong:
+            for v in node.outputs:
+                if v is not None and found.get(v.name, 0):
+                    yield tensor_value_info(v.name, found[v.name], v.shape)
 
 
 def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]) -> ModelProto:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from onnxopt.graph import Graph, Value
+from onnxopt.graph import Value
 from onnxopt.graph.node import Node
 
 K = TypeVar("K")
@@ -36,15 +36,20 @@ class Region(Generic[K]):
 
 
 def regions(
-    graph: Graph, kind: Callable[[Node], K | None], reads: Callable[[Node, K], Iterable[Value]]
+    nodes: Iterable[Node],
+    kind: Callable[[Node], K | None],
+    reads: Callable[[Node, K], Iterable[Value]],
+    *,
+    side_by_side: bool = True,
 ) -> list[Region[K]]:
-    """The nodes of this scope that have a kind, connected where one makes what another reads, or both read the same.
+    """Those of the nodes that have a kind, connected where one makes what another reads, or (unless `side_by_side` says
+    no) both read the same.
 
     Only values that `reads` names connect, and only nodes of equal kind. Linear in nodes.
     """
     region_of: dict[Node, Region[K]] = {}
     reading: dict[tuple[Value, K], Region[K]] = {}
-    for node in graph:
+    for node in nodes:
         k = kind(node)
         if k is None:
             continue
@@ -52,7 +57,7 @@ def regions(
         for v in reads(node, k):
             made = region_of.get(v.producer) if v.producer is not None else None
             if made is None or made.kind != k:
-                made = reading.setdefault((v, k), region)
+                made = reading.setdefault((v, k), region) if side_by_side else region
             region = made._root()._absorb(region._root())
         region._root().nodes.append(node)
         region_of[node] = region._root()

@@ -188,3 +188,15 @@ def test_a_node_that_is_misread_stays_what_it_is_where_its_body_changes() -> Non
     result = onnxopt.optimize(parser.parse_model(source), level=1).model
     branches = {a.name: [n.op_type for n in a.g.node] for a in result.graph.node[0].attribute}
     assert branches == {"then_branch": ["MaxPool", "Neg"], "else_branch": ["Abs"]}
+
+
+EITHER = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 12] x, float[m, 12] w) => (float[a, b] y)
+{ e = Einsum <equation = "ij,ij->ij"> (x, w)  p = PRelu (e, w)  y = Relu (p) }"""
+
+
+def test_what_is_misread_has_the_type_of_what_it_is_made_of() -> None:
+    """Its shape is unknown, and so was its type, and the type of all that comes of it."""
+    model = read_model(parser.parse_model(EITHER))
+    assert [types.dtype(value(model, name)) for name in "epy"] == [1, 1, 1]
+    assert types.shape(value(model, "e")) is None

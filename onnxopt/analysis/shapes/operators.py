@@ -45,7 +45,7 @@ def _windows(n: Node, x: tuple[Size, ...], kernel: list[int]) -> Iterator[Size |
         if mode in ("SAME_UPPER", "SAME_LOWER"):
             yield quotient(size + (stride - 1), stride)
         elif n.attr("ceil_mode") and stride > 1:
-            yield None
+            yield _places_and_more(size, span, stride, pads[i], pads[i + count]) if mode == "NOTSET" else None
         else:
             border = 0 if mode == "VALID" else pads[i] + pads[i + count]
             # An image of no element no runtime takes, unless there are no images; nor Conv what no window fits into.
@@ -61,6 +61,17 @@ def _places(room: Size, stride: int, fits: bool) -> Size | None:
     if not fits and constant % stride and divide(room - constant, stride) is not None:
         return None
     return quotient(room + stride, stride)
+
+
+def _places_and_more(size: Size, span: int, stride: int, before: int, behind: int) -> Size | None:
+    """One more for what the last step leaves of the room. None where that window may start behind the end: runtimes
+    leave it out, the standard does from opset 22 on."""
+    room = size + (before + behind - span)
+    if isinstance(size, int) and isinstance(room, int):
+        steps = -(-room // stride)
+        return steps + 1 if room >= 0 and steps * stride < size + before else None
+    rounded = room + (2 * stride - 1)
+    return quotient(rounded, stride) if stride + behind <= span and is_nonnegative(rounded) else None
 
 
 def _conv(s: ShapeData, n: Node) -> list[Found | None] | None:

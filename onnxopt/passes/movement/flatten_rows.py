@@ -44,16 +44,28 @@ class FlattenRows(GraphPass):
             return
         types.settle(graph.model)
         for found in regions(graph, leading_dims, rows_of):
-            region = _Region(graph, found)
-            gain = region.gain()
-            if not gain:
-                continue
-            if region.cost() >= gain:
-                ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
-            elif not region.can_restore and any(True for _ in region.leaving()):
-                ctx.decline("flattened", "two unknown dims cannot be restored before opset 14", repr(region.nodes[0]))
-            elif ctx.spend("flattened", at=region.nodes[-1]):
-                region.flatten()
+            if _flatten(graph, ctx, found) is False:
+                # Nodes that hang together only by what they read, as queries do with what is added to the attention's
+                # result, may be made rows or stay each.
+                parts = regions(found.nodes, leading_dims, rows_of, side_by_side=False)
+                for part in parts if len(parts) > 1 else ():
+                    _flatten(graph, ctx, part)
+
+
+def _flatten(graph: Graph, ctx: PassContext, found: Region[Shape]) -> bool | None:
+    """False where something would be gained, but not as much as it costs."""
+    region = _Region(graph, found)
+    gain = region.gain()
+    if not gain:
+        return None
+    if region.cost() >= gain:
+        ctx.decline("flattened", "it would not leave fewer nodes", repr(region.nodes[0]))
+        return False
+    if not region.can_restore and any(True for _ in region.leaving()):
+        ctx.decline("flattened", "two unknown dims cannot be restored before opset 14", repr(region.nodes[0]))
+    elif ctx.spend("flattened", at=region.nodes[-1]):
+        region.flatten()
+    return None
 
 
 class _Region:
