@@ -11,6 +11,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import make_node
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new
 
@@ -20,7 +21,8 @@ class _Alike(NamedTuple):
 
     readers: dict[int, Node]
     axes: list[int]
-    axis: int
+    axis: int  # behind these nodes; in front of them if it is `gone` behind them
+    gone: bool
 
 
 @register
@@ -28,11 +30,11 @@ class AxesBeforeSplit(GraphPass):
     """Unsqueeze(p) for each part p of Split(x) = the parts of Split(Unsqueeze(x)); so Squeeze.
 
     Unsqueeze(Gather(x, i)) = Gather(Unsqueeze(x), i), for several i.
+    Squeeze(p) for each part p, of one place, of Split(x) = Gather(x, i), if the axis is that which is split.
 
     Applies when: each part that is read is read by one such node alone, all with the same constant axes. Scales and
     shifts that are made of an embedding at once are taken apart, and broadcast along the tokens; a recurrence that is
-    written out picks what it reads step by step.
-    Keeps: a Squeeze of the axis that is split.
+    written out picks what it reads step by step, and what is unbound is picked.
     """
 
     # After: Slices are a Split, and Unsqueezes in a row are one.
@@ -48,6 +50,12 @@ class AxesBeforeSplit(GraphPass):
             alike = _alike(split)
             if isinstance(alike, str):
                 ctx.decline("moved", alike, repr(split))
+            elif alike is not None and alike.gone:
+                places = _places(split, alike)
+                if places is None:
+                    ctx.decline("picked", "the parts in front are of unknown sizes, or several axes go", repr(split))
+                elif ctx.spend("picked", at=split):
+                    _pick(graph, split, alike, places)
             elif alike is not None and ctx.spend("moved", at=split):
                 _move(graph, split, alike)
         several = {key: found for key, found in _picks(graph).items() if len(found) > 1}
@@ -80,10 +88,37 @@ def _alike(split: Node) -> _Alike | str | None:
         return "not all parts are read alike"
     axis = int(split.attr("axis") or 0) % rank
     if op == "Unsqueeze":
-        return _Alike(found, axes[0], [i for i in range(wide) if i not in axes[0]][axis])
-    if axis in axes[0]:
-        return "the axis that is split is taken out"
-    return _Alike(found, axes[0], axis - sum(a < axis for a in axes[0]))
+        return _Alike(found, axes[0], [i for i in range(wide) if i not in axes[0]][axis], False)
+    gone = axis in axes[0]
+    return _Alike(found, axes[0], axis if gone else axis - sum(a < axis for a in axes[0]), gone)
+
+
+def _places(split: Node, alike: _Alike) -> dict[int, int] | None:
+    """Where along the axis the parts are that are read."""
+    if len(alike.axes) > 1:
+        return None
+    places, place = {}, 0
+    for i in range(max(alike.readers) + 1):
+        part = split.outputs[i]
+        dims = types.shape(part) if part is not None else None
+        size = dims[alike.axis] if dims is not None and alike.axis < len(dims) else None
+        if i in alike.readers:
+            places[i], size = place, size if size is None else 1  # of another size it could not be squeezed
+        if not isinstance(size, int) or size < 0:
+            return None
+        place += size
+    return places
+
+
+def _pick(graph: Graph, split: Node, alike: _Alike, places: dict[int, int]) -> None:
+    x = split.inputs[0]
+    for i, reader in alike.readers.items():
+        index = graph.constant(np.array(places[i], np.int64), f"{reader.output.name}_index", split)
+        pick = Node(make_node("Gather", "", reader.name, {"axis": alike.axis}), [x, index], [None])
+        pick.proto.metadata_props.extend(reader.proto.metadata_props)
+        graph.take_over(reader.output, graph.insert(pick, split))
+        graph.remove(reader)
+    graph.remove(split)
 
 
 def _move(graph: Graph, split: Node, alike: _Alike) -> None:
