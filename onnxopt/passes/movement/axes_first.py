@@ -24,9 +24,11 @@ _SHARED_BYTES: Final = 1 << 16  # of a constant that something else reads
 class AxesFirst(GraphPass):
     """Unsqueeze(f(x)), Unsqueeze(g(x)) = f(Unsqueeze(x)), g(Unsqueeze(x)); that may be one with an Unsqueeze before.
 
+    So of what was squeezed of these axes, or picked along the axis, before: f works with them.
+
     Applies when: between are operators that work element by element, of constants else, and Concat; nobody reads what
     they make but such and Unsqueezes of the same axes; and fewer nodes are left. Cosines and sines of positions get
-    their axis for the heads like that.
+    their axis for the heads like that; the half that rotary positions turn loses and gets its axis around a Neg.
     Keeps: large constants that something else reads.
     """
 
@@ -71,13 +73,34 @@ class _Region:
 
     @property
     def saved(self) -> int:
-        return len(self.exits) - sum(not self._merges(v) for v in self.sources)
+        return len(self.exits) - sum(not self._merges(v) for v in self.sources if self._with_axes(v) is None)
+
+    def _with_axes(self, source: Value) -> Value | None:
+        """What has the axes, and was squeezed of them."""
+        maker = source.producer
+        x = maker.inputs[0] if maker is not None and maker.op == "Squeeze" and not maker.has_references else None
+        axes = listed_axes(maker) if maker is not None and x is not None and x.graph is self.graph else None
+        wide = self.rank + len(self.axes)
+        return x if axes and types.rank(x) == wide and sorted(a % wide for a in axes) == self.axes else None
 
     def _merges(self, source: Value) -> bool:
-        """Is it made by an Unsqueeze that goes, as the region alone reads it?"""
+        """Is it made by what may make it with the axes, as the region alone reads it?"""
         maker = source.producer
-        made = maker is not None and maker.op == "Unsqueeze" and listed_axes(maker) is not None
-        return made and not source.is_output and all(u in self.nodes for u in source.users)
+        if maker is None or source.is_output or not all(u in self.nodes for u in source.users):
+            return False
+        return self._picks(maker) or (maker.op == "Unsqueeze" and listed_axes(maker) is not None)
+
+    def _picks(self, maker: Node) -> bool:
+        """Does it pick one place along the axis? Unsqueeze(Gather(x, i)) = Gather(x, [i])."""
+        if maker.op != "Gather" or maker.has_references or maker.graph is not self.graph:
+            return False
+        index, wide = maker.inputs[1], self.rank + 1
+        return (
+            index is not None
+            and index.constant
+            and index.constant_type()[1] == ()
+            and self.axes == [int(maker.attr("axis")) % wide]
+        )
 
     def _grow(self, value: Value) -> None:
         """From what one Unsqueeze reads, back to where nothing more can be done behind it."""
@@ -164,7 +187,9 @@ class _Region:
         """The value with the axes put in."""
         if value in wide:
             return wide[value]
-        graph = self.graph
+        graph, given = self.graph, self._with_axes(value)
+        if given is not None:
+            return given
         if value.constant:
             array = value.array.reshape((1,) * (self.rank - value.array.ndim) + value.array.shape)
             array = np.expand_dims(array, tuple(self.axes))
