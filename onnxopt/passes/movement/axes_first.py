@@ -94,13 +94,10 @@ class _Region:
         """Does it pick one place along the axis? Unsqueeze(Gather(x, i)) = Gather(x, [i])."""
         if maker.op != "Gather" or maker.has_references or maker.graph is not self.graph:
             return False
-        index, wide = maker.inputs[1], self.rank + 1
-        return (
-            index is not None
-            and index.constant
-            and index.constant_type()[1] == ()
-            and self.axes == [int(maker.attr("axis")) % wide]
-        )
+        index = maker.inputs[1]
+        if index is None or not index.constant or index.constant_type()[1] != ():
+            return False
+        return self.axes == [int(maker.attr("axis")) % (self.rank + 1)]
 
     def _grow(self, value: Value) -> None:
         """From what one Unsqueeze reads, back to where nothing more can be done behind it."""
