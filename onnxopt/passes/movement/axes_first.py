@@ -78,10 +78,12 @@ class _Region:
     def _with_axes(self, source: Value) -> Value | None:
         """What has the axes, and was squeezed of them."""
         maker = source.producer
-        x = maker.inputs[0] if maker is not None and maker.op == "Squeeze" and not maker.has_references else None
-        axes = listed_axes(maker) if maker is not None and x is not None and x.graph is self.graph else None
-        wide = self.rank + len(self.axes)
-        return x if axes and types.rank(x) == wide and sorted(a % wide for a in axes) == self.axes else None
+        if maker is None or maker.op != "Squeeze" or maker.has_references:
+            return None
+        x, axes, wide = maker.inputs[0], listed_axes(maker) or (), self.rank + len(self.axes)
+        if x is None or x.graph is not self.graph or types.rank(x) != wide:
+            return None
+        return x if sorted(a % wide for a in axes) == self.axes else None
 
     def _merges(self, source: Value) -> bool:
         """Is it made by what may make it with the axes, as the region alone reads it?"""
