@@ -46,6 +46,10 @@ class WriteError(OnnxOptError):
     """The result could not be written; nothing was left behind."""
 
 
+class StartError(OnnxOptError):
+    """No process of our own could be started, which is no fault of a model's."""
+
+
 class VerificationError(OnnxOptError):
     """The result differs from the original."""
 

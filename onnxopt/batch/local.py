@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from onnxopt.batch.job import Done, Job, Outcome
 from onnxopt.batch.staging import clear_staging
-from onnxopt.worker.process import child
+from onnxopt.worker.process import start
 
 _START = "from onnxopt.batch.worker import main; main()"
 _PATIENCE = 3.0  # seconds for an interrupted process to clean up, before it is killed and we do
@@ -88,10 +88,8 @@ class _Workers:
             if self._idle:
                 process = self._idle.pop()
             else:
-                process = subprocess.Popen(
-                    child(_START),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
+                process = start(
+                    _START,
                     start_new_session=True,  # Ctrl-C is for us: a second signal would cut its cleaning up short
                 )
             self._busy.add(process)

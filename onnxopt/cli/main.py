@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from onnxopt import __version__
+from onnxopt.cli.closed import open_closed
 from onnxopt.cli.say import say, say_all, say_error, spell_out
 from onnxopt.errors import OnnxOptError, UsageError, nearest
 from onnxopt.lazy_modules import is_importing
@@ -47,6 +48,7 @@ _REFUSED: Final = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
 )
 _NO_ROOM: Final = ("failed to map segment", "annot allocate memory")  # as dynamic loaders put it
+_ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, what ends a job there
 _CLEANING_UP: Final = 10.0  # seconds
 _IMPORTING: Final = 5.0  # seconds; what takes longer hangs
 _PAUSE: Final = 0.001
@@ -136,8 +138,11 @@ def _run() -> None:
     let_threads_sleep()
     import_onnx_in_parts()
     interruption = _Interruption()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a build that is stopped cleans up as well
-        signal.signal(number, interruption)
+    for name in _ENDING:  # a build that is stopped cleans up as well
+        number = getattr(signal, name, None)
+        if number is not None and (name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN):  # as nohup has it
+            signal.signal(number, interruption)
+    open_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             spell_out(stream)

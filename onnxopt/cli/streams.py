@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from onnxopt.cli.closed import is_closed
 from onnxopt.errors import ModelError, OnnxOptError, UsageError
 
 
@@ -30,6 +31,10 @@ def streams(source: str, destination: str) -> Iterator[tuple[Path, Path]]:
         try:
             if is_stream(source):
                 _read(given)
+            if is_stream(destination) and is_closed("stdout"):
+                raise UsageError(
+                    "a model would be written to stdout, which is closed", "onnxopt optimize model.onnx OUT"
+                )
             if is_stream(destination) and sys.stdout.isatty():
                 raise UsageError("a model would be written to the terminal", "onnxopt optimize model.onnx - > out.onnx")
             yield given, made

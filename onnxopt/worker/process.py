@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import selectors
@@ -15,10 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from onnxopt.errors import StartError
 from onnxopt.worker.frames import HEADER, pack
 from onnxopt.worker.limits import confinement
 
 _HOME: Final = Path(__file__).parents[2]
+_BARRED: Final = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ENOSYS)  # not for want of room
 
 
 class Gone(Exception):
@@ -29,8 +32,8 @@ class Gone(Exception):
         self.late = late
 
 
-def child(start: str) -> list[str]:
-    """The command of a Python process that runs `start`: all that we start begin here.
+def child(program: str) -> list[str]:
+    """The command of a Python process that runs `program`: all that we start begin here.
 
     -P: what lies in the current folder is data, whatever it is called; ours is found after everything else.
     """
@@ -38,21 +41,35 @@ def child(start: str) -> list[str]:
     threads = "from onnxopt.threads import let_threads_sleep; let_threads_sleep()"
     others = "from onnxopt.lazy_modules import postpone_modules; postpone_modules()"
     onnx = "from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()"
-    return [sys.executable, "-P", "-c", f"{home}; {threads}; {others}; {onnx}; {start}"]
+    return [sys.executable, "-P", "-c", f"{home}; {threads}; {others}; {onnx}; {program}"]
+
+
+def start(program: str, **given: Any) -> subprocess.Popen[bytes]:
+    """A process that runs `program`; `given`: more for Popen. Raises StartError where that can never be: for a Python
+    that is part of another program, or was moved away; in a sandbox that lets nothing be started."""
+    if not sys.executable:
+        raise StartError("no process can be started: this Python does not know where it is", "set sys.executable")
+    try:
+        return subprocess.Popen(child(program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, **given)
+    except OSError as e:
+        if e.errno not in _BARRED:
+            raise
+        why = f"{sys.executable}: {e.strerror}"
+        raise StartError(
+            f"no process can be started: {why}", "onnxopt runs onnxruntime in processes of its own: allow it to"
+        ) from None
 
 
 class Worker:
-    """A Python process that runs `start`, and answers messages on its stdin by messages on its stdout.
+    """A Python process that runs `program`, and answers messages on its stdin by messages on its stdout.
 
     It takes at most `memory` bytes (0: whatever there is), and ends with its parent, however that ends.
     """
 
-    def __init__(self, start: str, memory: int = 0) -> None:
+    def __init__(self, program: str, memory: int = 0) -> None:
         self._memory = memory
-        self._process = subprocess.Popen(
-            child(f"{confinement(memory)}; {start}"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        self._process = start(
+            f"{confinement(memory)}; {program}",
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the parent, which then closes us
         )

@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 from typing import Any, Final
 
+from onnxopt.errors import StartError
 from onnxopt.worker.limits import Limits
 from onnxopt.worker.service import Died, Service
 
@@ -45,6 +46,8 @@ class Room:
         except Died as e:
             how = f"took more than {self.limits.work:g} s (--work)" if e.late else e.how
             raise Declined(how, e.state) from None
+        except StartError as e:
+            raise Declined(e.message) from None
         except MemoryError:
             raise Declined("took more memory than it may (--memory)") from None
         finally:

@@ -100,7 +100,7 @@ def python_itself() -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_processes_are_started_in_two_places_by_one_command() -> None:
+def test_processes_are_started_in_one_place_by_one_command() -> None:
     """Who starts another one uses `child`, which keeps the current folder out."""
     starts = re.compile(r"\b(Popen|subprocess\.(run|call|check_\w+)|os\.(system|popen|exec\w+|spawn\w+|fork))\(")
     found = {
@@ -108,4 +108,4 @@ def test_processes_are_started_in_two_places_by_one_command() -> None:
         for file in PACKAGE.rglob("*.py")
         if starts.search(file.read_text()) or "multiprocessing" in file.read_text()
     }
-    assert found == {("batch/local.py", True), ("worker/process.py", True)}
+    assert found == {("worker/process.py", True)}

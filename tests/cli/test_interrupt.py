@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGKILL: nothing half-written, no temporary file and no process is left."""
+"""Ctrl-C, SIGTERM, SIGHUP, SIGKILL: nothing half-written, no temporary file and no process is left."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def start(samples: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         running.process.communicate()
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_one_model(start: Callable[..., Running], stop: signal.Signals, whole_group: bool) -> None:
     running = start("a.onnx", "out.onnx")

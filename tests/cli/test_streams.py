@@ -157,3 +157,30 @@ def test_every_command_has_help_with_an_example(run: Run) -> None:
         page = run(command, "--help")
         assert page.returncode == 0
         assert f"onnxopt {command}" in page.stdout.split("Options:")[0].split("\n", 2)[2], command
+
+
+def closed(tmp_path: Path, which: str, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """The command, started with these standard streams closed."""
+    shell = ["sh", "-c", f'exec "$@" {which}', "sh", SCRIPT, *words]
+    return subprocess.run(shell, capture_output=True, cwd=tmp_path, check=False)
+
+
+@pytest.mark.parametrize("which", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed(which: str, samples: Path, run: Run, tmp_path: Path) -> None:
+    """As services and some build systems start what they start; the result and the exit code are the same."""
+    model = samples / "residual_block.onnx"
+    assert run("optimize", model, "open.onnx").returncode == 0
+    done = closed(tmp_path, which, "optimize", model, "closed.onnx")
+    assert done.returncode == 0
+    assert b"error" not in done.stderr
+    assert (tmp_path / "closed.onnx").read_bytes() == (tmp_path / "open.onnx").read_bytes()
+    assert closed(tmp_path, which, "optimize", model, "--out-dir", "many", "--jobs", "2").returncode == 0
+    assert closed(tmp_path, which, "stats", model).returncode == 0
+    assert closed(tmp_path, which, "stats", "nothing.onnx").returncode == 2
+
+
+def test_a_model_for_a_stdout_that_is_closed(samples: Path, tmp_path: Path) -> None:
+    done = closed(tmp_path, ">&-", "optimize", samples / "residual_block.onnx", "-")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: a model would be written to stdout, which is closed\n")
+    assert closed(tmp_path, "<&-", "optimize", "-", "out.onnx").stderr.startswith(b"error: stdin is empty\n")

@@ -1,0 +1,46 @@
+"""A Python that cannot start itself: part of another program, moved away, or in a sandbox."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from onnxopt.errors import StartError
+from onnxopt.worker.limits import Limits
+from onnxopt.worker.process import Worker
+from onnxopt.worker.room import Declined, Room
+from tests.samples import build
+
+
+@pytest.mark.parametrize(
+    ("executable", "why"),
+    [("/no/python", "/no/python: No such file"), (__file__, "Permission denied"), ("", "does not know where it is")],
+)
+def test_a_python_that_cannot_be_started(executable: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(StartError, match=why) as found:
+        Worker("pass")
+    assert found.value.hint
+    assert found.value.exit_code == 2, "no bug of ours"
+
+
+def test_a_fold_is_declined_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    with Room(Limits()) as room, pytest.raises(Declined, match="no process can be started"):
+        room.call("fold")
+
+
+def test_only_what_needs_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs no such process goes on: nothing is verified, and a fold is left alone."""
+    import onnxopt
+    from onnxopt.errors import OnnxOptError
+
+    build.build_all(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    model = tmp_path / "residual_block.onnx"
+    with pytest.raises(OnnxOptError, match="no process can be started"):
+        onnxopt.optimize_file(model, tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+    assert len(onnxopt.optimize(str(model)).model.graph.node) == 6
