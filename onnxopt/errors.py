@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,11 @@ _GIT_LFS: Final = b"version https://git-lfs."
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")  # gzip; zip, as PyTorch saves
 _OF_A_PROCESS: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/")
 _SLIP: Final = 0.9  # how like a name one is that can be no other
+_REMEDIES: Final = {
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or write to another file system",
+    errno.ENAMETOOLONG: "give it a shorter name",
+    errno.EROFS: "it is on a file system that is only read: write elsewhere",
+}
 _FILES: Final = 10_000  # of a folder, that are looked at
 
 
@@ -179,8 +185,8 @@ def _kind_of(path: object) -> str:
 
 
 def unwritable(path: object, error: OSError, hint: str) -> WriteError:
-    """What to say of a file or folder that cannot be written."""
-    return WriteError(f"cannot write {path}: {error.strerror or error}", hint)
+    """What to say of a file or folder that cannot be written; `hint` where the system does not say more."""
+    return WriteError(f"cannot write {path}: {error.strerror or error}", _REMEDIES.get(error.errno or 0, hint))
 
 
 def file_path(model: object) -> Path:

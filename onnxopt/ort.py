@@ -20,9 +20,36 @@ def onnxruntime() -> Any:
     return rt
 
 
+class PathError(OSError):
+    """A path that onnxruntime does not take, which says nothing about what lies there."""
+
+
 def path_for(path: str) -> str:
-    """`path` as onnxruntime takes it, which is in UTF-8, whatever the locale. Raises OSError for what is not."""
+    """`path` as onnxruntime takes it, which is in UTF-8, whatever the locale. Raises PathError for what is not."""
     try:
         return os.fsencode(path).decode()
     except UnicodeDecodeError:
-        raise OSError("it takes no path that is not in UTF-8") from None
+        raise PathError("it takes no path that is not in UTF-8") from None
+
+
+def source_for(path: str) -> tuple[str | bytes, str]:
+    """What to load for the model at `path`: its path, or its bytes where onnxruntime does not take that; and the folder
+    of these, where other files of the model lie. Raises PathError if it does not take that either, and it may have any.
+    """
+    try:
+        return path_for(path), ""
+    except PathError:
+        with open(path, "rb") as f:
+            data = f.read()
+        return data, folder_for(os.path.dirname(os.path.abspath(path)), data)
+
+
+def folder_for(folder: str, model: bytes) -> str:
+    """`folder`, where other files of a serialized model may lie, as onnxruntime takes it; empty if it does not, and
+    there are none. Raises PathError."""
+    try:
+        return path_for(folder)
+    except PathError:
+        if b"location" in model:  # as each reference to another file has it
+            raise
+        return ""

@@ -85,7 +85,11 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
                 return
         folder = stack.enter_context(staging(job))
         made = folder.path / (Path(os.path.realpath(job.destination)).name or "model.onnx")
-        report = _optimized(job, source, made, progress, instruments, judge)
+        try:
+            report = _optimized(job, source, made, progress, instruments, judge)
+        except OnnxOptError as e:  # nobody knows it by the name that it has for now
+            e.message = e.message.replace(str(made), job.destination or job.source)
+            raise
         report.source, report.destination = job.source, "" if job.check else job.destination
         outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
         if cache is not None and key is not None and _lasts(report):

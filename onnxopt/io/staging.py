@@ -9,6 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import IO, Final
 from onnxopt.io.locks import CAN_LOCK, alone_in, is_owned, own
 from onnxopt.io.placing import listed, remove_unread
 
+_LONGEST: Final = 200  # bytes of a name, of 255 that most file systems allow
 _ROOM: Final = 1 << 20  # bytes
 MANY: Final = "onnxopt"  # the name under which results of many models are staged
 _OWNER: Final = "onnxopt.owner"  # held while the process lives; what it is about to put beside the destination
@@ -33,7 +35,7 @@ class StagingFolder:
 
     def __init__(self, parent: Path, name: str, *others: str) -> None:
         """`others`: names of which leftovers are cleared too."""
-        self._parent, self._prefix = parent, f".{name}."
+        self._parent, self._prefix = parent, _prefix(name)
         # To clean up in, where there is no other memory any more. Not by malloc, which keeps what is freed once.
         self._room = mmap.mmap(-1, _ROOM, access=mmap.ACCESS_COPY)
         self._model: tuple[Path, IO[bytes]] | None = None
@@ -84,9 +86,19 @@ class StagingFolder:
             self._model[0].unlink(missing_ok=True)
 
 
+def _prefix(name: str) -> str:
+    """What the names of all begin with that is staged for `name`: no longer than file systems allow, with an ending."""
+    short = name
+    while len(os.fsencode(short)) > _LONGEST:
+        short = short[: len(short) - max(1, (len(os.fsencode(short)) - _LONGEST) // 4)]
+    if short != name:  # two that begin alike stay two
+        short += f"~{zlib.crc32(os.fsencode(name)):08x}"
+    return f".{short}."
+
+
 def clear(parent: Path, *names: str) -> None:
     """Remove what killed processes staged in `parent` under these names."""
-    prefixes = tuple({f".{name}." for name in names})
+    prefixes = tuple({_prefix(name) for name in names})
     hidden = [f for f in listed(parent) if f.startswith(prefixes)]
     for found, prefix in [(f, prefix) for f in hidden for prefix in prefixes if f.startswith(prefix)]:
         entry, rest = parent / found, found[len(prefix) :]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.errors import UsageError
-from onnxopt.ort import onnxruntime, path_for
+from onnxopt.ort import PathError, folder_for, onnxruntime, source_for
 from onnxopt.wire import GRAPH, key, varint
 from onnxopt.worker.serving import Refused
 
@@ -72,8 +72,13 @@ class OnnxRuntime:
         if weights:
             self._weights = [rt.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]  # they stay ours
             options.add_external_initializers(list(weights), self._weights)
-        if folder is not None and isinstance(model, bytes):
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        source: str | bytes
+        if isinstance(model, str):
+            source, beside = source_for(model)
+        else:
+            source, beside = model, folder_for(str(folder), model) if folder is not None else ""
+        if beside:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", beside)
         if not optimize:
             options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_mem_reuse = False
@@ -82,7 +87,6 @@ class OnnxRuntime:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
         providers = list(dict.fromkeys((provider, CPU)))
-        source = path_for(model) if isinstance(model, str) else model
         self._open: Callable[[], Any] = lambda: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
@@ -154,6 +158,8 @@ _SYSTEM: Final = ("pthread_create failed", "start new thread", "failed to map se
 
 def blame_system(error: BaseException) -> None:
     """What the system does not give says nothing about a model. Raises Refused where `error` is such."""
+    if isinstance(error, PathError):
+        raise Refused(f"onnxruntime cannot find its files: {error}") from error
     if any(text in str(error) for text in _SYSTEM):
         raise Refused("the system refuses onnxruntime memory for its threads and libraries (ulimit -a)") from error
 

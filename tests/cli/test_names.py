@@ -265,9 +265,12 @@ def test_commands_write_in_one_place() -> None:
             assert not list(writers(file)), f"{file}: use say of cli/say.py, or show of report/terminal.py"
 
 
-@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="file names are text there")
-def test_a_file_whose_name_is_not_utf_8(tmp_path: Path) -> None:
-    """Nor does a locale that is not UTF-8 keep onnxruntime from one whose name is."""
+ANYWHERE = os.environ | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+bytes_are_names = pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="file names are text there")
+
+
+def called(name: bytes, folder: Path) -> bytes:
+    """The path of a small model of this name."""
     graph = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])],
         "g",
@@ -275,16 +278,45 @@ def test_a_file_whose_name_is_not_utf_8(tmp_path: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    environment = os.environ | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
-    for name, more in (
-        (b"m\xe9.onnx", b"it takes no path that is not in UTF-8"),
-        ("m\u00e9.onnx".encode(), b"2 cases"),
-    ):
-        source = os.path.join(os.fsencode(tmp_path), name)
-        Path(os.fsdecode(source)).write_bytes(model.SerializeToString())
-        run = subprocess.run(
-            [os.fsencode(SCRIPT), b"optimize", source, source + b".out"], capture_output=True, env=environment
-        )
-        assert run.returncode == 0, run.stderr
-        assert more in run.stdout
-        assert (b"reference" in run.stdout) == (name[1:2] == b"\xe9")
+    source = os.path.join(os.fsencode(folder), name)
+    os.makedirs(os.path.dirname(source), exist_ok=True)
+    with open(source, "wb") as f:
+        f.write(model.SerializeToString())
+    return source
+
+
+@bytes_are_names
+@pytest.mark.parametrize("name", [b"m\xe9.onnx", "m\u00e9.onnx".encode(), b"d\xe9/m.onnx", "d\u00e9/m.onnx".encode()])
+def test_a_file_whose_name_is_not_utf_8(name: bytes, tmp_path: Path) -> None:
+    """Nor does a locale that is not UTF-8 keep onnxruntime from one whose name is."""
+    source = called(name, tmp_path)
+    run = subprocess.run(
+        [os.fsencode(SCRIPT), b"optimize", source, source + b".out"], capture_output=True, env=ANYWHERE
+    )
+    assert run.returncode == 0, run.stderr
+    assert b"2 cases" in run.stdout
+    assert b"reference" not in run.stdout, "onnxruntime ran it"
+
+
+@bytes_are_names
+@pytest.mark.parametrize("folder", [b"o\xe9", "o\u00e9".encode()])
+def test_a_result_whose_name_is_not_utf_8_is_not_accused(folder: bytes, tmp_path: Path) -> None:
+    """The original lies where onnxruntime finds it, the result does not."""
+    source, out = called(b"m.onnx", tmp_path), os.path.join(os.fsencode(tmp_path), folder)
+    words = [b"optimize", source, b"--out-dir", out, b"--format", b"json"]
+    run = subprocess.run([os.fsencode(SCRIPT), *words], capture_output=True, env=ANYWHERE)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)["models"][0]["report"]
+    assert report["verification"]["status"] == "equal"
+    assert not report["rolled_back"]
+
+
+@bytes_are_names
+def test_weights_in_a_folder_whose_name_is_not_utf_8(samples: Path, tmp_path: Path) -> None:
+    """Which onnxruntime reads from nowhere else: that says nothing about the result, nor is it written in a build."""
+    out = os.path.join(os.fsencode(tmp_path), b"o\xe9")
+    words = [b"optimize", os.fsencode(samples / "external_weights.onnx"), b"--out-dir", out, b"--format", b"json"]
+    run = subprocess.run([os.fsencode(SCRIPT), *words], capture_output=True, env=ANYWHERE)
+    found = json.loads(run.stdout)["models"][0]["report"]["verification"]
+    assert (run.returncode, found["status"]) == (1, "not verified")
+    assert "not in UTF-8" in found["message"]

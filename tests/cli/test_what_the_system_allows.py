@@ -1,0 +1,67 @@
+"""Names as long as a file system takes, files as large as a limit lets them be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onnxopt.io.staging import StagingFolder, clear
+from tests.cli.conftest import SCRIPT, Run
+
+LONG = ("y" * 250 + ".onnx", "\u00fc" * 125 + ".onnx")  # 255 bytes
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the whole path has 260 characters there")
+@pytest.mark.parametrize("name", LONG, ids=["ascii", "utf-8"])
+def test_a_name_as_long_as_can_be(name: str, run: Run, samples: Path, tmp_path: Path) -> None:
+    """What is staged for it has a longer name still."""
+    model = samples / "residual_block.onnx"
+    single = run("optimize", model, name)
+    assert single.returncode == 0, single.stderr
+    (tmp_path / "models").mkdir()
+    shutil.copy(model, tmp_path / "models" / name)
+    many = run("optimize", f"models/{name}", "--out-dir", "many")
+    assert many.returncode == 0, many.stderr
+    assert (tmp_path / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
+    assert {p.name for p in tmp_path.iterdir()} == {name, "models", "many"}, "nothing is left"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the whole path has 260 characters there")
+def test_leftovers_of_a_long_name_are_told_apart(tmp_path: Path) -> None:
+    """By names of which the ends differ: one clears its own."""
+    a, b = "y" * 249 + "a.onnx", "y" * 249 + "b.onnx"
+    killed, alive = StagingFolder(tmp_path, a), StagingFolder(tmp_path, b)
+    killed._owner.close()
+    clear(tmp_path, b)
+    assert killed.path.exists()
+    clear(tmp_path, a)
+    assert not killed.path.exists()
+    assert alive.path.exists()
+    alive.remove()
+
+
+def test_a_name_that_is_too_long(run: Run, samples: Path) -> None:
+    done = run("optimize", samples / "residual_block.onnx", "y" * 300)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1] == "hint: give it a shorter name"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize("where", [("out.onnx",), ("--out-dir", "many")], ids=["one", "many"])
+def test_a_limit_of_size(where: tuple[str, ...], samples: Path, tmp_path: Path) -> None:
+    """The file is called as the user calls it, not as it is while it is made."""
+    words = [str(SCRIPT), "optimize", str(samples / "residual_block.onnx"), *where]
+    limited = ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh", *words]
+    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
+    out = "out.onnx" if len(where) == 1 else "many/residual_block.onnx"
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"error: cannot write {out}: File too large",
+        "hint: raise the limit of a file's size (ulimit -f), or write to another file system",
+    ]
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
