@@ -19,7 +19,7 @@ import click
 
 from onnxopt import __version__
 from onnxopt.cli.closed import open_closed
-from onnxopt.cli.say import say, say_all, say_error, spell_out
+from onnxopt.cli.say import say, say_all, say_error, spell_out, styled
 from onnxopt.errors import OnnxOptError, UsageError, nearest
 from onnxopt.lazy_modules import is_importing
 from onnxopt.lazy_onnx import import_onnx_in_parts
@@ -232,7 +232,7 @@ def _unread() -> NoReturn:
 
 
 def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
-    say_error(message, hint, colour=_colour())
+    say_error(message, hint, colour=styled(err=True))
     if not told:
         _tell_program(message, hint, code)
     sys.exit(code)
@@ -282,7 +282,3 @@ def _say_trace() -> None:
 
     for text in traceback.format_exc().splitlines():
         say(text, err=True)
-
-
-def _colour() -> bool:
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")

@@ -134,24 +134,27 @@ def _print(parts: Sequence[Outline]) -> None:
     count = sum(p.supported for p in parts)
     summary = f"{count} supported of {counted(len(parts), 'part')}, {covered} of {counted(total, 'node')}"
     if not sys.stdout.isatty():
-        say_lines(
-            f"{name}  {'supported' if supported == 'yes' else 'rest'}  {counted(int(nodes), 'node')}: {ops}; "
-            f"{inputs} -> {outputs}"
-            for name, nodes, ops, inputs, outputs, supported in _rows(parts)
-        )
+        say_lines(_lines(parts))
         say(summary)
     else:
         _print_table(parts, summary)
 
 
+def _lines(parts: Sequence[Outline]) -> Iterator[str]:
+    for name, nodes, ops, inputs, outputs, supported in _rows(parts):
+        kind = "supported" if supported == "yes" else "rest"
+        yield f"{name}  {kind}  {counted(int(nodes), 'node')}: {ops}; {inputs} -> {outputs}"
+
+
 def _print_table(parts: Sequence[Outline], summary: str) -> None:
-    """Names are whole, each on lines of its own: they begin alike."""
+    """Names are whole, each on lines of its own: they begin alike. Where there is no room for that, lines."""
     from rich import box
     from rich.console import Group
     from rich.table import Column, Table
     from rich.text import Text
 
-    from onnxopt.report.fitting import Name
+    from onnxopt.plaintext import line
+    from onnxopt.report.fitting import Fitting, Name
     from onnxopt.report.terminal import show
 
     table = Table(
@@ -167,7 +170,7 @@ def _print_table(parts: Sequence[Outline], summary: str) -> None:
         names = [*_few(p.inputs), *_few([f"→ {name}" for name in p.outputs])]
         mark, style = ("✓", "") if p.supported else ("", "dim")
         table.add_row(part, nodes, Text(ops), Group(*map(Name, names)), mark, style=style)
-    show(table, summary)
+    show(Fitting([table], otherwise=Text("\n".join(map(line, _lines(parts))))), summary)
 
 
 def _few(names: Sequence[str]) -> list[str]:

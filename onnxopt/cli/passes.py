@@ -65,11 +65,21 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """With what a pass requires, and where it comes from, where there is room: `explain` says both."""
+    """With what a pass requires, and where it comes from, where there is room: `explain` says both. A list where there
+    is none for a table."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
     from onnxopt.report.fitting import Fitting
     from onnxopt.report.terminal import show
 
-    show(Fitting([_table(rows, left_out) for left_out in ((), ("requires",), ("requires", "from"))], least=40))
+    tables = [_table(rows, left_out) for left_out in ((), ("requires",), ("requires", "from"))]
+    entries = [
+        Group(Text.assemble((name, "bold"), f"  {option}  {kind}"), Padding(Text(summary), (0, 0, 0, 2)))
+        for name, option, kind, _, _, summary in rows
+    ]
+    show(Fitting(tables[:2], 40, Fitting(tables[2:], 24, Group(*entries))))
 
 
 def _table(rows: Sequence[Sequence[str]], left_out: Sequence[str]) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from codecs import register_error
 from collections.abc import Iterable
 from io import TextIOWrapper
@@ -36,7 +38,7 @@ def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
 
 def say(text: str = "", *, err: bool = False, dim: bool = False) -> None:
     """One line."""
-    click.echo(click.style(line(text), dim=True) if dim else line(text), err=err)
+    click.echo(click.style(line(text), dim=True) if dim and styled(err=err) else line(text), err=err)
 
 
 def say_lines(texts: Iterable[str]) -> None:
@@ -44,6 +46,12 @@ def say_lines(texts: Iterable[str]) -> None:
     rest = iter(texts)
     while some := list(islice(rest, _TOGETHER)):
         click.echo("\n".join(map(line, some)))
+
+
+def styled(*, err: bool) -> bool:
+    """May what is written there have colours? Only on a terminal that knows them, of somebody who wants them."""
+    stream = sys.stderr if err else sys.stdout
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def say_error(message: str, hint: str, *, colour: bool = False) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept, places
 from onnxopt.report import verdict as judged
 from onnxopt.report.plain import left_out, size, warnings
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MARK: Final = {"failed": "✗", "would change": "!"}
 
@@ -139,18 +142,36 @@ def _markdown(text: str) -> str:
 
 def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
     """A table for a terminal, without what is said as an error."""
+    from rich.text import Text
+
+    from onnxopt.report.fitting import Fitting
+    from onnxopt.report.terminal import show
+
+    records: list[dict[str, Any]] = cleaned(outcomes)
+    tables = [_table(records, with_size=True), _table(records, with_size=False)]
+    listed = Text("\n").join(Text(text, _style(o)) for o in records for text in lines(o))
+    show(Fitting(tables, otherwise=listed), summary(outcomes))
+
+
+def _table(outcomes: Sequence[dict[str, Any]], *, with_size: bool) -> Table:
     from rich import box
     from rich.table import Table
 
-    from onnxopt.report.terminal import show
+    from onnxopt.report.fitting import Name
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "model", "nodes", "size", "result", ""):
-        table.add_column(heading, overflow="fold")
-    for o in cleaned(outcomes):
-        style = "red" if o["status"] == "failed" or o["code"] in (1, 2, 4) else "yellow" if o["code"] else ""
-        cells = [mark(o), o["destination"] or o["source"]]
-        cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
-        cells += [o["status"], "\n".join(told(o) if o["message"] else _last(o))]
-        table.add_row(*cells, style=style)
-    show(table, summary(outcomes))
+    for heading in ("", "model", "nodes", *(["size"] if with_size else []), "result"):
+        table.add_column(heading, no_wrap=heading != "model")
+    table.add_column("", overflow="fold")
+    for o in outcomes:
+        shown = [nodes, *([sizes] if with_size else [])]
+        cells = [show(o) if o["report"] is not None else "" for show in shown]
+        more = "\n".join(told(o) if o["message"] else _last(o))
+        table.add_row(mark(o), Name(o["destination"] or o["source"]), *cells, o["status"], more, style=_style(o))
+    return table
+
+
+def _style(outcome: dict[str, Any]) -> str:
+    if outcome["status"] == "failed" or outcome["code"] in (1, 2, 4):
+        return "red"
+    return "yellow" if outcome["code"] else ""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.plaintext import cleaned
 from onnxopt.report import verdict
+
+_SIZES: Final = 8  # dynamic dims that each line of a case has
 
 
 def lines(found: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """The record of `verification.Comparison.to_dict()`, line by line."""
     found = cleaned(found)
     for case in found["cases"]:
-        name = case["name"] + (f" ({sizes(case)})" if case["dims"] else "")
+        name = case["name"]
+        if len(case["dims"]) > _SIZES:  # a model with a cache has twenty, and forty outputs
+            yield f"{name}: {sizes(case)}"
+        elif case["dims"]:
+            name += f" ({sizes(case)})"
         if case["note"]:
             yield f"{name}: {case['status']}: {case['note']}"
         for output in case["outputs"]:

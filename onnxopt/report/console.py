@@ -13,6 +13,7 @@ from rich.text import Text
 
 from onnxopt.plaintext import cleaned
 from onnxopt.report import kept, places, verdict
+from onnxopt.report.fitting import Fitting
 from onnxopt.report.plain import change, did_not_run, pass_hits, statistics, summary, warnings
 from onnxopt.report.plain import verdict as outcome
 from onnxopt.report.terminal import show
@@ -39,7 +40,7 @@ def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     pipeline = report["pipeline"]
     parts: list[RenderableType] = []
     if any(p["nodes"] or pass_hits(p) or statistics(p) for p in pipeline["passes"]):
-        parts.append(_passes(pipeline, verbose))
+        parts.append(Fitting([_passes(pipeline, verbose), _passes(pipeline, verbose, close=True)]))
     parts += [Text(f"{name} did not run: {why}", "dim") for name, why in did_not_run(pipeline, verbose).items()]
     if verbose and (declined := _declined(pipeline)).rows:
         parts.append(declined)
@@ -83,11 +84,11 @@ def _grid(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
     return grid
 
 
-def _passes(pipeline: dict[str, Any], verbose: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def _passes(pipeline: dict[str, Any], verbose: int, *, close: bool = False) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if close else 1))
     table.add_column("pass", no_wrap=True)
     for heading in ("rewrites", "nodes", *(["bytes"] if verbose else []), "ms"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for p in pipeline["passes"]:
         hits, counted = pass_hits(p), statistics(p)
         if not hits and not p["nodes"] and not counted and not verbose:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 _WIDE: Final = 10_000
-_ENDS: Final = ("/ ", "._-")  # of the parts of a name, the best first
+_ENDS: Final = ("/ ", "._-:")  # of the parts of a name, the best first
+_WORD: Final = re.compile("(?<=[a-z])[A-Z]")  # then where a word of an operator's name begins
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """The first of several tables that fits the terminal, where columns that may wrap need no more than `least`."""
+    """The first of several tables that fits the terminal, where columns that may wrap need no more than `least`; where
+    none does, `otherwise`, or else the last."""
 
     tables: Sequence[Table]
     least: int = 16
+    otherwise: RenderableType | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(width=_WIDE)
-        for table in self.tables[:-1]:
+        for table in self.tables[: None if self.otherwise is not None else -1]:
             needed = Measurement.get(console, wide, table).maximum
             for column in table.columns:
                 if not column.no_wrap:
@@ -34,7 +38,7 @@ class Fitting:
             if needed <= options.max_width:
                 yield table
                 return
-        yield self.tables[-1]
+        yield self.tables[-1] if self.otherwise is None else self.otherwise
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,13 @@ class Name:
 
 
 def folded(name: str, width: int) -> Iterator[str]:
-    """`/model/layers.0/mlp/MatMul` as `/model/layers.0/` and `mlp/MatMul`, where both fit, also set off by two."""
+    """`/model/layers.0/mlp/MatMul` as `/model/layers.0/` and `mlp/MatMul`, where both fit, also set off by two;
+    `BatchNormalization` as `Batch` and `Normalization`."""
     most = width
     while len(name) > most:
         ends = (max(name.rfind(end, 1, most) for end in some) + 1 for some in _ENDS)
-        end = next((end for end in ends if end > most // 3), most)
+        word = max((m.start() for m in _WORD.finditer(name, 1) if m.start() <= most), default=0)
+        end = next((end for end in (*ends, word) if end > most // 3), most)
         yield name[:end]
         name, most = name[end:], max(width - 2, 1)
     yield name

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats
 
 Row = tuple[str, int, int]
+Cells = list[RenderableType]
 Show = Callable[[int], str]
 
+_LEAST: Final = 18  # characters for an operator's name, before a column of figures goes
 _LISTED: Final = 6  # inputs and outputs shown
 _FORMULAS: Final = ("=", "+", "-", "@")  # what spreadsheets run
 
@@ -94,13 +96,16 @@ def one(stats: ModelStats) -> RenderableType:
     interface = Table.grid(padding=(0, 2, 0, 0))
     for kind, values in (("inputs", stats.inputs), ("outputs", stats.outputs)):
         for i, (name, kind_of_value) in enumerate(list(values.items())[:_LISTED]):
-            interface.add_row(Text(kind if not i else "", "dim"), Text(name, overflow="fold"), Text(kind_of_value))
+            interface.add_row(Text(kind if not i else "", "dim"), Name(name), Name(kind_of_value))
         if len(values) > _LISTED:
             interface.add_row("", Text(f"and {len(values) - _LISTED} more", "dim"))
     for i, (symbol, places) in enumerate(stats.dynamic.items()):
         shown = ", ".join(places[:_LISTED]) + (", …" if len(places) > _LISTED else "")
-        interface.add_row(Text("dynamic" if not i else "", "dim"), Text(symbol, overflow="fold"), Text(shown))
-    parts: list[RenderableType] = [_heads(("", stats)), interface, _table(_headings(stats), rows, sums)]
+        interface.add_row(Text("dynamic" if not i else "", "dim"), Name(symbol), Name(shown))
+    for grid in interface.columns[:1]:
+        grid.no_wrap = True
+    figures = Fitting(_narrowing(_headings(stats), rows, sums), _LEAST)
+    parts: list[RenderableType] = [_heads(("", stats)), interface, figures]
     parts += [Text(note, "dim") for note in notes(stats)]
     return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
 
@@ -151,14 +156,23 @@ def diff(a: ModelStats, b: ModelStats) -> RenderableType:
     """Table of what changed from `a` to `b`: without the relative, then the absolute change where it is narrow."""
     rows = [_changed(name, x, y, exact) for name, x, y in operators(a, b)]
     sums = [_changed(what, x, y, show) for what, x, y, show in totals(a, b)]
-    headings = ("before", "after", "change", "%")
-    tables = [_table(headings[:n], [r[: n + 1] for r in rows], [r[: n + 1] for r in sums]) for n in (4, 3, 2)]
-    return Group(_heads(("before", a), ("after", b)), *_interface_changes(a, b), Fitting(tables))
+    tables = _narrowing(("before", "after", "change", "%"), rows, sums, least=2)
+    return Group(_heads(("before", a), ("after", b)), *_interface_changes(a, b), Fitting(tables, _LEAST))
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Text]], sums: Sequence[Sequence[Text]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("operator", overflow="fold")
+def _narrowing(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], least: int = 1) -> list[Table]:
+    """The table, and it without the last columns, one after the other: no fewer than `least` of figures, at last close
+    together."""
+    numbers = [*range(len(headings), least - 1, -1), least]
+    return [
+        _table(headings[:n], [r[: n + 1] for r in rows], [r[: n + 1] for r in sums], close=i == len(numbers) - 1)
+        for i, n in enumerate(numbers)
+    ]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], *, close: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if close else 1))
+    table.add_column("operator")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -169,12 +183,12 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[Text]], sums: Sequen
     return table
 
 
-def _row(name: str, figures: Sequence[str], style: str = "") -> list[Text]:
-    """Names come from files: Text, so that nothing in them is markup."""
-    return [Text(name, style, overflow="fold"), *(Text(f, style) for f in figures)]
+def _row(name: str, figures: Sequence[str], style: str = "") -> Cells:
+    """Names come from files: no strings, so that nothing in them is markup."""
+    return [Name(name, style), *(Text(f, style) for f in figures)]
 
 
-def _changed(name: str, before: int, after: int, show: Show) -> list[Text]:
+def _changed(name: str, before: int, after: int, show: Show) -> Cells:
     style = _total_style(name) if before != after else "dim"
     row = _row(name, (show(before), show(after)), style)
     colour = "green" if after < before else "red"
@@ -191,7 +205,9 @@ def _heads(*models: tuple[str, ModelStats]) -> Table:
         cells = [Text(label, "dim")] if label else []
         opsets = ", ".join(f"{d} {v}" for d, v in stats.opsets.items())
         details = Text(f"IR {stats.ir_version}, {opsets}", "dim")
-        grid.add_row(*cells, Text(stats.path, "bold", overflow="fold"), details)
+        grid.add_row(*cells, Name(stats.path, "bold"), details)
+    for column in grid.columns[:-2]:
+        column.no_wrap = True
     return grid
 
 

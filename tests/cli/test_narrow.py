@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnx
@@ -93,3 +94,62 @@ def test_the_nodes_that_compute_most_are_named(monkeypatch: pytest.MonkeyPatch, 
     assert "[?, 2]" in table, "a dim without a name"
     assert "@" not in table
     assert exact(8) in text
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_words_are_whole_in_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: int) -> None:
+    """What goes are columns of figures: of two models none that is asked for."""
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[n, 4, 8] features_of_a_sentence) => (float[n, 4, 8] y)
+        <float[4] s = {1, 1, 1, 1}, float[4] b = {0, 0, 0, 0}, float[4] m = {0, 0, 0, 0}, float[4] v = {1, 1, 1, 1}>
+        { y = BatchNormalization (features_of_a_sentence, s, b, m, v) }
+    """)
+    onnx.save(proto, tmp_path / "model.onnx")
+    one = shown(monkeypatch, "stats", tmp_path / "model.onnx", columns=columns)
+    two = shown(monkeypatch, "stats", tmp_path / "model.onnx", tmp_path / "model.onnx", columns=columns)
+    for text in (one, two):
+        words = {line.strip().split("  ")[0] for line in text.splitlines()}
+        assert {"BatchNormalization", "initializers", "bytes in memory", "operator types"} <= words
+    assert "nodes" in one
+    assert "before" in two
+    assert "after" in two
+    assert ("FLOPs" in one.split("BatchNormalization")[0]) == (columns == 60)
+
+
+def test_many_models_where_there_is_no_room_for_a_table(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    """Each is a line then, as in a log; one that failed has no figures."""
+    names, headings = [str(model), "nothing.onnx"], []
+    for columns in range(30, 120, 6):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
+        done = CliRunner().invoke(cli, ["optimize", *names, "--check", "--no-verify"])
+        text = unstyle(done.output)
+        assert isinstance(done.exception, SystemExit), done.exception
+        found = re.search(r"^ +model +nodes +(size +)?result +$", text, re.MULTILINE)
+        headings.append(len(found[0].split()) if found is not None else 0)
+        assert "nothing.onnx" in text
+        assert "2 models:" in text
+    assert headings == sorted(headings)
+    assert set(headings) == {0, 3, 4}
+
+
+def test_lists_where_there_is_no_room_for_a_table(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    parts = shown(monkeypatch, "partition", model, "--ops", "Mul", columns=40)
+    assert parts.startswith("part_000  rest  4 nodes: NonZero, \n")
+    passes = shown(monkeypatch, "passes", columns=40).splitlines()
+    at = passes.index("deduplicate-constants  -O1  graph")
+    assert passes[at + 1].startswith("  Initializers with the same type,")
+
+
+@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm"}])
+def test_no_colour_where_nobody_wants_it(
+    variable: dict[str, str], monkeypatch: pytest.MonkeyPatch, model: Path
+) -> None:
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
+    out = model.with_name("out.onnx")
+    done = CliRunner().invoke(cli, ["optimize", str(model), str(out), "--no-verify"], color=True)
+    last = done.output.splitlines()[-1]
+    assert "next: onnxopt report" in last
+    assert ("\x1b" in last) == (variable == {"TERM": "xterm"})

@@ -25,6 +25,8 @@ def printed(what: RenderableType, width: int) -> list[str]:
         ("", 20, [""]),
         ("/model/layers.0/mlp/MatMul", 20, ["/model/layers.0/mlp/", "MatMul"]),
         ("layer_norm_output.weight", 12, ["layer_norm_", "output.", "weight"]),
+        ("com.microsoft::QLinearGlobalAveragePool", 20, ["com.microsoft::", "QLinearGlobal", "AveragePool"]),
+        ("BatchNormalization", 12, ["Batch", "Normalizat", "ion"]),
         ("abcdefghij", 4, ["abcd", "ef", "gh", "ij"]),
         ("abc", 1, ["a", "b", "c"]),
     ],
