@@ -129,6 +129,11 @@ def nearest(name: str, known: Iterable[str], otherwise: str, ending: str = "") -
 
 def nearest_file(path: object, otherwise: str = "check the path") -> str:
     """The hint for a file that does not exist: those of its kind that are called like it, in its folder."""
+    if any(c in str(path) for c in "*?["):
+        from glob import iglob
+
+        is_any = next(iglob(str(path)), None) is not None
+        return "the shell expands patterns: write it without quotes" if is_any else "no file is called like that"
     folder, name = os.path.split(str(path))
     stem, ending = os.path.splitext(name)
     ending = ending or ".onnx"
@@ -138,6 +143,30 @@ def nearest_file(path: object, otherwise: str = "check the path") -> str:
     except OSError:
         return f"there is no folder {folder}" if folder and not os.path.exists(folder) else otherwise
     return nearest(stem, sorted(stems), otherwise, ending)
+
+
+def inside(folder: object) -> str:
+    """The hint for a folder in the place of a model: the pattern for those in it, or in the folders below it."""
+    import shlex
+
+    try:
+        with os.scandir(str(folder)) as entries:
+            found = list(islice(entries, _FILES))
+    except OSError:
+        found = []
+    if not any(e.name.endswith(".onnx") for e in found):
+        below = sorted(e.path for e in found if e.is_dir() and any(n.endswith(".onnx") for n in _listed(e.path)))
+        if not below:
+            return "there is no .onnx file in it; a model is one file"
+        return f"name the models in it: {few([f'{shlex.quote(path)}/*.onnx' for path in below])}"
+    return f"name the models in it: {shlex.quote(str(folder))}/*.onnx"
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def any_of(names: Sequence[str]) -> str:
@@ -157,7 +186,7 @@ def unreadable(path: object, error: Exception) -> ModelError:
         hint = "only `onnxopt optimize` reads stdin" if str(path) == "-" else nearest_file(path)
         return ModelError(f"{path}: no such file", hint)
     if isinstance(error, IsADirectoryError):
-        return ModelError(f"{path} is a directory", "name the .onnx file inside it")
+        return ModelError(f"{path} is a directory", inside(path))
     if isinstance(error, OSError):
         return ModelError(f"{path}: {error.strerror or error}", "check that the file can be read")
     return ModelError(f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed", _kind_of(path))
@@ -192,7 +221,8 @@ def unwritable(path: object, error: OSError, hint: str) -> WriteError:
 def file_path(model: object) -> Path:
     """Where a model is. Raises UsageError for what is no path."""
     if not isinstance(model, (str, os.PathLike)):
-        raise UsageError(
-            f"the path of a model is expected, not {type(model).__name__}", "onnx.save writes a ModelProto to a file"
-        )
+        hint = "onnx.save writes a ModelProto to a file"
+        if isinstance(model, (bytes, bytearray, memoryview)):
+            hint = "onnx.load_model_from_string makes a ModelProto of bytes, which `optimize` takes, too"
+        raise UsageError(f"the path of a model is expected, not {type(model).__name__}", hint)
     return Path(model)

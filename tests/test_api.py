@@ -30,6 +30,12 @@ def test_optimize_a_proto_leaves_it_alone() -> None:
     onnx.checker.check_model(result.model, full_check=True)
 
 
+def test_bytes_are_no_model_and_no_path() -> None:
+    with pytest.raises(onnxopt.UsageError, match="not bytes") as refused:
+        onnxopt.optimize(b"abc")  # type: ignore[arg-type]
+    assert "load_model_from_string" in refused.value.hint
+
+
 def test_the_same_input_gives_the_same_bytes() -> None:
     first, second = (onnxopt.optimize(sample("residual_block")).model.SerializeToString() for _ in range(2))
     assert first == second

@@ -14,7 +14,7 @@ from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
 from onnxopt.batch.staging import fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
-from onnxopt.errors import ModelError, OnnxOptError, unwritable
+from onnxopt.errors import ModelError, OnnxOptError, inside, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
@@ -63,7 +63,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             progress("fetching")
             source = fetch(job.source, stack.enter_context(fetching()))
         if source.is_dir():
-            raise ModelError(f"{source} is a directory", f"name the models in it: {source / '*.onnx'}")
+            raise ModelError(f"{source} is a directory", inside(source))
         if job.in_place:
             _refuse_external(source)
         elif not (job.check or is_url(job.destination)):

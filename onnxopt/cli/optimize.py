@@ -30,7 +30,7 @@ from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.single import Single
 from onnxopt.cli.telling import Telling
 from onnxopt.cli.watching import WATCHES, Watch, instrument_options
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, WriteError
 
 if TYPE_CHECKING:
     from onnxopt.batch import Budget
@@ -256,12 +256,20 @@ def _run_single(single: Single, source: str, destination: str) -> int:
     from onnxopt.cli.streams import is_stream, streams
 
     if not (is_stream(source) or is_stream(destination)):
-        return single.run(Path(source), Path(destination))
+        try:
+            return single.run(Path(source), Path(destination))
+        except WriteError as e:
+            if os.path.exists(destination) and os.path.samefile(source, destination):
+                e.hint += "; --in-place replaces it"
+            raise
     with streams(source, destination) as (read, made):
         return single.run(read, made, (source, destination))
 
 
 def _refuse_contradictions(asked: dict[str, Any]) -> None:
+    if asked["report_file"] is not None and asked["report_file"].suffix.lower() in (".html", ".htm"):
+        page = asked["report_file"]
+        raise UsageError(f"--report writes JSON, no page as {page} is called", f"onnxopt report IN OUT -o {page}")
     if asked["no_verify"] and (
         asked["inputs"] or asked["verify_dims"] or asked["rtol"] is not None or asked["atol"] is not None
     ):

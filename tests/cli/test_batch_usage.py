@@ -53,11 +53,21 @@ def test_an_option_may_be_repeated_and_a_project_may_set_what_only_some_runs_use
 
 
 def test_a_folder_is_no_model(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "of two").mkdir(parents=True)
+    (tmp_path / "nets" / "none").mkdir()
     (tmp_path / "build" / "nets").mkdir(parents=True)
-    done = run("optimize", "nets", "--out-dir", "build")
-    assert done.returncode == 2
-    assert done.stderr == "error: nets is a directory\nhint: name the models in it: nets/*.onnx\n"
+
+    def hint() -> str:
+        done = run("optimize", "nets", "--out-dir", "build")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: nets is a directory\nhint: ")
+        return done.stderr.splitlines()[1].removeprefix("hint: ")
+
+    assert hint() == "there is no .onnx file in it; a model is one file"
+    (tmp_path / "nets" / "of two" / "m.onnx").touch()
+    assert hint() == "name the models in it: 'nets/of two'/*.onnx"
+    (tmp_path / "nets" / "m.onnx").touch()
+    assert hint() == "name the models in it: nets/*.onnx"
 
 
 def test_a_model_without_a_place_is_told_three(run: Run) -> None:
