@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
-from onnxopt.errors import UsageError, nearest, nearest_file, told
+from onnxopt.errors import UsageError, line_of, nearest, nearest_file, told
 from onnxopt.lazy_onnx import import_all_of_onnx
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
 from onnxopt.rewriting import Rule
@@ -20,6 +22,7 @@ P = TypeVar("P", bound=Pass)
 
 GROUP = "onnxopt.passes"  # the entry point group of plugins
 _PLUGIN: Final = "a plugin is a Python file, or a module on the path, that registers passes"
+_NAME: Final = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _LOOSE: Final = "a RewritePass with @register that has it among its `rules` does"
 
 _PASSES: dict[str, type[Pass]] = {}
@@ -54,7 +57,14 @@ def register(p: type[P] | P) -> type[P] | P:
         raise TypeError(f"pass {name}: {loose[0]} is an option, but the class no @dataclass(frozen=True)")
     rules: object = cls.rules if issubclass(cls, RewritePass) else ()
     if not isinstance(rules, tuple) or not all(isinstance(rule, Rule) for rule in rules):
-        raise TypeError(f"pass {name}: rules = {rules!r} is no tuple of what @rewrite makes: rules = (my_rule,)")
+        raise TypeError(
+            f"pass {name}: rules = {_written(rules)} is no tuple of what @rewrite makes: rules = (my_rule,)"
+        )
+    if not _NAME.fullmatch(name):
+        known_by = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "my-pass"
+        raise ValueError(
+            f"a pass cannot be named {name!r} in pipelines and options: small letters and dashes: {known_by}"
+        )
     known = _PASSES.get(name)
     home = known.__module__ if known is not None else _LATER.get(name, cls.__module__)
     if (known is not None and known is not cls) or home != cls.__module__:
@@ -66,6 +76,13 @@ def register(p: type[P] | P) -> type[P] | P:
         for rule in rules:
             warn_of_unknown(rule)
     return p
+
+
+def _written(rules: object) -> str:
+    """What a class has as its rules, as somebody may have written it."""
+    if isinstance(rules, tuple):
+        return f"({', '.join(map(_written, rules))}{',' * (len(rules) == 1)})"
+    return str(getattr(rules, "name", "") or getattr(rules, "__name__", "") or repr(rules))
 
 
 def _recipe(p: P) -> type[P]:
@@ -249,11 +266,27 @@ def load_module(source: str) -> None:
             import_module(source)
             loose = []
     except (Exception, SystemExit) as e:  # a script that ends would end the command, as if all were done
-        raise UsageError(f"{source} cannot be imported: {told(e)}", _PLUGIN) from e
+        hint = "correct it there; ONNXOPT_DEBUG=1 shows the traceback" if line_of(e) else _PLUGIN
+        raise UsageError(f"{source} cannot be imported: {told(e)}", hint) from e
     if loose and before == set(_PASSES):
         raise UsageError(f"{source} registers no pass, so that nothing runs its rule {loose[0]}", _LOOSE)
     _MODULES.append(os.path.abspath(source) if source.endswith(".py") else source)
-    _ORIGINS.update({name: source for name in _PASSES if name not in before})
+    made = [name for name in _PASSES if name not in before]
+    _ORIGINS.update(dict.fromkeys(made, source))
+    _warn_of_order(made)
+
+
+def _warn_of_order(names: Iterable[str]) -> None:
+    """A UserWarning for a place among passes that nobody knows: it would be no place at all, without a word."""
+    known = {*_PASSES, *_LATER, *_NAMED}
+    for cls in map(_PASSES.__getitem__, names):
+        for field in ("after", "before"):
+            for other in getattr(cls.info, field):
+                if other not in known:
+                    hint = nearest(other, known, "`onnxopt passes` lists them")
+                    text = f"pass {cls.info.name}: {field} names {other!r}, which no pass is called; {hint}"
+                    code = sys.modules[cls.__module__].__file__ or cls.__module__
+                    warnings.warn_explicit(text, UserWarning, code, 1)
 
 
 def registered_by(sources: Collection[str]) -> list[str]:

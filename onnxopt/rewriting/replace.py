@@ -20,6 +20,7 @@ from onnxopt.rewriting.rule import Declined
 
 _UNNAMED: Final = "?"
 _READS: Final = "it is gone then: let it read what the anchor reads"
+_ITSELF: Final = "a rule makes something new, or returns what the anchor reads; m.skip() leaves it as it is"
 _HINT: Final = "return a value for each output, or decline by m.require(condition, reason) or m.skip()"
 
 
@@ -142,6 +143,8 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
             if _must_stay(old, new) and not old.users:
                 raise Declined("a graph output is produced by a node")
     for old, new in pairs:
+        if new is old and m.results is None:
+            raise refusal(m.graph, m.anchor, f"what replaces `{old.name}` is `{old.name}` itself", hint=_ITSELF)
         made = m.new_nodes.index(new.producer) if new.producer in m.new_nodes else -1
         for node in m.new_nodes[: made + 1]:
             if old in node.inputs:

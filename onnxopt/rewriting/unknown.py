@@ -10,6 +10,7 @@ import onnx
 from onnxopt.errors import UsageError, any_of, few, nearest
 from onnxopt.graph.model import Model
 from onnxopt.graph.schema import operators_of, signature
+from onnxopt.plaintext import counted
 from onnxopt.protos import qualified
 from onnxopt.rewriting.pattern import Call, Either, Pattern
 from onnxopt.rewriting.rule import Rule
@@ -50,7 +51,7 @@ def _calls(p: Pattern) -> Iterator[Call]:
     if isinstance(p, Call):
         yield p
         if p.reads:
-            yield Call(tuple(sorted(p.reads)), ())
+            yield Call(tuple(sorted(p.reads)), (), variadic=True)
     for inner in p.inputs if isinstance(p, Call) else p.choices if isinstance(p, Either) else ():
         yield from _calls(inner)
 
@@ -59,7 +60,16 @@ def _is_current(call: Call) -> bool:
     """Is all of it in the standard's newest versions? Then there is nothing to look up."""
     newest = onnx.defs.onnx_opset_version()
     known = [signature(op, newest) if "::" not in op else None for op in call.ops]
-    return all(s is not None and all(name in s.attributes for name, _ in call.attributes) for s in known)
+    return all(
+        s is not None and _takes(call, *s.inputs) and all(name in s.attributes for name, _ in call.attributes)
+        for s in known
+    )
+
+
+def _takes(call: Call, least: int, most: int) -> bool:
+    """May so many inputs be what the pattern has, where an operator takes between `least` and `most`?"""
+    needed = max((i + 1 for i, p in enumerate(call.inputs) if not getattr(p, "optional", p is None)), default=0)
+    return needed <= most and (call.variadic or least <= len(call.inputs))
 
 
 def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tuple[str, str]]:
@@ -73,6 +83,13 @@ def _unknown(call: Call, standard: _Schemas, model: Model | None) -> Iterator[tu
             yield f"{who} an operator {op!r}", nearest(op, every, _ELSEWHERE)
     if not all(op in standard for op in call.ops):  # only others know
         return
+    versions = [s for op in call.ops for s in standard[op]]
+    if model is None and not any(_takes(call, s.min_input, s.max_input) for s in versions):
+        operands = f"{call.ops[0]}({', '.join(p.name for p in standard[call.ops[0]][0].inputs)})"
+        yield (
+            f"{any_of(call.ops)} does not have {counted(len(call.inputs), 'input')}",
+            f"it is {operands}; `...` allows more than are written, `.opt()` fewer",
+        )
     has = {name for op in call.ops for s in standard[op] for name in s.attributes}
     has |= {name for op in call.ops for n in nodes[op] for name in n.attributes}
     for name, _ in call.attributes:

@@ -55,6 +55,11 @@ OPTIMIZE = ("optimize", "m.onnx", "out.onnx", "--plugin", "mine.py", "--with", "
             "--disable bad, and ONNXOPT_DEBUG=1 shows the traceback",
         ),
         (
+            RULE.format(body="return m.anchor.outputs[0]"),
+            "Tanh -> t: what replaces `t` is `t` itself (mine.py:3)",
+            "returns what the anchor reads; m.skip() leaves it as it is",
+        ),
+        (
             RULE.format(body="return m.op.Gelu(x)"),
             "opset 17 of ai.onnx has no operator Gelu (mine.py:6) (after ",
             "it is there from opset 20 on: require that, or --target-opset 20 converts the model",
@@ -126,7 +131,7 @@ def test_a_pass_that_is_not_registered(run: Run, plugin: Path) -> None:
     [
         ('var("x")', '"x"', "op.Tanh: 'x' is no pattern: var('x') is any value, const('w') a constant"),
         ('op.Tanh(var("x"))', "op.Tanh", "bad: a pattern starts with the call of an operator: op.Relu(var('x'))"),
-        ("(bad,)", "bad", "rules = Rule("),
+        ("(bad,)", "bad", "rules = bad is no tuple of what @rewrite makes: rules = (my_rule,)"),
         ("(bad,)", "(1,)", "rules = (1,) is no tuple of what @rewrite makes: rules = (my_rule,)"),
         (
             'PassInfo("bad-pass")',

@@ -91,6 +91,8 @@ def test_a_rule_alone_is_no_pass(tmp_path: Path) -> None:
         ("op.Relu(op.Conv2(var('x')))", "the standard does not have an operator 'Conv2'; did you mean Conv?"),
         ("op.Relu(op.Neg(op.Softmax(var('x'), axes=1)))", "Softmax has no attribute 'axes'; did you mean axis?"),
         ("op['ai.onnx.ml::Scalr'](var('x'))", "an operator 'ai.onnx.ml::Scalr'; did you mean ai.onnx.ml::Scaler"),
+        ("op.Relu(var('x'), var('x'))", "Relu does not have 2 inputs; it is Relu(X); `...` allows more"),
+        ("op.Neg(op.Add(var('x')))", "Add does not have 1 input; it is Add(A, B)"),
         ("op.ATen(var('x'))", "the standard does not have an operator 'ATen'; other domains are written"),
     ],
 )
@@ -105,7 +107,14 @@ def test_a_rule_that_names_what_the_standard_does_not_have_is_told(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "pattern",
-    ["op.Relu(op['com.acme::Conv2'](var('x'), gruop=1))", "op.Upsample(var('x'), scales=[2.0])"],
+    [
+        "op.Relu(op['com.acme::Conv2'](var('x'), gruop=1))",
+        "op.Upsample(var('x'), scales=[2.0])",
+        "op.Conv(var('x'), ...)",
+        "op.Relu(var('x'), var('x').opt())",
+        "op.Max(var('x'), var('x'), var('x'))",
+        "op.Slice(var('x'))",  # of the first opset
+    ],
 )
 def test_other_domains_and_older_opsets_have_what_they_have(
     tmp_path: Path, pattern: str, recwarn: pytest.WarningsRecorder
@@ -121,3 +130,33 @@ def test_the_rules_of_onnxopt_name_what_there_is(recwarn: pytest.WarningsRecorde
         for rule in cls.rules if issubclass(cls, RewritePass) else ():
             warn_of_unknown(rule)
     assert not recwarn.list
+
+
+ORDERED = """
+from onnxopt import GraphPass, PassInfo, register
+@register
+class Ordered(GraphPass):
+    \"\"\"Does nothing.\"\"\"
+    info = PassInfo({info})
+    def run(self, graph, ctx):
+        pass
+"""
+
+
+def test_a_place_among_passes_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "ordered.py"
+    file.write_text(
+        ORDERED.format(info='"placed-among", after=("constant-foldin", "dead-code"), before=("placed-among",)')
+    )
+    with pytest.warns(UserWarning, match="pass placed-among: after names 'constant-foldin'") as found:
+        load_module(str(file))
+    assert [str(w.message).endswith("did you mean constant-folding?") for w in found] == [True]
+
+
+@pytest.mark.parametrize(("name", "better"), [("My Pass!", "my-pass"), ("my_pass", "my-pass"), ("", "my-pass")])
+def test_a_name_that_no_pipeline_can_hold(name: str, better: str, tmp_path: Path) -> None:
+    file = tmp_path / "named.py"
+    file.write_text(ORDERED.format(info=repr(name)))
+    with pytest.raises(UsageError, match=f"small letters and dashes: {better}") as refused:
+        load_module(str(file))
+    assert "ONNXOPT_DEBUG=1" in refused.value.hint
