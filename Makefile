@@ -87,8 +87,10 @@ lint: $(READY) ## check style and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(READY) ## check types
-	@$(BIN)/mypy
+types: $(READY) ## check types, as they are on Linux, macOS and Windows
+	@for platform in linux darwin win32; do \
+	  $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform || exit 1; \
+	done
 
 format: $(READY) ## fix style and formatting
 	@$(BIN)/ruff check --fix .

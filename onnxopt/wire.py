@@ -193,9 +193,9 @@ def map_file(path: str | Path, few: bool = False) -> memoryview:
         size = os.fstat(f.fileno()).st_size
         if not size:  # has no pages
             return memoryview(b"")
-        if few or sys.platform == "win32":  # no limit there worth sparing
-            return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
-        return _pages(f.fileno(), size)
+        if sys.platform != "win32" and not few:  # there is no limit there worth sparing
+            return _pages(f.fileno(), size)
+        return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 if sys.platform != "win32":

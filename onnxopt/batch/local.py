@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from onnxopt.batch.job import Done, Job, Outcome
 from onnxopt.batch.staging import clear_staging
-from onnxopt.worker.process import start
+from onnxopt.worker.process import ending, start
 
 _START = "from onnxopt.batch.worker import main; main()"
+_LOOK = 0.2 if sys.platform == "win32" else None  # seconds: who waits without an end there does not hear Ctrl-C
 _PATIENCE = 3.0  # seconds for an interrupted process to clean up, before it is killed and we do
 
 
@@ -34,9 +35,12 @@ def run_locally(
         largest_first = sorted(range(len(jobs)), key=lambda i: -_size(jobs[i].source))  # none is left alone at the end
         futures: dict[Future[Outcome], int] = {pool.submit(workers.run, jobs[i]): i for i in largest_first}
         outcomes: dict[int, Outcome] = {}
-        for future in as_completed(futures):
-            outcomes[futures[future]] = future.result()
-            done(future.result())
+        left = set(futures)
+        while left:
+            finished, left = wait(left, _LOOK, FIRST_COMPLETED)
+            for future in finished:
+                outcomes[futures[future]] = future.result()
+                done(future.result())
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         workers.stop()
@@ -78,7 +82,9 @@ class _Workers:
         if isinstance(answer, Done):
             return answer.outcome
         clear_staging(job)
-        return Outcome(job.source, job.destination, message=f"{job.source}: {_obituary(code or 0)}")
+        return Outcome(
+            job.source, job.destination, message=f"{job.source}: the process that optimized it {ending(code or 0)}"
+        )
 
     def _take(self) -> subprocess.Popen[bytes] | None:
         """One that is idle, or a new one; None where nothing is to be started any more."""
@@ -88,10 +94,7 @@ class _Workers:
             if self._idle:
                 process = self._idle.pop()
             else:
-                process = start(
-                    _START,
-                    start_new_session=True,  # Ctrl-C is for us: a second signal would cut its cleaning up short
-                )
+                process = start(_START)
             self._busy.add(process)
             return process
 
@@ -130,9 +133,3 @@ def _end(process: subprocess.Popen[bytes]) -> int:
             with contextlib.suppress(OSError):
                 stream.close()
     return code
-
-
-def _obituary(code: int) -> str:
-    if code < 0:
-        return f"the process that optimized it crashed ({signal.Signals(-code).name})"
-    return f"the process that optimized it ended with exit code {code}"

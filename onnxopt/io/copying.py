@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -33,7 +34,7 @@ def copy_range(source: int, start: int, length: int, target: int, at: int) -> No
 
 def _data(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     """What is not a hole."""
-    if not hasattr(os, "SEEK_DATA"):
+    if sys.platform == "win32" or not hasattr(os, "SEEK_DATA"):
         yield start, end
         return
     while start < end:

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-if sys.platform != "win32":
-    import fcntl
-
 _PATIENCE: Final = 10.0  # seconds; what is done alone takes milliseconds
 _PAUSE: Final = 0.01
 CAN_LOCK: Final = sys.platform != "win32"  # folders, where the system has such locks
@@ -61,11 +58,17 @@ def is_owned(file: Path) -> bool:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
-    if sys.platform == "win32":
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> bool:
         return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +19,8 @@ from onnxopt.errors import OnnxOptError, WriteError
 from onnxopt.io.locks import alone_in
 
 _TOKEN: Final = 12  # hexadecimal digits
+_TRIES: Final = 40 if sys.platform == "win32" else 0  # before the last
+_PAUSE: Final = 0.05
 _DATA: Final = re.compile(rf"\.[0-9a-f]{{{_TOKEN}}}\.data")
 
 
@@ -45,13 +50,23 @@ def put_in_place(model: Path, data: Sequence[Path], target: Path, intend: Callab
             file.chmod(stat.S_IMODE(target.stat().st_mode))
         try:
             for file in data:
-                os.replace(file, target.parent / file.name)
-            os.replace(model, target)
+                move(file, target.parent / file.name)
+            move(model, target)
         except BaseException:
             remove_unread(target, [*names, *old])
             raise
         for name in old:
             _remove(target.parent / name)
+
+
+def move(file: Path, target: Path) -> None:
+    """Rename `file`, in the place of `target` if that is there. Windows refuses it while anybody has one of them open:
+    a search index, a scanner for viruses, which look at what is new for a moment. Raises OSError."""
+    for _ in range(_TRIES):
+        with suppress(PermissionError):
+            return os.replace(file, target)
+        time.sleep(_PAUSE)
+    return os.replace(file, target)
 
 
 def refuse_special(target: Path) -> None:
@@ -114,4 +129,4 @@ def _remove(file: Path) -> None:
         return
 
 
-__all__ = ["data_name", "is_data_of", "listed", "put_in_place", "refuse_special", "remove_unread"]
+__all__ = ["data_name", "is_data_of", "listed", "move", "put_in_place", "refuse_special", "remove_unread"]

@@ -20,7 +20,6 @@ from typing import Final
 
 from onnxopt.record import record
 
-IS_LIMITED: Final = sys.platform == "linux"  # does the system hold limits of memory?
 _EVERY: Final = 0.25  # seconds between two looks
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -43,8 +42,9 @@ class Limits:
 def machine_memory() -> int:
     """Bytes that this process may see: of the machine, or of its container; 0 if unknown."""
     found: list[int] = []
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if sys.platform != "win32":
+        with contextlib.suppress(ValueError, OSError):
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for file in _CGROUPS:
         with contextlib.suppress(OSError, ValueError):  # "max" is no number
             found.append(int(Path(file).read_text()))
@@ -55,7 +55,7 @@ def machine_memory() -> int:
 def spare(memory: int) -> Iterator[None]:
     """Native code that runs inside gets `memory` bytes more than this process has now, and MemoryError beyond: no
     process is needed, and nothing is lost where it keeps within. Only Linux can; elsewhere nothing is limited."""
-    if not IS_LIMITED:
+    if sys.platform != "linux":
         yield
         return
     import resource
@@ -75,7 +75,7 @@ def spare(memory: int) -> Iterator[None]:
 
 def unused() -> int:
     """Bytes that this process may still take; 0 where the system sets no limit."""
-    if not IS_LIMITED:
+    if sys.platform != "linux":
         return 0
     import resource
 
@@ -85,11 +85,10 @@ def unused() -> int:
 
 def _data() -> int:
     """Bytes that count against RLIMIT_DATA; 0 if unknown."""
-    try:
-        with open("/proc/self/statm", "rb") as f:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", "rb") as f:
             return int(f.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+    return 0
 
 
 def confinement(memory: int) -> str:
@@ -100,11 +99,11 @@ def confinement(memory: int) -> str:
 
 def confine(parent: int, memory: int, at_once: bool) -> None:
     """Take no more than `memory` bytes (0: whatever there is), and end when `parent` does."""
-    if at_once:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if sys.platform == "linux":
+        if at_once:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         if memory:
             import resource
 
@@ -132,9 +131,11 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _watch(parent: int, memory: int) -> None:
-    while os.getppid() == parent:
-        if memory and peak_memory() > memory:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(_EVERY)
-    os._exit(1)
+if sys.platform != "win32":
+
+    def _watch(parent: int, memory: int) -> None:
+        while os.getppid() == parent:
+            if memory and peak_memory() > memory:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(_EVERY)
+        os._exit(1)

@@ -6,12 +6,10 @@ import contextlib
 import errno
 import os
 import pickle
-import selectors
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -19,8 +17,10 @@ from typing import Any, Final
 from onnxopt.errors import StartError
 from onnxopt.worker.frames import HEADER, pack
 from onnxopt.worker.limits import confinement
+from onnxopt.worker.pipes import Late, Pipe
 
 _HOME: Final = Path(__file__).parents[2]
+_CRASHES: Final = 0xC0000000  # exit codes of Windows from here on: a process that did something forbidden
 _BARRED: Final = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ENOSYS)  # not for want of room
 
 
@@ -50,7 +50,8 @@ def start(program: str, **given: Any) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise StartError("no process can be started: this Python does not know where it is", "set sys.executable")
     try:
-        return subprocess.Popen(child(program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, **given)
+        pipe, more = subprocess.PIPE, _apart() | given
+        return subprocess.Popen(child(program), stdin=pipe, stdout=pipe, **more)
     except OSError as e:
         if e.errno not in _BARRED:
             raise
@@ -58,6 +59,26 @@ def start(program: str, **given: Any) -> subprocess.Popen[bytes]:
         raise StartError(
             f"no process can be started: {why}", "onnxopt runs onnxruntime in processes of its own: allow it to"
         ) from None
+
+
+def _apart() -> dict[str, Any]:
+    """Ctrl-C is for us, who then end it: a signal of its own would cut its cleaning up short. On Windows also without a
+    window, where we have none."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}
+
+
+def ending(code: int) -> str:
+    """`ended with exit code 3`, `crashed (SIGSEGV)`; on Windows `crashed (0xc0000005)`."""
+    if code >= _CRASHES:
+        return f"crashed ({code:#x})"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"crashed ({signal.Signals(-code).name})"
+    except ValueError:  # those of real time have no names
+        return f"crashed (signal {-code})"
 
 
 class Worker:
@@ -71,8 +92,8 @@ class Worker:
         self._process = start(
             f"{confinement(memory)}; {program}",
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the parent, which then closes us
         )
+        self._pipe = Pipe(self._process.stdout)
 
     def send(self, message: Any) -> None:
         stream = self._process.stdin
@@ -90,28 +111,19 @@ class Worker:
         return pickle.loads(self._read(size, deadline, timeout))
 
     def _read(self, size: int, deadline: float, timeout: float) -> bytes:
-        stream, data = self._process.stdout, bytearray()
-        assert stream is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            while len(data) < size:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self.close()
-                    raise Gone(f"did not finish within {timeout:g} s (--timeout)", late=True)
-                chunk = stream.read1(size - len(data))  # type: ignore[attr-defined]
-                if not chunk:
-                    raise Gone(self._obituary())
-                data += chunk
-        return bytes(data)
+        try:
+            return self._pipe.take(size, deadline)
+        except Late:
+            self.close()
+            raise Gone(f"did not finish within {timeout:g} s (--timeout)", late=True) from None
+        except EOFError:
+            raise Gone(self._obituary()) from None
 
     def _obituary(self) -> str:
-        code = self._process.wait()
-        if code >= 0:
-            return f"ended with exit code {code}"
-        name = signal.Signals(-code).name
-        if name == "SIGABRT" and self._memory:  # what a runtime's threads do where memory is refused
-            return f"crashed ({name}), perhaps for want of more than {self._memory / (1 << 30):.1f} GiB (--memory)"
-        return f"crashed ({name})" + (", out of memory it seems" if name == "SIGKILL" else "")
+        how = ending(self._process.wait())
+        if "SIGABRT" in how and self._memory:  # what a runtime's threads do where memory is refused
+            return f"{how}, perhaps for want of more than {self._memory / (1 << 30):.1f} GiB (--memory)"
+        return how + (", out of memory it seems" if "SIGKILL" in how else "")
 
     def close(self) -> None:
         """End it now, whatever it does. May be called again.

@@ -1,0 +1,79 @@
+"""What a process writes, read until a deadline. Windows waits for sockets only: there a thread reads on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import selectors
+import sys
+import threading
+import time
+from typing import Any, Final
+
+CAN_WAIT: Final = sys.platform != "win32"  # can the system wait for a pipe?
+_CHUNK: Final = 1 << 20
+_LOOK: Final = 0.1  # seconds: who waits for a queue there does not hear Ctrl-C
+
+
+class Late(Exception):
+    """It was not all there in time."""
+
+
+class Pipe:
+    """`stream` is the end of a pipe that is read here and nowhere else."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._pump = None if CAN_WAIT else _Pump(stream)
+
+    def take(self, size: int, deadline: float) -> bytes:
+        """So many bytes, before `deadline` on the monotonic clock. Raises Late, and EOFError where it ends before."""
+        data = bytearray()
+        if self._pump is not None:
+            while len(data) < size:
+                data += _some(self._pump.take(size - len(data), deadline))
+            return bytes(data)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stream, selectors.EVENT_READ)
+            while len(data) < size:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise Late
+                data += _some(self._stream.read1(size - len(data)))
+        return bytes(data)
+
+
+def _some(chunk: bytes) -> bytes:
+    if not chunk:
+        raise EOFError
+    return chunk
+
+
+class _Pump:
+    """Reads on in a thread, whoever waits."""
+
+    def __init__(self, stream: Any) -> None:
+        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._rest = b""
+        self._has_ended = False
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: Any) -> None:
+        chunk = b"more"
+        while chunk:
+            chunk = b""
+            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+                chunk = stream.read1(_CHUNK)
+            self._chunks.put(chunk)
+
+    def take(self, most: int, deadline: float) -> bytes:
+        """What is there, at most so much; nothing where it has ended. Raises Late."""
+        while not self._rest and not self._has_ended:
+            left = deadline - time.monotonic()
+            try:
+                self._rest = self._chunks.get(timeout=max(0.0, min(left, _LOOK)))
+                self._has_ended = not self._rest
+            except queue.Empty:
+                if left <= 0:
+                    raise Late from None
+        taken, self._rest = self._rest[:most], self._rest[most:]
+        return taken
