@@ -89,6 +89,21 @@ def test_the_action_stops_the_build(samples: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "build").exists()
 
 
+def test_arguments_of_the_action_are_words_and_models_no_options(samples: Path, tmp_path: Path) -> None:
+    shutil.copy(samples / "residual_block.onnx", tmp_path / "--no-verify.onnx")
+    told = "--check --dim 'batch=1' --fail-if \"nodes_after > 99\" --backup $(touch${IFS}ran)"
+    done, outputs = run_action(tmp_path, models="*.onnx", args=told)
+    assert not (tmp_path / "ran").exists()
+    assert "'$(touch${IFS}ran)'" in done.stderr or "--backup is for --in-place" in done.stderr
+    done, outputs = run_action(tmp_path, models="*.onnx", args=told.partition(" --backup")[0])
+    assert outputs["exit-code"] == "1"
+    report = json.loads(Path(outputs["report"]).read_text())
+    assert [(o["source"], o["status"]) for o in report["models"]] == [("--no-verify.onnx", "would change")]
+    assert report["models"][0]["report"]["verification"]["status"] == "verified"
+    done, outputs = run_action(tmp_path, models="*.onnx", args="--check --fail-if 'unbalanced")
+    assert done.returncode != 0, "and none of it was left out"
+
+
 def hooks() -> dict[str, list[str]]:
     return {h["id"]: h["entry"].split() for h in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
 
