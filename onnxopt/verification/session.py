@@ -62,6 +62,7 @@ class Session:
         self._path = ""
         self._options = VerifyOptions()
         self._waits = False  # for a result, before anything is opened
+        self.is_rushed = False  # has a result less time than the original took?
 
     # -- the worker --------------------------------------------------------------------------------------
 
@@ -102,6 +103,7 @@ class Session:
 
     def limit(self) -> None:
         """All that is asked from now on has the time of the options together, unless it is counted step by step."""
+        self.is_rushed = False
         if not self.stepwise and self._service is not None:
             self._service.deadline = time.monotonic() + self._options.timeout
 
@@ -220,6 +222,10 @@ class Session:
                 raise Refused(f"the original fails with other values for its initializers: {answer.case.note}")
         if self.plan.random:
             self.is_steady = self.call("deterministic")
+        assert self._service is not None
+        if self._service.deadline is not None:
+            now = time.monotonic()
+            self.is_rushed = self._service.deadline - now < now - self._service.heard
         taken = [a for a in found if a.case.status != "skipped"]
         if not taken:
             why = found[0].case.note if found else "there is no input to try"

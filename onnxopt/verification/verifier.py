@@ -151,7 +151,9 @@ class Verifier:
             self._session.drain()
             self._stop(verdict, UNVERIFIED, str(e), f"{self.labels[1]} was not compared with {self.labels[0]}")
         except Died as e:
-            if e.is_about(self.labels[1]):
+            if e.late and self._session.is_rushed:
+                self._stop(verdict, UNVERIFIED, str(e), f"{self.labels[0]} took most of that: raise --timeout")
+            elif e.is_about(self.labels[1]):
                 self._stop(verdict, DIFFERENT, str(e), "it ran with the original; report it")
             else:
                 self._stop(verdict, UNVERIFIED, str(e), "give it data that the model is made for")

@@ -48,6 +48,7 @@ class Service:
         self._worker: Worker | None = Worker(start, memory)
         self._state = STARTING
         self._has_started = False
+        self.heard = 0.0  # of it first, on the monotonic clock
         self._is_new = True  # nothing was asked of it
 
     @property
@@ -75,6 +76,7 @@ class Service:
                     timeout = timeout if self._has_started else max(timeout, _TO_START)
                     deadline = time.monotonic() + timeout
                 kind, value = self._worker.receive(deadline, timeout)
+                self.heard = self.heard or time.monotonic()
                 self._has_started = True
                 if kind != "state":
                     break
@@ -97,7 +99,7 @@ class Service:
         """Forget all that was said and asked, for another caller; False, and closed, where that cannot be, or has no
         point."""
         if self._worker is not None and (start, memory) == (self._start, self._memory):
-            self._timeout, self.deadline = timeout, None
+            self._timeout, self.deadline, self.heard = timeout, None, 0.0
             if self._is_new:  # it may still be starting
                 return True
             self.deadline = time.monotonic() + _GRACE
@@ -113,7 +115,7 @@ class Service:
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
-            self._worker, self._has_started = None, False
+            self._worker, self._has_started, self.heard = None, False, 0.0
             self._posted.clear()
 
     def __enter__(self) -> Service:

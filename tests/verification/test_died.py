@@ -46,6 +46,26 @@ def test_a_hang_is_a_verdict(tmp_path: Path) -> None:
     assert "did not finish within 1 s" in v.message
 
 
+@pytest.mark.parametrize(
+    ("slow", "status", "says"), [(1.2, "not verified", "--timeout"), (0.0, "different", "report it")]
+)
+def test_a_result_that_had_no_time_does_not_hang(slow: float, status: str, says: str, tmp_path: Path) -> None:
+    """What the original took of the timeout is no fault of the result's."""
+    path = tmp_path / "a.onnx"
+    path.write_bytes(parser.parse_model(RELU).SerializeToString())
+    start = WORKER + (
+        "import time\nrun = judge.Judge.original\n"
+        f"def original(*a):\n    time.sleep({slow})\n    return run(*a)\n"
+        "def compare(self, *a):\n    self.tell('running the result'); time.sleep(60)\n"
+        "judge.Judge.original, judge.Judge.compare = original, compare\njudge.main()"
+    )
+    with Verifier(path, VerifyOptions(timeout=4.0), start=start) as verifier:
+        verifier.submit(path)
+        v = verifier.finish()
+    assert (v.status, says in v.hint) == (status, True), v
+    assert "did not finish within 4 s" in v.message
+
+
 @pytest.mark.parametrize("when", ["original", "result", "compare", "pieces", "release"])
 def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> None:
     """The worker of `a` and `b` dies once; another stands in its place."""
