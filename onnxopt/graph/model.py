@@ -104,7 +104,11 @@ class Model:
     def decode(self, tensor: TensorProto, stored: Stored | None = None) -> Array:
         """The data of a tensor, `stored` or its own. Raises ModelError where it is none of its type and dims."""
         if is_external(tensor):
-            assert self.read_external is not None, "external data without a reader"
+            if self.read_external is None:  # nor may it be looked for in the current folder
+                raise ModelError(
+                    f"{self.name}: the data of `{tensor.name}` are in a file, and a ModelProto does not say where",
+                    "give the path of the model, or a ModelProto with its weights, as onnx.load makes it",
+                )
             return self.read_external(tensor)
         try:
             return tensor_to_array(tensor, None if stored is None else self.bytes_of(stored))
