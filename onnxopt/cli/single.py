@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -182,9 +183,21 @@ def _warn(rolled_back: list[Any]) -> int:
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))
     disable = f"--disable {without} leaves it out at once, " if len(rolled_back) <= _SHOWN else ""
     more = f"{disable}--strict makes this an error, `onnxopt bisect` shows the smallest part"
-    report = "" if all(r.name == "convert-dtype" for r in rolled_back) else "report it; "  # that is no bug
-    say(f"hint: {report}{more}", err=True)
+    say(f"hint: {_whom_to_tell(rolled_back)}{more}", err=True)
     return 3
+
+
+def _whom_to_tell(rolled_back: list[Any]) -> str:
+    """What to do about rewrites that were wrong: those of a plugin are their author's."""
+    if all(r.name == "convert-dtype" for r in rolled_back):  # that is no bug
+        return ""
+    from onnxopt.pipeline.registry import get_pass, origin
+
+    try:
+        homes = {origin(get_pass(re.split("[{(]", r.pass_text)[0])) for r in rolled_back}
+    except OnnxOptError:  # a pass of several, that has no name
+        return "report it; "
+    return "report it; " if "onnxopt" in homes else f"correct it in {few(sorted(homes))}; "
 
 
 def _warn_of_unknown(options: OptimizeOptions, report: Report) -> None:
