@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import selectors
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 CAN_WAIT: Final = sys.platform != "win32"  # can the system wait for a pipe?
 _CHUNK: Final = 1 << 20
@@ -52,7 +54,10 @@ class _Pump:
     """Reads on in a thread, whoever waits."""
 
     def __init__(self, stream: Any) -> None:
-        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        from queue import Empty, SimpleQueue
+
+        self._empty: type[Exception] = Empty
+        self._chunks: SimpleQueue[bytes] = SimpleQueue()
         self._rest = b""
         self._has_ended = False
         threading.Thread(target=self._read, args=(stream,), daemon=True).start()
@@ -72,7 +77,7 @@ class _Pump:
             try:
                 self._rest = self._chunks.get(timeout=max(0.0, min(left, _LOOK)))
                 self._has_ended = not self._rest
-            except queue.Empty:
+            except self._empty:
                 if left <= 0:
                     raise Late from None
         taken, self._rest = self._rest[:most], self._rest[most:]
