@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _FEW: Final = 3  # operators that are listed
+_LEVELS: Final = (0, 1, 2, 3)
 
 
 @record(frozen=True)
@@ -47,6 +48,8 @@ class PassInfo:
             if isinstance(names, str):
                 raise TypeError(f"pass {self.name}: {field} is {names!r}, not a tuple: write ({names!r},)")
             object.__setattr__(self, field, tuple(names))
+        if self.opt_level not in _LEVELS or isinstance(self.opt_level, bool):
+            raise TypeError(f"pass {self.name}: opt_level is {self.opt_level!r}, levels are 0 to 3")
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or self.tolerance < 0:
             raise TypeError(f"pass {self.name}: tolerance is {self.tolerance!r}, not a share of an output's range")
 

@@ -135,6 +135,12 @@ def test_a_pass_that_is_not_registered(run: Run, plugin: Path) -> None:
         ("(bad,)", "(1,)", "rules = (1,) is no tuple of what @rewrite makes: rules = (my_rule,)"),
         (
             'PassInfo("bad-pass")',
+            'PassInfo("bad-pass", 7)',
+            "pass bad-pass: opt_level is 7, levels are 0 to 3 (mine.py:",
+        ),
+        ('PassInfo("bad-pass")', 'PassInfo("bad-pass", "2")', "opt_level is '2', levels are 0 to 3 (mine.py:"),
+        (
+            'PassInfo("bad-pass")',
             'PassInfo("bad-pass", after="x")',
             "after is 'x', not a tuple: write ('x',) (mine.py:",
         ),
