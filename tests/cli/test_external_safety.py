@@ -171,17 +171,17 @@ def test_devices_and_pipes_are_written_to(run: Run, samples: Path, tmp_path: Pat
 
 def test_nor_do_dumps_and_pages(run: Run, tmp_path: Path) -> None:
     """What goes into the folder of the model is not what it reads, whatever that is called."""
-    model = write_model(tmp_path / "m.onnx", ["001-elim-identity.onnx", "page.html"])
+    model = write_model(tmp_path / "m.onnx", ["001-elim-identity.onnx", "page.json"])
     dumped = run("optimize", model, "out.onnx", "--pipeline", "elim-identity", "--dump-dir", ".")
     assert (dumped.returncode, "is a data file of the input" in dumped.stderr) == (2, True), dumped.stderr
-    page = run("report", model, model, "-o", "page.html")
+    page = run("report", model, model, "-o", "page.json")
     assert (page.returncode, "is a data file of the input" in page.stderr) == (2, True)
     for option in ("--report", "--journal", "--junit"):
-        said = run("optimize", "m.onnx", "out.onnx", option, "page.html")
+        said = run("optimize", "m.onnx", "out.onnx", option, "page.json")
         assert (said.returncode, "is a data file of the input" in said.stderr) == (2, True), said.stderr
-        many = run("optimize", "m.onnx", "--out-dir", "d", option, "page.html")
+        many = run("optimize", "m.onnx", "--out-dir", "d", option, "page.json")
         assert (many.returncode, "is a data file of the input" in many.stderr) == (2, True), many.stderr
-    found = run("bisect", "m.onnx", "-o", "page.html")
+    found = run("bisect", "m.onnx", "-o", "page.json")
     assert (found.returncode, "is a data file of the input" in found.stderr) == (2, True), found.stderr
     assert total(model) == 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["001-elim-identity.onnx", "m.onnx", "page.html"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["001-elim-identity.onnx", "m.onnx", "page.json"]
