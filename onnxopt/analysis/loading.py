@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
+from onnxopt.analysis.recurrent import recurred
 from onnxopt.analysis.sayings import with_numbers
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
@@ -233,6 +234,8 @@ def inferred(node: Node, given: Mapping[Value, Known]) -> dict[Value, Known] | N
     """What inference says of its results; None if it refuses the node."""
     if node.op == "If" and node.bodies:
         return _joined(node, given)
+    if node.op in ("Loop", "Scan") and node.bodies:
+        return recurred(node, opset_of(node), lambda v: dims_of(v, given))
     call = as_call(node, given)
     if call is None:
         return {}

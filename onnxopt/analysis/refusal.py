@@ -50,6 +50,7 @@ REFUSED: Final = "runtimes would refuse what comes of it: it may never run, or i
 _EARLIER: Final = "values that may be constant"
 _FAR: Final = 40  # nodes outside of bodies, which are many, of which it is asked what they tell these,
 _WARY: Final = 1000  # and so many where one would be refused
+_OWNERS: Final = ("If", "Loop", "Scan")
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _NOTHING: Final[Known] = (tensor_type_proto(0, None), None)
 
@@ -157,9 +158,9 @@ def _as_said(made: Mapping[Value, Known] | None, earlier: _Earlier) -> Mapping[V
 
 
 def _takers(value: Value) -> list[Node]:
-    """What reads it, and the If as whose branch it is given out."""
+    """What reads it, and the If, Loop or Scan that it is given out to."""
     owner = value.graph.owner if value.is_output else None
-    return [*value.users, owner] if owner is not None and owner.op == "If" else list(value.users)
+    return [*value.users, owner] if owner is not None and owner.op in _OWNERS else list(value.users)
 
 
 def told(value: Value) -> Shape | None:

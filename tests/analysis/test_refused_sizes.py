@@ -14,7 +14,8 @@ CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int
     int64[1] four = {4}, int64[1] eight = {8}, int64 last = {2},
     int64[1] less = {-3}, int64 first = {0}, int64 step = {1}, float unit = {1}, int64[2] both = {1, 1},
     int64[3] all = {1, 1, 1},
-    float[3] few = {1, 2, 3}, float[2, 1] rows = {1, 2}>"""
+    float[3] few = {1, 2, 3}, float[2, 1] rows = {1, 2},
+    float[2, 2] both_rows = {1, 2, 3, 4}>"""
 BY_FLOATS = "s = Shape (x)  f = Cast <to = 1> (s)  o = Mul (f, unit)  t = Cast <to = 7> (o)"
 # Each size by itself.
 LISTED = """s{i} = Shape ({x})  a{i} = Gather (s{i}, zero)  b{i} = Gather (s{i}, one)  c{i} = Gather (s{i}, two)
@@ -69,6 +70,19 @@ NEVER = {
         "float[2] v, float[1, S, 6] x",
         "s = Shape (x)  m = Mul (s, all)  a = Reshape (x, m)  y = Transpose <perm = [0, 1, 2]> (a)",
         "w = Squeeze (y, two)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "what a Scan collects": (
+        "float[2] v, float[2, 3] x",
+        f"{BY_FLOATS}  y = Reshape (x, t)  r = Transpose <perm = [1, 0]> (y)  u = Gather (r, first)"
+        "m, n = Scan <num_scan_inputs = 1, scan_output_axes = [-1], body = b (float[2] h, float[2] e) => (float[2] g,"
+        "float[2] c) { g = Add (h, e)  c = Tanh (g) }> (v, r)",
+        "w = MatMul (n, rows)  p = ReduceSum <keepdims = 0> (w)",
+    ),
+    "what a Loop collects": (
+        "float[2] v, float[2, 3] x",
+        f"{BY_FLOATS}  y = Reshape (x, t)  m, n = Loop (last, , v) <body = b (int64 i, bool go, float[2] h) => (bool g,"
+        "float[2] k, float[D, E] c) { g = Identity (go)  k = Tanh (h)  c = Neg (y) }>",
+        "w = Add (n, both_rows)  p = ReduceSum <keepdims = 0> (w)",
     ),
     "what is made of what only we know": (
         "float[2] v, float[3, 4] x",
