@@ -12,6 +12,7 @@ import numpy as np
 from onnxopt.verification.hidden.bounds import have_others, untold
 from onnxopt.verification.hidden.branches import case_names
 from onnxopt.verification.hidden.dead_ends import dead_ends, outputs_behind
+from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.moved import is_computed_otherwise
 from onnxopt.verification.hidden.undecided import is_made_otherwise
@@ -168,9 +169,12 @@ class Look:
         return may_differ(Pairs(self.a.program, self.b.program))
 
     def redecides(self) -> bool:
-        """Is anything that something not float is decided upon made otherwise, or computed before steps?"""
+        """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps?"""
         pairs = Pairs(self.a.program, self.b.program)
-        return is_made_otherwise(pairs, self.plan.decisions) or is_computed_otherwise(pairs, self.plan.steps)
+        decisions = self.plan.decisions
+        if is_made_otherwise(pairs, decisions) or is_decided_otherwise(pairs, decisions):
+            return True
+        return is_computed_otherwise(pairs, self.plan.steps)
 
     def _is_open(self, value: str) -> bool:
         return self._open is None or value in self._open

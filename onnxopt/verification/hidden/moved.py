@@ -9,22 +9,16 @@ such numbers may never come up.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
+from onnxopt.verification.hidden.anew import Piece, explains
 from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.rounding import Difference, overflows
 from onnxopt.verification.numbers.shaken import are_integers
-from onnxopt.verification.pieces.noise import is_discrete, noise_of
-from onnxopt.verification.pieces.precise import is_rounding
-from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.programs.runner import Failed
+from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.programs.steps import is_stepped
-from onnxopt.verification.programs.stream import Stream
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs
@@ -110,29 +104,16 @@ def _is_step(walk: Walk, value: str) -> bool:
 
 def _differs(walk: Walk, value: str) -> bool:
     """Does it on numbers near those of the last case, by more than last bits do, and in float64?"""
-    of, original = walk.pairs.of, walk.pairs.of[value]
-    nodes = walk.a.cone([original], walk.fed_of_a, _LONGEST + 1)
-    entries = walk.a.entries(nodes, walk.fed_of_a)
-    asked = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], walk.fed), walk.fed)}.difference(entries)
-    known, types = walk.original.values[-1], walk.original.types
-    tensors = all(isinstance(known.get(name), np.ndarray) for name in (*entries, *asked))
-    if len(nodes) > _LONGEST or not tensors or not walk.a.random.isdisjoint(nodes):
+    piece = Piece.of(walk, value)
+    if piece is None:
         return False
-    try:
-        opened = walk.runner.open(nodes, {e: types[e] for e in entries}, [*asked, original])
-        fed: list[dict[str, Any]] = []
-        for k in range(max(min(_TRIED, _NUMBERS // max(sum(known[e].size for e in entries), 1)), 1)):
-            drawn = _drawn(walk, {e: known[e] for e in entries}, Draws(walk.seed, original, k))
-            made = opened.run(drawn) if drawn else {}
-            if made and not any(map(overflows, made.values())):
-                fed.append({**drawn, **made})
-        return bool(fed) and not _agrees(walk, value, Stream(walk.runner, fed, types))
-    except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
-        return False
+    count = max(min(_TRIED, _NUMBERS // max(sum(v.size for v in piece.known.values()), 1)), 1)
+    seeds = (Draws(walk.seed, walk.pairs.of[value], k) for k in range(count))
+    return piece.differs(drawn for rng in seeds if (drawn := _drawn(walk, piece.known, rng)))
 
 
-def _drawn(walk: Walk, known: dict[str, Any], rng: Draws) -> dict[str, Any]:
-    """Others in place of these; nothing where they are none that may be others."""
+def _drawn(walk: Walk, known: Mapping[str, Any], rng: Draws) -> dict[str, Any]:
+    """Others in place of these, as far as they may be others."""
     found = {}
     for name, value in sorted(known.items()):
         if value.dtype.kind == "f" and not are_integers(value) and not is_stepped(walk.a, name):
@@ -140,20 +121,7 @@ def _drawn(walk: Walk, known: dict[str, Any], rng: Draws) -> dict[str, Any]:
         elif value.dtype.kind == "f" or value.dtype.name in _LEVELS:
             order = rng.orders(1, value.size)[0]
             found[name] = value.reshape(-1)[order].reshape(value.shape)
-    return {**known, **found} if found else {}
-
-
-def _agrees(walk: Walk, value: str, stream: Stream) -> bool:
-    original, share = walk.pairs.of[value], walk.share(value)
-    replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
-    replay.views = dict(walk.replay.views)
-    agrees, differences, _ = replay.hold(value, replay.run([value], walk.fed)[value], share)
-    if agrees or any(d.note for d in differences):
-        return agrees
-    jump = replay.jumping(value, walk.fed, share)
-    held = {original: jump} if jump is not None else {}
-    noise = noise_of(walk.runner, stream, [original], walk.fed_of_a, walk.seed, walk.dtype, held)
-    return _explains(walk, replay, value, differences, noise.get(original, []))
+    return found
 
 
 def _is_rounded(walk: Walk, value: str) -> bool:
@@ -161,16 +129,5 @@ def _is_rounded(walk: Walk, value: str) -> bool:
     differences = walk.latest[value]
     if any(d.note for d in differences):
         return False
-    return _explains(walk, walk.replay, value, differences, walk.noise([value]).get(value, []))
-
-
-def _explains(
-    walk: Walk, replay: Replay, value: str, differences: Sequence[Difference], noise: Sequence[Difference]
-) -> bool:
-    """Does noise, or float64, explain these differences of a value?"""
-    if noise and all(d.explained(n) for d, n in zip(differences, noise)):
-        return True
-    share = walk.share(value)
-    cases = [i for i, d in enumerate(differences) if not d.within(share)]
-    how = {"seed": walk.seed, "memory": walk.memory}
-    return is_rounding(replay, value, cases, walk.fed, walk.fed_of_a, share, **how)
+    noise = walk.noise([value]).get(value, [])
+    return explains(walk, walk.replay, value, differences, noise, (walk.fed, walk.fed_of_a))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.hidden.branches import depth, known_here
 from onnxopt.verification.hidden.dead_ends import dead_ends, sameness_of
+from onnxopt.verification.hidden.decided import hidden_by_decisions
 from onnxopt.verification.hidden.impossible import cannot_be_taken
 from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.moved import hidden_by_steps
@@ -80,6 +81,8 @@ def unseen(
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value in undecided(walk, sameness):
         yield Unseen(f"`{value}` says next to nothing in any case, and differs on numbers that none of them has")
+    for value in hidden_by_decisions(walk, sameness):
+        yield Unseen(f"`{value}` is made of a decision, and differs where that is another than in any case")
     for value in hidden_by_steps(walk, sameness):
         yield Unseen(f"`{value}` is made of what differs, and differs itself on numbers near those of these cases")
 

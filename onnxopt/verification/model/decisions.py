@@ -23,7 +23,7 @@ _DECIDING: Final = frozenset((
 _SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
 # Operators that decide upon floats and give out something else.
-_GIVE_OTHERS: Final = frozenset((
+GIVE_OTHERS: Final = frozenset((
     "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",
     "IsNaN", "IsInf",
 ))  # fmt: skip
@@ -42,7 +42,7 @@ def decisions(proto: ModelProto) -> tuple[list[str], list[str]]:
     """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest; and
     where it is steps."""
     found = [(node.op_type, node.output[0]) for node in _deciding(proto)]
-    return [name for kind, name in found if kind in _GIVE_OTHERS], [name for kind, name in found if kind in _STEPS]
+    return [name for kind, name in found if kind in GIVE_OTHERS], [name for kind, name in found if kind in _STEPS]
 
 
 def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
@@ -76,7 +76,7 @@ def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
         elif node.op_type in _DECIDING or _DECIDING & called.get(node.op_type, frozenset()):
             if decided:
                 yield node
-            is_float = node.op_type not in _GIVE_OTHERS
+            is_float = node.op_type not in GIVE_OTHERS
         elif decided and node.op_type in WITH_BODIES and _DECIDING & operator_names([node]):
             yield node
         for output in node.output:

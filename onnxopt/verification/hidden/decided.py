@@ -1,0 +1,170 @@
+"""What is made of a decision that is the same in all cases, or nearly: of a comparison that is never true, a class that
+is never the best.
+
+It agrees whatever would be made of another. So where the two make it otherwise, it is made once more of others: of
+booleans that are turned round, of indices of all that they could pick of a table; or, where only one of the two has the
+decision, of the same numbers in other places. Where it differs then nobody is accused, for such decisions may never be
+taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from onnxopt.verification.hidden.anew import Piece
+from onnxopt.verification.hidden.sameness import Sameness
+from onnxopt.verification.model.decisions import GIVE_OTHERS
+from onnxopt.verification.numbers.draws import Draws
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onnx import NodeProto
+
+    from onnxopt.verification.pieces.pairs import Pairs
+    from onnxopt.verification.pieces.walk import Walk
+    from onnxopt.verification.programs.program import Program
+
+_MOST: Final = 32  # decisions, and values that are made of each
+_PICKS: Final = 1 << 12  # indices that are tried
+_DRAWN: Final = 3  # sets of booleans,
+_ORDERS: Final = 8  # and of numbers in other places
+_BEST: Final = ("ArgMax", "ArgMin")
+# What hands a decision on, in another place or as another number for each.
+_HAND_ON: Final = frozenset((
+    "Identity", "Cast", "Not", "Neg", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split",
+    "Expand", "Gather", "ArrayFeatureExtractor",
+))  # fmt: skip
+_LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # their first operand may be a table, of which they pick
+
+
+def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
+    """Is anything made otherwise of these values of A? As far as files tell: one name, one value."""
+    sameness: Sameness | None = None
+    every = (_made_of(pairs.a, decision, pairs.by_original)[1] for decision in decisions)
+    for value in pairs.made_from(list(dict.fromkeys(itertools.chain.from_iterable(every)))):
+        if not pairs.is_same(value):
+            sameness = sameness or Sameness(pairs, {*pairs.of, *pairs.b.given})
+            if not sameness.is_made_alike(value):
+                return True
+    return False
+
+
+def hidden_by_decisions(walk: Walk, sameness: Sameness) -> list[str]:
+    """The values of B that agree, and would differ where others were decided."""
+    found: dict[str, None] = {}
+    cuts = {walk.pairs.of[v] for v in walk.cuts if v in walk.pairs.of}
+    for kind, decision in itertools.islice(_decisions(walk.a), _MOST):
+        handed, values = _made_of(walk.a, decision, cuts)
+        open_ = (v for v in walk.pairs.made_from(values) if v not in found and not sameness.is_made_alike(v))
+        for value in itertools.islice(open_, _MOST):
+            if walk.pairs.by_original.get(decision) in walk.fed:
+                differs = _differs(walk, decision, {*walk.pairs.made_from(list(handed))} & walk.cuts, value)
+            else:
+                differs = kind in _BEST and _differs_elsewhere(walk, value)
+            found.update([(value, None)] if differs else ())
+    return list(found)
+
+
+def _decisions(program: Program) -> Iterator[tuple[str, str]]:
+    """(the operator, what it decides)."""
+    for node in program.nodes:
+        if node.op_type in GIVE_OTHERS:
+            yield node.op_type, node.output[0]
+        elif node.op_type == "TopK" and len(node.output) > 1:
+            yield node.op_type, node.output[1]
+
+
+def _made_of(program: Program, decision: str, cuts: Collection[str]) -> tuple[set[str], list[str]]:
+    """What hands a decision on, itself not among it; and the next `cuts` that are made of it."""
+    handed, open_, found = {decision}, set[str](), list[str]()
+    for i in range(program.maker.get(decision, len(program.nodes)) + 1, len(program.nodes)):
+        node, reads = program.nodes[i], program.reads[i]
+        if handed.isdisjoint(reads) and open_.isdisjoint(reads):
+            continue
+        hands_on = node.op_type in _HAND_ON and all(r in handed or program.is_constant(r) for r in reads)
+        for output in filter(None, node.output):
+            if output in cuts:
+                found.append(output)
+            if hands_on:
+                handed.add(output)
+            elif output not in cuts:
+                open_.add(output)
+    return handed - {decision}, found
+
+
+def _differs(walk: Walk, decision: str, handed: set[str], value: str) -> bool:
+    piece = Piece.of(walk, value, handed - {value})
+    if piece is None or decision not in piece.both:
+        return False
+    others = piece.known.keys() - {decision}
+    if not others.isdisjoint(_behind(walk.a, decision)):
+        return False  # they would be others, too
+    return piece.differs(_drawn(walk, piece, decision))
+
+
+def _differs_elsewhere(walk: Walk, value: str) -> bool:
+    """Does it where the same numbers are in other places, and another is the best?"""
+    piece = Piece.of(walk, value)
+    if piece is None:
+        return False
+    floats = {n: v for n, v in sorted(piece.known.items()) if v.dtype.kind == "f" and v.size > 1}
+    seeds = (Draws(walk.seed, value, k) for k in range(_ORDERS if floats else 0))
+    orders = ({n: (v, rng.orders(1, v.size)[0]) for n, v in floats.items()} for rng in seeds)
+    return piece.differs({n: v.reshape(-1)[order].reshape(v.shape) for n, (v, order) in o.items()} for o in orders)
+
+
+def _behind(program: Program, value: str) -> set[str]:
+    found = {value}
+    for i in range(program.maker[value] + 1, len(program.nodes)):
+        if not found.isdisjoint(program.reads[i]):
+            found.update(program.nodes[i].output)
+    return found - {value}
+
+
+def _drawn(walk: Walk, piece: Piece, decision: str) -> Iterator[Mapping[str, Any]]:
+    value, rng = piece.known[decision], Draws(walk.seed, decision)
+    if value.dtype.kind == "b":
+        one = _one_way(walk, decision, value)
+        for k in range(_DRAWN if one.any() else 0):
+            turned = one if not k else one & rng.flags(value.shape)
+            yield {decision: np.asarray(value ^ turned)}
+    elif value.dtype.kind == "i" and value.size:
+        rows = _rows(walk.a, piece, decision)
+        for start in range(0, len(rows), value.size):
+            yield {decision: np.resize(rows[start : start + value.size], value.shape).astype(value.dtype)}
+
+
+def _one_way(walk: Walk, decision: str, value: Any) -> Any:
+    """Which of these booleans are the same in all rows of all cases."""
+    known = [v.get(decision) for v in walk.original.values]
+    tensors = [v for v in known if isinstance(v, np.ndarray)]
+    if not value.ndim or any(v.shape[1:] != value.shape[1:] for v in tensors):
+        every = np.concatenate([v.reshape(-1) for v in tensors])
+        return np.full(value.shape, every.all() or not every.any())
+    rows = np.concatenate(tensors)
+    return np.broadcast_to(rows.all(axis=0) | ~rows.any(axis=0), value.shape)
+
+
+def _rows(program: Program, piece: Piece, decision: str) -> Any:
+    """All that it could pick of the tables of A's nodes that it picks of; the ends of long ones."""
+    handed, counts = {decision}, []
+    for node in (program.nodes[i] for i in piece.nodes):
+        if node.op_type in _LISTS and node.input[1] in handed and program.is_constant(node.input[0]):
+            counts.append(_rows_of(program, node))
+        elif node.op_type in _HAND_ON and node.input[0] in handed and node.op_type not in ("Not", "Neg"):
+            handed.update(node.output)
+    count = min(counts, default=0)
+    return np.unique(np.linspace(0, max(count - 1, 0), min(count, _PICKS), dtype=np.int64))
+
+
+def _rows_of(program: Program, node: NodeProto) -> int:
+    dims = program.constants[node.input[0]].dims if node.input[0] in program.constants else [0]
+    if node.op_type == "ArrayFeatureExtractor":
+        return int(dims[-1]) if dims else 0
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    return int(dims[axis]) if -len(dims) <= axis < len(dims) else 0
