@@ -111,10 +111,12 @@ def slots(op: str, opset: int, dtype: str) -> Slots:
 
 @dataclass(frozen=True)
 class Narrowed:
-    """A weight in the narrow type; `why` not, where it stays as it is."""
+    """A weight in the narrow type; `why` not, where it stays as it is. `masks`: has it a number for infinity, of which
+    the type has none?"""
 
     array: Array | None
     why: str = ""
+    masks: bool = False
 
 
 def narrowed(array: Array, dtype: str) -> Narrowed:
@@ -131,4 +133,9 @@ def narrowed(array: Array, dtype: str) -> Narrowed:
         largest = sizes[np.isfinite(sizes)].max(initial=0)
         if dtype == "float16" and 0 < largest < _SUBNORMAL:  # bfloat16 has float32's range
             return Narrowed(None, f"its largest number, {largest:.1e}, is too small for {dtype}")
-    return Narrowed(found)
+    return Narrowed(found, masks=bool(lost.any()))
+
+
+def fill(node: Node, dtype: str) -> Narrowed:
+    """What a ConstantOfShape repeats."""
+    return narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), dtype)

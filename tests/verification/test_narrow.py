@@ -14,6 +14,7 @@ from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.numbers.narrow import forgiven, narrowed
+from tests.runtime import plain_session
 from tests.samples import parsed
 
 
@@ -174,3 +175,48 @@ def test_an_overflow_is_no_mask() -> None:
     scores = np.where(np.arange(64) % 2 == 0, np.linspace(-900, 900, 64), np.linspace(-1e9 - 900, -1e9, 64))
     masked = np.where(np.arange(64) % 2 == 0, scores, -np.inf).astype(np.float16)
     assert np.isfinite(forgiven(masked, scores.astype(np.float32), "float16")).all()
+
+
+MASKED = """m = Where (keep, zero, low)  s = MatMul (x, w)  a = Add (s, m)  y = Softmax <axis = -1> (a)"""
+
+
+def masked(kind: str, low: str, outputs: str) -> onnx.ModelProto:
+    """Scores up to 60, to which a mask is added."""
+    head = f"""g ({kind}[n, 64] x, bool[n, 64] keep) => ({outputs})"""
+    model = parsed(f"{head} {{ {MASKED} }}")
+    weight = np.random.default_rng(0).standard_normal((64, 64))
+    constants = {"w": weight, "low": np.array(float(low)), "zero": np.zeros(())}
+    numbers = {name: c.astype(np.float16 if kind == "float16" else np.float32) for name, c in constants.items()}
+    model.graph.initializer.extend(numpy_helper.from_array(c, name) for name, c in numbers.items())
+    return model
+
+
+@pytest.mark.parametrize("outputs", ["y", "m, y", "a, y"])
+def test_a_mask_is_infinite_where_a_score_is_added_to_it(outputs: str, tmp_path: Path) -> None:
+    """The original's -3.4e38 stays what it is; the lowest number of float16 and a score of -30 is infinite."""
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(masked("float", "-3.4028235e38", outputs), source)
+    onnx.save(masked("float16", "-65504", outputs), result)
+    found = verify(source, result, VerifyOptions(dtype="float16"))
+    assert found.agrees and found.status != "inconclusive", found.message
+    report = optimize_file(source, result, OptimizeOptions(dtype="float16", keep_io=False))
+    assert report.verification is not None and not report.rolled_back, report.verification
+    assert {n.op_type for n in onnx.load(result).graph.node} <= {"Where", "MatMul", "Gemm", "Add", "Softmax"}
+
+
+def test_a_score_that_is_infinite_is_no_mask(tmp_path: Path) -> None:
+    """-60000 is a number of float16, and 65504 with a score beside it none."""
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(masked("float", "-65500", "a, y"), source)
+    onnx.save(masked("float16", "-65504", "a, y"), result)
+    found = verify(source, result, VerifyOptions(dtype="float16"))
+    assert found.status == "different", found.message
+
+
+def test_a_mask_of_float32_is_one(tmp_path: Path) -> None:
+    """What callers get in float32 is not what float16 holds of it: it stays."""
+    source, result = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(masked("float", "-3.4028235e38", "m, y"), source)
+    optimize_file(source, result, OptimizeOptions(dtype="float16"))
+    feeds = {"x": np.ones((1, 64), np.float32), "keep": np.zeros((1, 64), bool)}
+    assert plain_session(onnx.load(result)).run(["m"], feeds)[0].max() == np.finfo(np.float32).min

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
@@ -19,6 +18,7 @@ from onnxopt.analysis.narrowing import (
     RESULT_TYPE,
     Narrowed,
     Slots,
+    fill,
     narrowed,
     slots,
     stays_wide,
@@ -27,6 +27,7 @@ from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
+from onnxopt.passes.dtypes.masks import HANDS_ON, masks_given_out
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node, tensor_bytes
 from onnxopt.record import record
@@ -89,6 +90,7 @@ class _Plan:
         self.interface = {v for v in given if _is_wide(v) and v.name not in graph.initializers}
         self.large: set[Value | None] = set()  # values that are left out, or as large
         self.open = [scope for scope in model.open_scopes() if not scope.root.is_function]
+        self.masks = masks_given_out(model, self.open, dtype, self.weight) if keep_io else set()
         for scope in reversed(self.open):  # outer ones first
             for node in scope:
                 self._look(node)
@@ -128,10 +130,13 @@ class _Plan:
         for v in reads:
             if v.constant and (why := self.weight(v).why):
                 return f"`{v.name}` stays float32: {why}", ""
-        if RESULT_TYPE.get(node.op) == "value" and (why := _fill(node, self.dtype).why):
+        if RESULT_TYPE.get(node.op) == "value" and (why := fill(node, self.dtype).why):
             return f"its value stays float32: {why}", ""
         if self.ctx.excluded and (why := self._left_out(node)):
             return why, ""
+        if any(v in self.masks for v in (*node.inputs, *node.outputs)):
+            self.masks.update(v for v in node.outputs if v is not None and node.op in HANDS_ON)
+            return "callers see a mask's number in float32", ""
         return "", ""
 
     def _left_out(self, node: Node) -> str:
@@ -354,7 +359,7 @@ class _Conversion:
         """Of an operator whose result has the type that an attribute says."""
         attribute = RESULT_TYPE.get(node.op)
         if attribute == "value":
-            node.set_attr("value", _fill(node, self.plan.dtype).array)
+            node.set_attr("value", fill(node, self.plan.dtype).array)
         elif attribute is not None:
             node.set_attr(attribute, self.plan.code)
 
@@ -378,11 +383,6 @@ def _forget_fills(model: Model) -> None:
     for v in (v for scope in model.open_scopes() for node in scope for v in node.outputs):
         if v is not None and v.is_fill:
             v.array, v.constant = None, False
-
-
-def _fill(node: Node, dtype: str) -> Narrowed:
-    """What a ConstantOfShape repeats."""
-    return narrowed(np.asarray(node.attr("value", np.zeros(1, np.float32))), dtype)
 
 
 def _is_wide(value: Value) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.record import record
-from onnxopt.verification.numbers.narrow import as_held
+from onnxopt.verification.numbers.narrow import held_alike
 from onnxopt.verification.numbers.rounding import EPSILON, difference
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.records import OutputRecord
@@ -41,7 +41,7 @@ def tolerance(dtype: str, options: VerifyOptions, noise: float, span: float) -> 
 
 def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0) -> OutputRecord:
     """How the result's output `b` compares with the original's `a`; `noise`: what the last bits of inputs do to it."""
-    a = as_held(a, b, options.dtype)
+    a, b = held_alike(a, b, options.dtype)
     record = OutputRecord(name, *_kind(a))
     found = difference(a, b)
     if found.note:

@@ -19,8 +19,8 @@ def measure(
     name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.0, *, against: str = ""
 ) -> MeasuredRecord:
     """`compare`, and the figures for tensors of one shape and type."""
-    a = as_held(a, b, options.dtype)
     record = MeasuredRecord(**vars(compare(name, a, b, options, noise)), against=against)
+    a = as_held(a, b, options.dtype)
     if not is_float(a) or not isinstance(b, np.ndarray):
         return record
     record.rtol, record.atol = tolerance(a.dtype.name, options, noise, float(np.abs(a).max(initial=0)))

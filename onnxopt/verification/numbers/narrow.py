@@ -39,8 +39,8 @@ def narrowed(value: Any, dtype: str) -> Any:
 
 
 def forgiven(b: Any, a: Any, dtype: str) -> Any:
-    """The result's narrow value `b`, in which what stands for infinity in the original's `a`, a mask's lowest number,
-    may be one: it is the largest number there is. A mask has few such numbers, a square that overflows has many."""
+    """The result's narrow value `b`, in which what stands for infinity in the original's own `a`, a mask's lowest
+    number, may be one: it is the largest number there is. A mask has few such numbers, a square that overflows many."""
     if not isinstance(b, np.ndarray) or b.dtype.kind != "f" or b.shape != a.shape or not np.isinf(b).any():
         return b
     stands = np.isinf(b) & np.isfinite(a) & (np.abs(a) >= _FILL) & (np.sign(a) == np.sign(b))
@@ -63,6 +63,11 @@ def as_held(a: Any, b: Any, dtype: str) -> Any:
     """The original's value `a` as the result, which gives `b`, may hold it."""
     is_narrow = dtype and isinstance(b, np.ndarray) and b.dtype.name == dtype
     return narrowed(a, dtype) if is_narrow else a
+
+
+def held_alike(a: Any, b: Any, dtype: str) -> tuple[Any, Any]:
+    """The original's value `a` and the result's `b`, as a type may hold both that has no number for a mask's."""
+    return as_held(a, b, dtype), forgiven(b, a, dtype) if dtype and getattr(b, "dtype", None) == dtype else b
 
 
 def narrow_feeds(graph: GraphProto, feeds: Mapping[str, Any], dtype: str) -> dict[str, Any]:
