@@ -10,7 +10,20 @@ import pytest
 from onnxopt.verification import Verification, VerifyOptions
 from tests.verification.pairs import verdict, with_constants
 
-NUMBERS = {"zero": 0, "one": 1, "two": 2, "three": 3, "six": 6, "thousand": 1000, "more": 2000, "third": 1 / 6}
+NUMBERS = {
+    "tiny": 1e-12,
+    "small": 1e-9,
+    "zero": 0,
+    "one": 1,
+    "two": 2,
+    "three": 3,
+    "six": 6,
+    "thousand": 1000,
+    "more": 2000,
+    "third": 1 / 6,
+    "ninth": 1e-12 / 9,
+    "ones": [1, 1, 1, 1],
+}
 OPTIONS = pytest.mark.parametrize("options", [None, VerifyOptions(cases=("random", "ones"))], ids=["own", "cases"])
 
 
@@ -44,6 +57,44 @@ def test_what_differs_beyond_is_inconclusive(
     v = judge(tmp_path, a, a.replace(*b), options)
     assert (v.status, f"`{value}` is made by other bounds" in v.message) == ("inconclusive", True), v.message
     assert judge(tmp_path, a, a, options).status in ("equal", "verified in pieces")
+
+
+NORMED = """m = ReduceMean <axes = [1]> (x) d = Sub (x, m) q = Mul (d, d) v = ReduceMean <axes = [1]> (q)
+    e = Add (v, tiny) s = Sqrt (e) y = Div (d, s)"""
+LONG = "n = ReduceL2 <axes = [1]> (x) e = Max (n, tiny) y = Div (x, e)"
+FUSED = "y = LayerNormalization <epsilon = {}> (x, ones)"
+
+
+@OPTIONS
+@pytest.mark.parametrize(
+    ("a", "b", "value"),
+    [
+        (NORMED, NORMED.replace("tiny", "small"), "e"),
+        (NORMED, FUSED.format("1.0e-9"), "y"),
+        (FUSED.format("1.0e-12"), FUSED.format("1.0e-9"), "y"),
+        (LONG, LONG.replace("tiny", "small"), "e"),
+    ],
+    ids=["written out", "fused", "attribute", "length"],
+)
+def test_an_epsilon_that_no_case_tells(
+    a: str, b: str, value: str, options: VerifyOptions | None, tmp_path: Path
+) -> None:
+    v = judge(tmp_path, a, b, options)
+    assert (v.status, f"`{value}` is made by other bounds" in v.message) == ("inconclusive", True), v.message
+
+
+@OPTIONS
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (NORMED, FUSED.format("1.0e-12")),
+        (f"z = Mul (x, three) {NORMED.replace('(x', '(z')}", NORMED.replace("tiny", "ninth")),
+    ],
+    ids=["fused", "scaled"],
+)
+def test_an_epsilon_that_is_the_same(a: str, b: str, options: VerifyOptions | None, tmp_path: Path) -> None:
+    v = judge(tmp_path, a, b, options)
+    assert v.status in ("equal", "verified", "verified in pieces"), v.message
 
 
 WHOLE = "z = Constant <value = int8 {0}> () k = MatMul (x, w) r = Round (k) h = Mul (r, third)"

@@ -46,6 +46,8 @@ WRONG = [
     ("bound behind a convolution", "float[1, 1, 16, 16] x", "float[1, 1, 15, 15] y",
      "float[1, 1, 2, 2] w = {0.4, -0.5, 0.3, 0.6}, float a = {0}, float b = {6}",
      "t = Conv (x, w) y = Clip (t, a, b)", ("{6}", "{7}")),
+    ("rounded before steps", "float[n] x", "float[n] y", "",
+     "c = Cast <to = 1> (x) d = Cast <to = 1> (c) y = Round (d)", ("c = Cast <to = 1>", "c = Cast <to = 10>")),
     ("no number", "float[n] x", "float[n] y", "float a = {3}", "b = IsNaN (x) y = Where (b, a, x)", ("{3}", "{4}")),
     ("mask by its use", "float[n, 4] here, float[n, 4] x", "float[n, 4] y", "float a = {1}, float b = {-10000}",
      "t = Sub (a, here) s = Mul (t, b) z = Add (x, s) y = Softmax (z)", ("z = Add (x, s)", "z = Identity (s)")),

@@ -1,5 +1,5 @@
 """Bounds that are others in the two models, and that no case reaches: a Clip to 1000 that became one to 2000, a
-threshold that decides a branch.
+threshold that decides a branch, an epsilon beside which no variance is small.
 
 What is made by such is run once more, on numbers between these bounds and beyond them. Where that differs nobody is
 accused, for such numbers may never come up.
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _NEAR: Final = 1e-3  # of a bound, that was followed through other constants
 _FACTORS: Final = (8.0, 64.0, 4096.0)
 _LARGEST: Final = 1e30
+_SMALL: Final = 1e-3  # what is added and no larger is an epsilon
+_NORMALIZATIONS: Final = ("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization")
 _MOST: Final = 32  # values that are looked at,
 _NUMBERS: Final = 8  # and numbers of each
 _TRIED: Final = 12  # pieces behind each other,
@@ -52,8 +54,9 @@ _MOVES: Final = frozenset(("Identity", "Reshape", "Transpose", "Squeeze", "Unsqu
 class Bounds:
     """Those of one program, by node."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, epsilons: bool = False) -> None:
         self._program = program
+        self._epsilons = epsilons
         self._held: dict[str, TensorProto] = {}
         every = list(inside(program.nodes))
         self._held.update((t.name, t) for n in every for body in bodies_of(n) for t in body.initializer)
@@ -68,6 +71,10 @@ class Bounds:
         for node in nodes:
             for k in range(len(node.input)):
                 yield from (n for n in edges(node, k, self._numbers) if math.isfinite(n))
+            if self._epsilons and node.op_type == "Add":
+                yield from (n for name in node.input for n in self._numbers(name) if 0 < n <= _SMALL)
+            elif self._epsilons and node.op_type in _NORMALIZATIONS:
+                yield next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
 
     def _numbers(self, name: str) -> list[float]:
         return numbers(self._held[name]) if name in self._held else []
@@ -75,13 +82,13 @@ class Bounds:
 
 def have_others(a: Program, b: Program) -> bool:
     """Are there bounds in one program that are none in the other?"""
-    x, y = (Bounds(p).of(range(len(p.nodes))) for p in (a, b))
+    x, y = (Bounds(p, epsilons=True).of(range(len(p.nodes))) for p in (a, b))
     return bool(_only(x, y) or _only(y, x))
 
 
 def untold(walk: Walk) -> list[str]:
     """The cuts of B that other bounds make than A's, and that differ beyond them, as does what is made of them."""
-    a, b, of = Bounds(walk.a), Bounds(walk.b), walk.pairs.of
+    a, b, of = Bounds(walk.a, epsilons=True), Bounds(walk.b, epsilons=True), walk.pairs.of
     sameness, found, looked = sameness_of(walk), [], 0
     for value in (v for v in walk.b.maker if v in walk.cuts and v in of):
         mine, theirs = walk.a.cone([of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
@@ -92,7 +99,7 @@ def untold(walk: Walk) -> list[str]:
         looked += 1
         if looked > _MOST:
             break
-        if Beyond(walk, around(others, sorted({*x, *y}))).shows(value):
+        if Beyond(walk, around(others, sorted({0.0, *x, *y}))).shows(value):
             found.append(value)
     return found
 
@@ -206,6 +213,9 @@ class Beyond:
             for factor in self._factors:
                 drawn = {n: v * v.dtype.type(abs(factor) if v.min() >= 0 else factor) for n, v in known.items()}
                 yield {n: np.asarray(v) for n, v in drawn.items()}
+        for one in (n for n in self._around if 0 < n < _SMALL):  # beside others nothing would be seen of it
+            yield {name: np.full_like(v, one) for name, v in known.items()}
+            yield {name: np.asarray(v * v.dtype.type(math.sqrt(one))) for name, v in known.items()}  # a variance is
         for one in self._around:
             drawn = {}
             for name, value in known.items():

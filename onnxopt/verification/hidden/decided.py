@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.hidden.anew import Piece
+from onnxopt.verification.hidden.moved import changing_values
 from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.model.decisions import GIVE_OTHERS
 from onnxopt.verification.numbers.draws import Draws
@@ -58,7 +59,9 @@ def hidden_by_decisions(walk: Walk, sameness: Sameness) -> list[str]:
     """The values of B that agree, and would differ where others were decided."""
     found: dict[str, None] = {}
     cuts = {walk.pairs.of[v] for v in walk.cuts if v in walk.pairs.of}
-    for kind, decision in itertools.islice(_decisions(walk.a), _MOST):
+    changing = changing_values(walk.a)
+    decisions = ((kind, name) for kind, name in _decisions(walk.a) if name in changing)
+    for kind, decision in itertools.islice(decisions, _MOST):
         handed, values = _made_of(walk.a, decision, cuts)
         open_ = (v for v in walk.pairs.made_from(values) if v not in found and not sameness.is_made_alike(v))
         for value in itertools.islice(open_, _MOST):
@@ -99,8 +102,8 @@ def _made_of(program: Program, decision: str, cuts: Collection[str]) -> tuple[se
 
 def _differs(walk: Walk, decision: str, handed: set[str], value: str) -> bool:
     piece = Piece.of(walk, value, handed - {value})
-    if piece is None or decision not in piece.both:
-        return False
+    if piece is None or decision not in piece.both or any(i in piece.nodes for i in walk.a.hiding):
+        return False  # what stands in a branch is compared by itself
     others = piece.known.keys() - {decision}
     if not others.isdisjoint(_behind(walk.a, decision)):
         return False  # they would be others, too

@@ -46,7 +46,7 @@ def is_computed_otherwise(pairs: Pairs, steps: Sequence[str]) -> bool:
     if not known:
         return False
     sameness = Sameness(pairs, {*pairs.of, *pairs.b.given})
-    mine, theirs = _changing(pairs.a), _changing(pairs.b)
+    mine, theirs = changing_values(pairs.a), changing_values(pairs.b)
     made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
     for value in (v for v in pairs.made_from(made) if v in theirs and not pairs.is_same(v)):
         original = pairs.of[value]
@@ -62,7 +62,7 @@ def _computes(program: Program, value: str, shared: Collection[str], changing: s
     return any(n.op_type not in _PLACES and not changing.isdisjoint(n.output) for n in nodes)
 
 
-def _changing(program: Program) -> set[str]:
+def changing_values(program: Program) -> set[str]:
     """What depends on more of the inputs than their sizes."""
     found = set(program.given)
     for node, reads in zip(program.nodes, program.reads):

@@ -26,6 +26,9 @@ _FEW: Final = 4096
 _LARGEST: Final = 2**62
 _HALF: Final = {"float16": 4.0}
 _BESIDE: Final = np.array([0.75, 1.25, 2.0])  # times an edge
+_CLOSE: Final = 0.875  # of elements that are near an edge, or by next to nothing beside one:
+_NEXT: Final = {"float16": 2.0**-8}  # of it, which only what rounds to a narrower type takes for the edge
+_NEXT_OF_ALL: Final = 2.0**-13
 
 
 def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, dtype: Any) -> Any:
@@ -68,7 +71,14 @@ def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str
     if math.prod(shape) == 1:
         finite = [n for n in around if math.isfinite(n)] or around
         return np.full(shape, min(finite) if turn else max(finite))
-    return np.where(spread(shape, rng) < _SHARE, covering(around, shape, rng), base)
+    rank = spread(shape, rng)
+    found = np.where(rank < _SHARE, covering(around, shape, rng), base)
+    close = [
+        e * (1 + sign * _NEXT.get(i.kind, _NEXT_OF_ALL)) for e in met if e and math.isfinite(e) for sign in (-1, 1)
+    ]
+    if turn or not close:
+        return found
+    return np.where((rank >= _SHARE) & (rank < _CLOSE), covering(close, shape, rng), found)
 
 
 def _largest(kind: str) -> float:
