@@ -72,6 +72,7 @@ RECIPES: Final = {
         Recipe("ones", "ones", proves=False),  # what multiplies agrees with what adds,
         Recipe("zeros", "zeros", proves=False),  # or with any factor
         Recipe("extremes", "extremes"),
+        Recipe("uniform", "uniform", other=True),  # as the optimizer's own second case
         Recipe("wide", "wide"),
         Recipe("edges", "edges"),
         Recipe("dynamic-1", size=1),
