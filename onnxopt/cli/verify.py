@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 @names_option(
     "--cases",
     help="Run these: random, ones, zeros, extremes, uniform, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, "
-    "-right, -left, -one, overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, none]",
+    "-right, -left, -one, overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, "
+    "none]",
 )
 @click.option(
     "--inputs",

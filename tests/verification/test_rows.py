@@ -10,7 +10,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.inputs.rows import other_rows
+from onnxopt.verification.comparison import compare_files
+from onnxopt.verification.inputs.rows import other_rows, other_size
 from onnxopt.verification.model.skeleton import Skeleton
 
 ROWS = 3000
@@ -52,3 +53,31 @@ def test_which_rows(tmp_path: Path) -> None:
     assert other_rows(a, a) == {"ids": ()}
     columns = PLAIN.replace("Gather", "Gather <axis = 1>")
     assert other_rows(a, Skeleton(save(tmp_path / "e.onnx", columns, other))) == {}
+
+
+POSITIONS = """s = Shape (x) l = Gather (s, one) """
+READ = {
+    "picked": POSITIONS + "r = Range (zero, l, one) p = Gather (table, r) y = Add (x, p)",
+    "cut off": POSITIONS + "e = Unsqueeze (l, axis) p = Slice (table, axis, e, axis) y = Add (x, p)",
+}
+
+
+def placed(path: Path, body: str, table: np.ndarray) -> Path:
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, t, 4] x) => (float[n, t, 4] y) '
+    model = parser.parse_model(f"{head} <int64 zero = {{0}}, int64 one = {{1}}, int64[1] axis = {{0}}> {{ {body} }}")
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("body", READ.values(), ids=READ)
+@pytest.mark.parametrize("row", [0, 37, 511])
+def test_a_position_that_only_a_long_text_has(row: int, body: str, tmp_path: Path) -> None:
+    positions, other = table()[:512], table()[:512]
+    other[row, 2] *= 1.5
+    a, b = placed(tmp_path / "a.onnx", body, positions), placed(tmp_path / "b.onnx", body, other)
+    assert other_size(Skeleton(a), Skeleton(b)) == row + 1
+    assert other_size(Skeleton(a), Skeleton(a)) == 0
+    found = compare_files(str(a), str(b), VerifyOptions(cases=("all",)))
+    assert found.status == "different", found.message
+    assert compare_files(str(a), str(a), VerifyOptions(cases=("all",))).status == "equal"

@@ -24,10 +24,11 @@ _SIZED: Final = frozenset((
 ))  # fmt: skip
 
 
-def other_limit(a: GraphProto, b: GraphProto, plan: Plan) -> int:
-    """A size that is on one side of such a number in one model, and on the other in the other; 0 where there is none
-    that only one of them has, or where that would take long."""
-    found = min(set(_limits(a)) ^ set(_limits(b)), default=-1) + 1
+def other_limit(a: GraphProto, b: GraphProto, plan: Plan, size: int = 0) -> int:
+    """A size that is on one side of such a number in one model, and on the other in the other, or this `size`, from
+    which on they differ; 0 where there is none that only one of them has, or where that would take long."""
+    numbers = set(_limits(a)) ^ set(_limits(b)) | ({size - 1} if _LEAST < size <= _MOST + 1 else set())
+    found = min(numbers, default=-1) + 1
     return found if plan.bytes * found ** (2 if plan.windows else 1) <= _WORK else 0
 
 

@@ -1,4 +1,5 @@
-"""Rows of a table that are others in the second model: indices that pick them are fed, or no case would."""
+"""Rows of a table that are others in the second model: indices that pick them are fed, or no case would. Of a table of
+positions, which nobody's indices pick, the sizes are as large."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+from onnxopt.verification.model.constants import numbers
 
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto
@@ -28,6 +31,42 @@ def other_rows(a: Skeleton, b: Skeleton) -> dict[str, tuple[int, ...]]:
                 if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _MOST:
                     found[name] = (*found.get(name, ()), *_rows(a.values(x), b.values(y)))
     return found
+
+
+def other_size(a: Skeleton, b: Skeleton) -> int:
+    """How many rows a case has to reach to see one that differs of a table that is read as far as sizes say; 0 where
+    there is none such."""
+    theirs, found = _positions(b.proto.graph), list[int]()
+    for (x, axis), (y, _) in zip(_positions(a.proto.graph), theirs):
+        with contextlib.suppress(OSError, ValueError):
+            if (x.dims, x.data_type) == (y.dims, y.data_type) and max(a.size(x), b.size(y)) <= _MOST:
+                found += _first(np.moveaxis(a.values(x), axis, 0), np.moveaxis(b.values(y), axis, 0))
+    return min(found, default=-1) + 1
+
+
+def _positions(graph: GraphProto) -> list[tuple[TensorProto, int]]:
+    """The initializers that are cut off, or picked of, by what is computed, and along which axis, in the order in which
+    they are."""
+    held = {t.name: t for t in graph.initializer}
+    known, found = {*held, *(i.name for i in graph.input)}, []
+    for node in graph.node:
+        if node.op_type == "Constant":
+            known.update(node.output)
+        elif node.op_type in ("Gather", "Slice") and node.input and node.input[0] in held:
+            if not known.issuperset(node.input):
+                axes = [a.i for a in node.attribute if a.name == "axis"]
+                if node.op_type == "Slice" and len(node.input) > 3 and node.input[3] in held:
+                    axes = [int(n) for n in numbers(held[node.input[3]]) if n == n // 1]
+                found.append((held[node.input[0]], next(iter(axes), 0)))
+    return found
+
+
+def _first(x: Any, y: Any) -> list[int]:
+    """The first row that differs, if any does."""
+    if x.shape != y.shape or not x.size:
+        return []
+    differ = np.concatenate(list(_differ(x.reshape(len(x), -1), y.reshape(len(y), -1))))
+    return [int(row) for row in np.flatnonzero(differ)[:1]]
 
 
 def _tables(graph: GraphProto) -> dict[str, list[TensorProto]]:
