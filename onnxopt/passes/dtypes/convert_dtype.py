@@ -8,6 +8,7 @@ from typing import Any, Final
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.masks import HANDS_ON, masks_given_out
 from onnxopt.analysis.mincut import ALWAYS, Network
 from onnxopt.analysis.narrowing import (
     HEAVY,
@@ -27,7 +28,6 @@ from onnxopt.errors import ModelError, UsageError, any_of
 from onnxopt.graph import Graph, Model, Value
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import interface_of
-from onnxopt.passes.dtypes.masks import HANDS_ON, masks_given_out
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, option, register
 from onnxopt.protos import make_node, tensor_bytes
 from onnxopt.record import record
