@@ -33,25 +33,43 @@ if TYPE_CHECKING:
 _MOST: Final = 32  # decisions, and values that are made of each
 _PICKS: Final = 1 << 12  # indices that are tried
 _DRAWN: Final = 3  # sets of booleans,
-_ORDERS: Final = 8  # and of numbers in other places
+_ORDERS: Final = 8  # and of numbers in other places, or fewer of more:
+_NUMBERS: Final = 1 << 16
 _BEST: Final = ("ArgMax", "ArgMin")
+_MOVES: Final = frozenset(("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"))
 # What hands a decision on, in another place or as another number for each.
-_HAND_ON: Final = frozenset((
-    "Identity", "Cast", "Not", "Neg", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split",
-    "Expand", "Gather", "ArrayFeatureExtractor",
-))  # fmt: skip
+_HAND_ON: Final = _MOVES | {"Not", "Neg", "Slice", "Split", "Expand", "Gather", "ArrayFeatureExtractor"}
 _LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # their first operand may be a table, of which they pick
 
 
 def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
     """Is anything made otherwise of these values of A? As far as files tell: one name, one value."""
     sameness: Sameness | None = None
-    every = (_made_of(pairs.a, decision, pairs.by_original)[1] for decision in decisions)
-    for value in pairs.made_from(list(dict.fromkeys(itertools.chain.from_iterable(every)))):
+    every = [_made_of(pairs.a, decision, pairs.by_original) for decision in decisions]
+    mine = {*decisions}.union(*(handed for handed, _ in every))
+    theirs = {*pairs.made_from([*mine])}
+    for value in pairs.made_from(list(dict.fromkeys(v for _, made in every for v in made))):
         if not pairs.is_same(value):
+            original = pairs.of[value]
+            computes = _computes(pairs.a, original, pairs.by_original, mine)
+            computes = computes or _computes(pairs.b, value, pairs.of, theirs)
             sameness = sameness or Sameness(pairs, {*pairs.of, *pairs.b.given})
-            if not sameness.is_made_alike(value):
+            if computes and not sameness.is_made_alike(value):
                 return True
+    return False
+
+
+def _computes(program: Program, value: str, shared: Collection[str], decisions: Collection[str]) -> bool:
+    """Does more become of a decision, between values that both have and this one, than it is moved, or another type?"""
+    decided = {*decisions}
+    for i in program.cone([value], shared):
+        node = program.nodes[i]
+        if not decided.isdisjoint(program.reads[i]):
+            if node.op_type not in _MOVES:
+                return True
+            decided.update(node.output)
+        elif node.op_type in GIVE_OTHERS:
+            decided.update(node.output)
     return False
 
 
@@ -116,9 +134,18 @@ def _differs_elsewhere(walk: Walk, value: str) -> bool:
     if piece is None:
         return False
     floats = {n: v for n, v in sorted(piece.known.items()) if v.dtype.kind == "f" and v.size > 1}
-    seeds = (Draws(walk.seed, value, k) for k in range(_ORDERS if floats else 0))
-    orders = ({n: (v, rng.orders(1, v.size)[0]) for n, v in floats.items()} for rng in seeds)
-    return piece.differs({n: v.reshape(-1)[order].reshape(v.shape) for n, (v, order) in o.items()} for o in orders)
+    count = sum(v.size for v in floats.values())
+    tried = max(min(_ORDERS, _NUMBERS // count), 1) if count else 0
+    seeds = (Draws(walk.seed, value, k) for k in range(tried))
+    return piece.differs({n: _elsewhere(v, rng) for n, v in floats.items()} for rng in seeds)
+
+
+def _elsewhere(value: Any, rng: Draws) -> Any:
+    """The same numbers in any order; of many, as they stand, from another on."""
+    flat = value.reshape(-1)
+    if flat.size > _NUMBERS:
+        return np.roll(flat, int(rng.integers(1, flat.size, (1,))[0])).reshape(value.shape)
+    return flat[rng.orders(1, flat.size)[0]].reshape(value.shape)
 
 
 def _behind(program: Program, value: str) -> set[str]:
