@@ -8,6 +8,8 @@ from typing import Any, Final
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, helper, numpy_helper
 
+from onnxopt.inferring import infer_shapes, inferable
+
 Pick = Callable[[Sequence[Any]], Any]
 Mutation = Callable[[ModelProto, Pick], bool]  # False where there is nothing to change
 
@@ -26,7 +28,7 @@ SWITCHES: Final = (
 def value_types(model: ModelProto) -> dict[str, TypeProto]:
     """Of what the nodes of the main graph make; none for what is no model any more."""
     try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = infer_shapes(inferable(model), values=True).graph  # some of these onnx alone dies of
     except (ValueError, onnx.shape_inference.InferenceError):
         return {}
     made = {o for n in graph.node for o in n.output}
