@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 @click.argument("b", metavar="B", type=click.Path(path_type=Path))
 @names_option(
     "--cases",
-    help="Run these: random, ones, zeros, extremes, uniform, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, "
-    "-right, -left, -one, overrides; groups: all, dynamic, masks. [default: all that the model has; with --inputs, "
+    help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, -right, "
+    "-left, -one, overrides, uniform; groups: all, dynamic, masks. [default: all that the model has; with --inputs, "
     "none]",
 )
 @click.option(

@@ -72,7 +72,6 @@ RECIPES: Final = {
         Recipe("ones", "ones", proves=False),  # what multiplies agrees with what adds,
         Recipe("zeros", "zeros", proves=False),  # or with any factor
         Recipe("extremes", "extremes"),
-        Recipe("uniform", "uniform", other=True),  # as the optimizer's own second case
         Recipe("wide", "wide"),
         Recipe("edges", "edges"),
         Recipe("dynamic-1", size=1),
@@ -84,6 +83,7 @@ RECIPES: Final = {
         Recipe("mask-left", mask="left"),
         Recipe("mask-one", mask="one"),
         Recipe("overrides", override=True),
+        Recipe("uniform", "uniform", other=True),  # as the optimizer's own second case
     )
 }
 SINGLE: Final = Recipe("batch of one", single=True, proves=False)
