@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnx import TensorShapeProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from onnxopt.errors import UsageError, nearest
 from onnxopt.graph.model import Model
 from onnxopt.graph.structure import interface_of
+from onnxopt.protos import tensor_type
 
 
 def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -34,10 +35,10 @@ def specialise(model: Model, dims: Mapping[str, int], shapes: Mapping[str, Seque
         _fix_shape(inputs[name], shape, fixed)
     if fixed:
         for info in (*graph.input, *graph.output, *graph.value_info):
-            for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-                given = fixed.get(dim.dim_param or f"{info.name}[{axis}]")
-                if given is not None and not _is_fixed(dim):
-                    dim.dim_value = given
+            for axis, dim in enumerate(tensor_type(info.type)[1] or ()):
+                given = None if isinstance(dim, int) else fixed.get(dim or f"{info.name}[{axis}]")
+                if given is not None:
+                    info.type.tensor_type.shape.dim[axis].dim_value = given
         model.version += 1
         model.interface = interface_of(model.proto)
     return fixed
@@ -51,28 +52,20 @@ def _fix(fixed: dict[str, int], name: str, size: int) -> None:
 
 
 def _fix_shape(info: ValueInfoProto, shape: Sequence[int], fixed: dict[str, int]) -> None:
-    tensor: TensorShapeProto = info.type.tensor_type.shape
-    if not info.type.tensor_type.HasField("shape"):
+    dims = tensor_type(info.type)[1]
+    if dims is None:
         raise UsageError(f"the rank of input {info.name!r} is unknown", "declare it in the model")
-    if len(tensor.dim) != len(shape):
-        sizes = ",".join(str(d.dim_value) if _is_fixed(d) else d.dim_param or "?" for d in tensor.dim)
+    if len(dims) != len(shape):
+        sizes = ",".join("?" if d is None else str(d) for d in dims)
         raise UsageError(
-            f"input {info.name!r} has {len(tensor.dim)} dims, {len(shape)} are given",
+            f"input {info.name!r} has {len(dims)} dims, {len(shape)} are given",
             f"give each of them: --shape {info.name}:{sizes}",
         )
-    for axis, (dim, size) in enumerate(zip(tensor.dim, shape)):
-        if _is_fixed(dim):
-            if dim.dim_value != size:
-                raise UsageError(
-                    f"dim {axis} of input {info.name!r} is {dim.dim_value}, not {size}", "it is not dynamic"
-                )
-        else:
-            _fix(fixed, dim.dim_param or f"{info.name}[{axis}]", size)
-
-
-def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
-    """Is it a number? Some exporters write -1 for any."""
-    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
+    for axis, (dim, size) in enumerate(zip(dims, shape)):
+        if not isinstance(dim, int):
+            _fix(fixed, dim or f"{info.name}[{axis}]", size)
+        elif dim != size:
+            raise UsageError(f"dim {axis} of input {info.name!r} is {dim}, not {size}", "it is not dynamic")
 
 
 def _near(name: str, known: Iterable[str], what: str) -> str:
