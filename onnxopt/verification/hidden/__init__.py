@@ -2,7 +2,6 @@
 
 `unseen` goes through parts that may not run: `parts` are the nodes that hold them, `branches` what stands for a body in
 the other model, `inside` walks them, `impossible` are those that no run comes to the end of, `untold` values that only
-they tell apart. `sameness` tells what need not run, for files say that it is the same. `dead_ends` are values that say
-nothing whatever is fed, `undecided` decisions that are always the same, `moved` steps that hide a difference, and
-`bounds` those that nothing reaches.
+they tell apart. `dead_ends` are values that say nothing whatever is fed, `undecided` decisions that are always the
+same, `moved` steps that hide a difference, and `bounds` those that nothing reaches.
 """

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from onnxopt.verification.hidden.parts import BRANCHES, called, held, holds, taken
-from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.model.functions import domain_of
+from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.hidden.parts import runs
-from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.replay import Replay
+from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Stream
 

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.verification.hidden.anew import Piece, explains
-from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.noise import is_discrete
+from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.steps import is_stepped
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from onnxopt.verification.hidden.bounds import Beyond, Bounds, around
-from onnxopt.verification.hidden.sameness import Sameness
+from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs

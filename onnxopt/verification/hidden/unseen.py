@@ -18,12 +18,12 @@ from onnxopt.verification.hidden.impossible import cannot_be_taken
 from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.moved import hidden_by_steps
 from onnxopt.verification.hidden.parts import BRANCHES, called, held, is_decided, runs
-from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.hidden.undecided import undecided
 from onnxopt.verification.hidden.untold import untold
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import first_of, inside
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.program import bodies
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from onnxopt.verification.model.order import first_of
 from onnxopt.verification.programs.program import Program, bodies
 
 if TYPE_CHECKING:
-    from onnxopt.verification.hidden.sameness import Sameness
+    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
 
 _SIZES: Final = ("Shape", "Size")

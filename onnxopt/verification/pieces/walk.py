@@ -31,7 +31,7 @@ from onnxopt.verification.programs.stream import VALUES, Stream, segments
 
 if TYPE_CHECKING:
     from onnxopt.verification.hidden.branches import Around
-    from onnxopt.verification.hidden.sameness import Sameness
+    from onnxopt.verification.pieces.sameness import Sameness
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
 _FAULTS: Final = 8  # looked for

@@ -1,0 +1,135 @@
+"""What two models make alike, by what stands in their files: there is nothing that a run would have to show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, number_of
+from onnxopt.verification.programs.program import Program, bodies
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from onnxopt.verification.pieces.pairs import Pairs
+
+
+class Sameness:
+    """Of the values of two programs: what is fed has the number of A's, whoever makes it."""
+
+    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = ()) -> None:
+        """`fed`: values of B that agree with A's; those of `views` in another shape or order."""
+        self._table: dict[Hashable, int] = {}
+        self._pairs = pairs
+        self._fed = frozenset(fed)
+        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
+        self._views = views
+        self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator
+        self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator, and what it reads
+        imports = pairs.a.skeleton.imports | pairs.b.skeleton.imports
+        several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
+        self.a, self.b = (ValueNumbering(p, self._table, several) for p in (pairs.a, pairs.b))
+
+    def is_made_alike(self, value: str) -> bool:
+        """Do the nodes between what is fed and this value of B make of it what A's make of it?"""
+        return self.are_made_alike(self._pairs.of[value], value)
+
+    def are_made_alike(self, mine: str, theirs: str) -> bool:
+        """The same of a value of A and one of B."""
+        known_of_a, known_of_b = self._begin()
+        self.a.number(self._pairs.a.cone([mine], self._fed_of_a), known_of_a)
+        self.b.number(self._pairs.b.cone([theirs], self._fed), known_of_b)
+        return known_of_a[mine] == known_of_b[theirs]
+
+    def changed(self, mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Which of these nodes of A no node of B that could be one of them is; and of B's, what no such node of A is,
+        nor what it holds or calls."""
+        a, b = self._pairs.a, self._pairs.b
+        known_of_a, known_of_b = self._begin()
+        named_of_a = _makers(a, (self._pairs.of.get(o, "") for j in theirs for o in b.nodes[j].output))
+        named = _makers(b, (self._pairs.by_original.get(o, "") for i in mine for o in a.nodes[i].output))
+        alike = (j for kind in {a.nodes[i].op_type for i in mine} for j in b.places.get(kind, ()))
+        of_a = self.a.made({*mine, *named_of_a}, known_of_a, self._fed_of_a)
+        last = len(self._table)
+        of_b = self.b.made({*theirs, *named, *alike}, known_of_b, self._fed)
+        every = set[int]().union(*of_b.values())
+        return [i for i in mine if not of_a[i] <= every], [j for j in theirs if max(of_b[j], default=0) >= last]
+
+    def numbers(self, nodes: Sequence[int]) -> dict[str, int]:
+        """Of what these nodes of A make."""
+        self.a.made(nodes, self._begin()[0], self._fed_of_a)
+        return {o: number for i in nodes for o, number in self.a.found.get(i, {}).items()}
+
+    def reading_alike(self, i: int) -> list[int]:
+        """The nodes of B that are the operator which node i of A is, and whose operands are made alike."""
+        a, b = self._pairs.a, self._pairs.b
+        operator = a.nodes[i].op_type
+        mine, theirs = self._read(operator)
+        if operator not in self._readers:
+            found = self._readers[operator] = dict[tuple[int, ...], list[int]]()
+            for j in b.places.get(operator, ()):
+                found.setdefault(_operands(b.nodes[j], theirs), []).append(j)
+        return self._readers[operator].get(_operands(a.nodes[i], mine), [])
+
+    def reads_alike(self, i: int, j: int, k: int) -> bool:
+        """Is operand k of node i of A, and of node j of B, which are the same operator, made alike?"""
+        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
+        return [mine[name] for name in x.input[k : k + 1]] == [theirs[name] for name in y.input[k : k + 1]]
+
+    def alike(self, i: int, j: int) -> dict[str, bool]:
+        """Of the bodies of node i of A and node j of B, by attribute: do both make the same of what they read? Of none,
+        if they are not the same operator, or the operands are not the same."""
+        (x, y), (mine, theirs) = self._nodes(i, j), self._read(self._pairs.a.nodes[i].op_type)
+        if x.op_type != y.op_type or _operands(x, mine) != _operands(y, theirs):
+            return {}
+        other = bodies(y)
+        return {
+            name: name in other and self.a.body(graph, mine) == self.b.body(other[name], theirs)
+            for name, graph in bodies(x).items()
+        }
+
+    def _nodes(self, i: int, j: int) -> tuple[NodeProto, NodeProto]:
+        return self._pairs.a.nodes[i], self._pairs.b.nodes[j]
+
+    def _read(self, operator: str) -> tuple[Numbers, Numbers]:
+        """The numbers of what the nodes of this operator read, in A and in B."""
+        if operator not in self._reads:
+            self._reads[operator] = mine, theirs = self._begin()
+            self.a.read(operator, mine, self._fed_of_a)
+            self.b.read(operator, theirs, self._fed)
+        return self._reads[operator]
+
+    def _begin(self) -> tuple[Numbers, Numbers]:
+        pairs = self._pairs
+
+        def of_a(name: str) -> Hashable:
+            return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
+
+        def of_b(name: str) -> Hashable:
+            if pairs.b.is_constant(name):
+                return self.b.constant(name)
+            if name not in self._fed or name in self._views:
+                return "other", name
+            return "value", pairs.of.get(name, name)
+
+        return _Begun(of_a, self._table), _Begun(of_b, self._table)
+
+
+class _Begun(dict[str, int]):
+    """The numbers of what no node here makes are asked for."""
+
+    def __init__(self, of: Callable[[str], Hashable], table: dict[Hashable, int]) -> None:
+        self._of, self._table = of, table
+
+    def __missing__(self, name: str) -> int:
+        found = self[name] = number_of(self._table, self._of(name))
+        return found
+
+
+def _operands(node: NodeProto, known: Numbers) -> tuple[int, ...]:
+    return tuple(known[name] for name in node.input if name)
+
+
+def _makers(program: Program, names: Iterable[str]) -> set[int]:
+    return {program.maker[name] for name in names if name in program.maker}
