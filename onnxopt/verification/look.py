@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.hidden.bounds import have_others, untold
-from onnxopt.verification.hidden.branches import case_names
 from onnxopt.verification.hidden.dead_ends import dead_ends, outputs_behind
 from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.hidden.inside import walk_bodies
@@ -27,6 +26,7 @@ from onnxopt.verification.numbers.narrow import CODES, as_held
 from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.options import VerifyOptions
+from onnxopt.verification.pieces.enclosing import case_names
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.precise import apart, exactly
@@ -191,11 +191,11 @@ class Look:
         `names`: of all cases."""
         i, j = walk.a.maker[walk.pairs.of[fault.value]], walk.b.maker[fault.value]
         inner = [w for _, w in walk_bodies(walk, i, j)] if bodies(walk.a.nodes[i]) else []
-        wrong = [(w, w.around) for w in inner if w.outcome.faults and w.around is not None and w.around.is_sure]
+        wrong = [(w, e) for w in inner if w.outcome.faults and (e := w.enclosing) is not None and e.is_sure]
         if len(wrong) != 1:
             return [_place(walk, fault, case_names(walk, names), scope)]
-        found, around = wrong[0]
-        return [p for f in found.outcome.faults for p in self._places(found, f, names, around.scope(scope))]
+        found, enclosing = wrong[0]
+        return [p for f in found.outcome.faults for p in self._places(found, f, names, enclosing.scope(scope))]
 
     def _complete(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Feeds of all cases, with the defaults that some of them override. Raises ValueError where these differ."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.hidden.dead_ends import sameness_of
 from onnxopt.verification.inputs.edges import edges
 from onnxopt.verification.inputs.wide import covering
 from onnxopt.verification.model.constants import constants, numbers
@@ -89,12 +88,12 @@ def have_others(a: Program, b: Program) -> bool:
 def untold(walk: Walk) -> list[str]:
     """The cuts of B that other bounds make than A's, and that differ beyond them, as does what is made of them."""
     a, b, of = Bounds(walk.a, epsilons=True), Bounds(walk.b, epsilons=True), walk.pairs.of
-    sameness, found, looked = sameness_of(walk), [], 0
+    found, looked = [], 0
     for value in (v for v in walk.b.maker if v in walk.cuts and v in of):
         mine, theirs = walk.a.cone([of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
         x, y = a.of(mine), b.of(theirs)
         others = _only(x, y) + _only(y, x)
-        if not others or sameness.is_made_alike(value):
+        if not others or walk.sameness.is_made_alike(value):
             continue
         looked += 1
         if looked > _MOST:

@@ -8,14 +8,13 @@ that take the branch, for of others it says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from onnxopt.verification.hidden.parts import BRANCHES, called, held, holds, taken
+from onnxopt.verification.hidden.parts import BRANCHES, held, holds, taken
 from onnxopt.verification.model.functions import domain_of
-from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.pieces.enclosing import Enclosing
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -29,30 +28,11 @@ _NOTHING: Final[Assumed] = ({}, {})
 _BOOL: Final = 9  # of TensorProto.DataType
 
 
-@dataclass(frozen=True)
-class Around:
-    """Where a body is: it is called `name` in the first of `nodes`, A's, and `theirs` in B's. Or it is held against
-    nodes of B beside this one, `in_place`. `cases`: of the walk `outer`. `is_sure`: does the one stand for the other
-    whatever the inputs are, or is it taken for it, since conditions of one name agree in all cases?"""
-
-    outer: Walk
-    nodes: Nodes
-    name: str
-    theirs: str
-    cases: Sequence[int]
-    is_sure: bool = True
-    in_place: frozenset[int] = frozenset()
-
-    def scope(self, scope: str) -> str:
-        """Of B's nodes, in the `scope` around them."""
-        return scope if self.in_place else f"{scope} / {called(self.nodes[1])} / {self.theirs}"
-
-
 class Counterpart(NamedTuple):
     """A body of A, and what stands for it in B. `outputs` of both, where these are not the bodies'. `assumed`: what
     conditions of A and B would be, if no case takes the branch."""
 
-    around: Around
+    enclosing: Enclosing
     mine: GraphProto
     theirs: GraphProto
     outputs: list[tuple[str, str]] | None = None
@@ -68,23 +48,7 @@ def counterparts(outer: Walk, i: int, j: int) -> Iterator[Counterpart]:
         theirs, cases = held(outer.b, y), range(len(outer.original.values))
         for name, graph in held(outer.a, x).items():
             if name in theirs:
-                yield Counterpart(Around(outer, nodes, name, name, cases), graph, theirs[name])
-
-
-def depth(walk: Walk) -> int:
-    """The number of bodies around its values."""
-    found = 0
-    while walk.around is not None:
-        found, walk = found + 1, walk.around.outer
-    return found
-
-
-def case_names(walk: Walk, names: Sequence[str]) -> list[str]:
-    """The names of the cases of a walk; `names`: of those of the main graph."""
-    if walk.around is None:
-        return list(names)
-    outer = case_names(walk.around.outer, names)
-    return [outer[k] for k in walk.around.cases]
+                yield Counterpart(Enclosing(outer, nodes, name, name, cases), graph, theirs[name])
 
 
 def known_here(walk: Walk, name: str) -> bool | None:
@@ -93,12 +57,12 @@ def known_here(walk: Walk, name: str) -> bool | None:
     while True:
         name, is_so = _asked(walk.a, name)
         straight = straight is is_so
-        around = walk.around
-        if around is None or not _is_captured(walk.a, name):
+        enclosing = walk.enclosing
+        if enclosing is None or not _is_captured(walk.a, name):
             return None
-        x, walk = around.nodes[0], around.outer
+        x, walk = enclosing.nodes[0], enclosing.outer
         if _is_if(x):
-            known = _said(walk.a, x.input[0], around.name == BRANCHES[0])
+            known = _said(walk.a, x.input[0], enclosing.name == BRANCHES[0])
             name, is_so = _asked(walk.a, name)
             straight = straight is is_so
             if name in known:
@@ -124,15 +88,15 @@ def _of_branches(outer: Walk, nodes: Nodes) -> Iterator[Counterpart]:
         if name in mine and cases and not is_sure:
             yield from _in_place(outer, nodes, name, cases)
         if name in mine and other in theirs and asks is not None:
-            around = Around(outer, nodes, name, other, cases or every, is_sure)
-            yield Counterpart(around, mine[name], theirs[other], assumed=_NOTHING if cases else _assumed(around))
+            enclosing = Enclosing(outer, nodes, name, other, cases or every, is_sure)
+            yield Counterpart(enclosing, mine[name], theirs[other], assumed=_NOTHING if cases else _assumed(enclosing))
 
 
-def _assumed(around: Around) -> Assumed:
+def _assumed(enclosing: Enclosing) -> Assumed:
     """What the conditions of A and B would be, and what they are the opposite of."""
-    (x, y), outer = around.nodes, around.outer
-    mine = _said(outer.a, x.input[0], around.name == BRANCHES[0])
-    return mine, _said(outer.b, y.input[0], around.theirs == BRANCHES[0])
+    (x, y), outer = enclosing.nodes, enclosing.outer
+    mine = _said(outer.a, x.input[0], enclosing.name == BRANCHES[0])
+    return mine, _said(outer.b, y.input[0], enclosing.theirs == BRANCHES[0])
 
 
 def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Iterator[Counterpart]:
@@ -146,7 +110,7 @@ def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Ite
     graph.node.extend(outer.b.nodes[n] for n in found)
     for _, value in made:
         graph.output.add(name=value)
-    yield Counterpart(Around(outer, nodes, name, "", cases, in_place=frozenset(found)), mine, graph, made)
+    yield Counterpart(Enclosing(outer, nodes, name, "", cases, in_place=frozenset(found)), mine, graph, made)
 
 
 # -- conditions ------------------------------------------------------------------------------------------
@@ -181,9 +145,9 @@ def _asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) ->
             return straight
         (mine, is_so), (theirs, is_theirs_so) = _asked(walk.a, mine), _asked(walk.b, theirs)
         straight = straight is (is_so is is_theirs_so)
-        if walk.around is None or not (_is_captured(walk.a, mine) and _is_captured(walk.b, theirs)):
+        if walk.enclosing is None or not (_is_captured(walk.a, mine) and _is_captured(walk.b, theirs)):
             return straight if _is_one(walk, mine, theirs, by_name=by_name) else None
-        walk = walk.around.outer
+        walk = walk.enclosing.outer
 
 
 def _agree(walk: Walk, mine: str, theirs: str) -> bool | None:
@@ -211,20 +175,18 @@ def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
     if mine in a.maker and theirs in b.maker:
         if by_name:
             return theirs in walk.agreed and walk.pairs.of.get(theirs) == mine
-        if walk.asked is None:
-            walk.asked = Sameness(walk.pairs, walk.agreed, walk.replay.views)
-        return walk.asked.are_made_alike(mine, theirs)
+        return walk.sameness.are_made_alike(mine, theirs)
     if mine in a.maker or theirs in b.maker:
         return False
-    around, places = walk.around, [[i.name for i in p.graph.input] for p in (a, b)]
-    if around is None:
+    enclosing, places = walk.enclosing, [[i.name for i in p.graph.input] for p in (a, b)]
+    if enclosing is None:
         return mine == theirs
     if len(places[0]) != len(places[1]) or mine not in places[0] or theirs not in places[1]:
         return False
-    k, (x, y) = places[0].index(mine), around.nodes
+    k, (x, y) = places[0].index(mine), enclosing.nodes
     if k != places[1].index(theirs):
         return False
     if x.op_type == "Loop" and k < 2:
         return True
     is_given = min(len(x.input), len(y.input)) > k
-    return is_given and _asks_alike(around.outer, x.input[k], y.input[k], by_name=by_name) is True
+    return is_given and _asks_alike(enclosing.outer, x.input[k], y.input[k], by_name=by_name) is True

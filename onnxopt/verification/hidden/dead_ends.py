@@ -14,7 +14,6 @@ from onnxopt.verification.hidden.parts import runs
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.replay import Replay
-from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Stream
 
@@ -29,8 +28,7 @@ def dead_ends(walk: Walk) -> list[str]:
     """The cuts of B that say nothing, and are made otherwise than A makes them."""
     if not walk.blank:
         return []
-    sameness = sameness_of(walk)
-    open_ = (v for v in walk.blank if not sameness.is_made_alike(v) and not _is_of_no_turn(walk, v))
+    open_ = (v for v in walk.blank if not walk.sameness.is_made_alike(v) and not _is_of_no_turn(walk, v))
     return [v for v in open_ if not _agree_on_drawn(walk, v)]
 
 
@@ -38,10 +36,6 @@ def _is_of_no_turn(walk: Walk, value: str) -> bool:
     """Is it what a Loop gathers that makes no turn? Its body is compared by itself, and said to be unseen else."""
     mine, theirs = walk.a.nodes[walk.a.maker[walk.pairs.of[value]]], walk.b.nodes[walk.b.maker[value]]
     return mine.op_type == theirs.op_type == "Loop" and not runs(walk, mine, "body")
-
-
-def sameness_of(walk: Walk) -> Sameness:
-    return Sameness(walk.pairs, walk.agreed, walk.replay.views)
 
 
 def outputs_behind(walk: Walk, values: list[str]) -> list[str]:

@@ -17,9 +17,9 @@ import numpy as np
 
 from onnxopt.verification.hidden.anew import Piece
 from onnxopt.verification.hidden.moved import changing_values
-from onnxopt.verification.hidden.sameness import Sameness
 from onnxopt.verification.model.decisions import GIVE_OTHERS
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
             original = pairs.of[value]
             computes = _computes(pairs.a, original, pairs.by_original, mine)
             computes = computes or _computes(pairs.b, value, pairs.of, theirs)
-            sameness = sameness or Sameness(pairs, {*pairs.of, *pairs.b.given})
+            sameness = sameness or Sameness.of_files(pairs)
             if computes and not sameness.is_made_alike(value):
                 return True
     return False

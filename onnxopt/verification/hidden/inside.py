@@ -41,7 +41,7 @@ def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0, *, assuming: bool = 
             continue
         given = functools.partial(_given, outer, (x, y), (a, b), made, turn)
         try:
-            known = [given(case) for case in part.around.cases]
+            known = [given(case) for case in part.enclosing.cases]
             known = [_assumed(values, told, part.assumed) for values in known] if assuming else known
         except (_Unknown, Failed, KeyError):
             continue
@@ -60,13 +60,13 @@ def walk_bodies(outer: Walk, i: int, j: int, turn: int = 0, *, assuming: bool = 
             held=outer.held,
             dtype=outer.dtype,
             outputs=_outputs(outer, (x, y), (a, b)) if part.outputs is None else part.outputs,
+            enclosing=part.enclosing,
         )
-        walk.around = part.around
         try:
             walk.run()
         except (Failed, ValueError):  # or a type that no input has
             continue
-        yield part.around.name, walk
+        yield part.enclosing.name, walk
 
 
 def _carried(node: NodeProto, body: Program) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,7 @@ def is_computed_otherwise(pairs: Pairs, steps: Sequence[str]) -> bool:
     known = [s for s in steps if s in pairs.by_original]
     if not known:
         return False
-    sameness = Sameness(pairs, {*pairs.of, *pairs.b.given})
+    sameness = Sameness.of_files(pairs)
     mine, theirs = changing_values(pairs.a), changing_values(pairs.b)
     made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
     for value in (v for v in pairs.made_from(made) if v in theirs and not pairs.is_same(v)):

@@ -95,8 +95,3 @@ def _value(walk: Walk, name: str, case: int) -> Any:
 
 def _is(value: Any, wanted: bool) -> bool:
     return value is not None and bool(np.all(np.asarray(value) > 0)) is wanted
-
-
-def called(node: NodeProto) -> str:
-    """As paths of scopes write it."""
-    return f'{node.op_type} "{node.name}"' if node.name else str(node.op_type)

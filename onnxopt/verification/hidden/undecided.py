@@ -31,7 +31,7 @@ def is_made_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
     """Is anything that leads to these values of A made otherwise? As far as files tell: one name, one value."""
     known = [d for d in decisions if d in pairs.by_original]
     made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
-    sameness = Sameness(pairs, {*pairs.of, *pairs.b.given})
+    sameness = Sameness.of_files(pairs)
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(made))
 
 

@@ -11,17 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.hidden.branches import depth, known_here
-from onnxopt.verification.hidden.dead_ends import dead_ends, sameness_of
+from onnxopt.verification.hidden.branches import known_here
+from onnxopt.verification.hidden.dead_ends import dead_ends
 from onnxopt.verification.hidden.decided import hidden_by_decisions
 from onnxopt.verification.hidden.impossible import cannot_be_taken
 from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.moved import hidden_by_steps
-from onnxopt.verification.hidden.parts import BRANCHES, called, held, is_decided, runs
+from onnxopt.verification.hidden.parts import BRANCHES, held, is_decided, runs
 from onnxopt.verification.hidden.undecided import undecided
 from onnxopt.verification.hidden.untold import untold
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import first_of, inside
+from onnxopt.verification.pieces.enclosing import depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.program import bodies
@@ -51,7 +52,7 @@ class Unseen:
 
 def may_differ(pairs: Pairs) -> bool:
     """Is there anything that may not run, and is not the same in both? As far as files tell: one name, one value."""
-    sameness = Sameness(pairs, {*pairs.of, *pairs.b.given})
+    sameness = Sameness.of_files(pairs)
     if any(_changed(pairs, sameness)):
         return True
     made = (o for i in _only_inside(pairs.a) for o in pairs.a.nodes[i].output)
@@ -63,7 +64,7 @@ def unseen(
 ) -> Iterator[Unseen]:
     """What of A, in the main graph or the body that was walked, no case ran and nothing else shows. `is_open`: may data
     decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both."""
-    sameness = sameness_of(walk)
+    sameness = walk.sameness
     changed, new = _changed(walk.pairs, sameness, walk.agreed)
     counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
     known, others = set[int | None](counterparts.values()), set(new)
@@ -76,7 +77,7 @@ def unseen(
             yield from found.unseen(all_taken=all_taken)
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
-            yield Unseen(f"only one of them has the {called(node)} that makes `{first_of(node)}`")
+            yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
     for value, other in untold(walk, sameness, is_open):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value in undecided(walk, sameness):
@@ -154,7 +155,7 @@ class _Node:
     @property
     def covered(self) -> set[int | None]:
         """The nodes of B that it was held against."""
-        arounds = [w.around for inner in self._inner.values() for w in inner]
+        arounds = [w.enclosing for inner in self._inner.values() for w in inner]
         return {self.counterpart}.union(*(around.in_place for around in arounds if around is not None))
 
     @property
@@ -225,7 +226,7 @@ class _Node:
     def _accuses(self, name: str, walk: Walk | None) -> bool:
         """Would what differs in this body differ in a result? Not where that is on numbers that cannot be, or what was
         compared with it is only taken for it, nor so deep inside that nothing else was tried."""
-        around = walk.around if walk is not None else None
+        around = walk.enclosing if walk is not None else None
         return around is None or (around.is_sure and not self._is_never(name) and depth(self._walk) < _DEEP)
 
     def _not_seen(self, walk: Walk | None) -> Iterator[Unseen]:
@@ -235,15 +236,15 @@ class _Node:
                 yield Unseen(f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it")
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
-        if walk is not None and walk.around is not None:
-            return unseen(walk, self._is_open, scope=walk.around.scope(self._scope))
+        if walk is not None and walk.enclosing is not None:
+            return unseen(walk, self._is_open, scope=walk.enclosing.scope(self._scope))
         return self._closed(self._bodies[name].node)
 
     def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
-        if walk is not None and walk.around is not None and walk.outcome.faults:
+        if walk is not None and walk.enclosing is not None and walk.outcome.faults:
             others = [w for other, inner in self._inner.items() for w in inner if other != name]
             if not others or not all(w.outcome.faults for w in others):
-                yield Unseen("", walk.around.scope(self._scope), walk, walk.outcome.faults)
+                yield Unseen("", walk.enclosing.scope(self._scope), walk, walk.outcome.faults)
         elif walk is None or walk.outcome.unsettled or dead_ends(walk) or not self._turns_alike(name):
             if walk is not None or not cannot_be_taken(self._walk.a, self._i, name):
                 yield Unseen(self._why(name))
@@ -274,4 +275,4 @@ class _Node:
         for node in (n for n in inside(nodes) if may_hide(n, functions)):
             first = first_of(node)
             if self._is_open(first):
-                yield Unseen(f"what of the {called(node)} that makes `{first}` was run is not known")
+                yield Unseen(f"what of the {label_of(node)} that makes `{first}` was run is not known")

@@ -1,33 +1,44 @@
-"""Which of A's values somebody is going to read: the rest may be forgotten."""
+"""Which of A's values somebody is going to read: the rest need not be observed, or may be forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.paths import is_single
 from onnxopt.verification.programs.program import bodies
 
 
 class Needs:
-    """`last`: the node of A that reads a value last; of outputs, and of what bodies read, the number of nodes.
-    `always`: values that say more of a fault."""
+    """`always`: values that say more of a fault."""
 
     def __init__(self, pairs: Pairs) -> None:
         self.a, self.b = pairs.a, pairs.b
-        self._of = pairs.of
+        self._of, self._by_original = pairs.of, pairs.by_original
         self.always: set[str] = set()
-        self.last = self.a.last_readers()
+        # The node that reads a value last; of outputs, and of what bodies read, the number of nodes.
+        self._last = self.a.last_readers()
         for node, reads in zip(self.a.nodes, self.a.reads):
             if bodies(node):
-                self.last |= dict.fromkeys(reads, len(self.a.nodes))
+                self._last |= dict.fromkeys(reads, len(self.a.nodes))
+        self._into_parts = {r for i in self.a.hiding for r in self.a.reads[i]}
+        self._is_single = not self.a.is_body and is_single(self.a)
+
+    def observed(self, made: Sequence[str], end: int) -> list[str]:
+        """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies; all where nothing else
+        tells types."""
+        if not self._is_single:
+            return list(made)
+        of_b, last, inside = self._by_original, self._last, self._into_parts
+        return [o for o in made if o in of_b or last.get(o, -1) > end or o in inside]
 
     def after(
         self, end: int, known: Collection[str], pending: Iterable[str], fed: set[str], fed_of_a: set[str]
     ) -> set[str]:
         """What of the `known` is, after the node `end` of A. `pending`: candidates of B of which nothing is decided;
         `fed`: what pieces of B start from, `fed_of_a`: as A calls it."""
-        ahead = {name for name in known if self.last.get(name, -1) > end}
+        ahead = {name for name in known if self._last.get(name, -1) > end}
         # What is no cut, or is made of such, is measured from cuts again.
         waiting = {self._of[v] for v in pending} | (ahead - fed_of_a)
         behind = set(self.a.entries(self.a.cone(waiting, fed_of_a), fed_of_a))

@@ -31,6 +31,11 @@ class Sameness:
         several = {d for d, n in Counter(domain for domain, _ in imports).items() if n > 1}
         self.a, self.b = (ValueNumbering(p, self._table, several) for p in (pairs.a, pairs.b))
 
+    @classmethod
+    def of_files(cls, pairs: Pairs) -> Sameness:
+        """As far as files tell, before anything is run: one name, one value."""
+        return cls(pairs, {*pairs.of, *pairs.b.given})
+
     def is_made_alike(self, value: str) -> bool:
         """Do the nodes between what is fed and this value of B make of it what A's make of it?"""
         return self.are_made_alike(self._pairs.of[value], value)

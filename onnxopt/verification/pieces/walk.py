@@ -11,6 +11,7 @@ Where a node is the same in both and reads cuts only, what it makes agrees witho
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from onnxopt.verification.pieces.noise import noise_of
 from onnxopt.verification.pieces.outcome import Fault, First, Outcome
 from onnxopt.verification.pieces.outputs import unsettled
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.paths import Path, is_single, paths
+from onnxopt.verification.pieces.paths import Path, paths
 from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.views import View
@@ -30,7 +31,7 @@ from onnxopt.verification.programs.runner import Failed, Runner
 from onnxopt.verification.programs.stream import VALUES, Stream, segments
 
 if TYPE_CHECKING:
-    from onnxopt.verification.hidden.branches import Around
+    from onnxopt.verification.pieces.enclosing import Enclosing
     from onnxopt.verification.pieces.sameness import Sameness
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
@@ -57,17 +58,18 @@ class Walk:
         held: Mapping[str, str] | None = None,
         dtype: str = "",
         outputs: Sequence[tuple[str, str]] | None = None,
+        enclosing: Enclosing | None = None,
     ) -> None:
         """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values.
-        `held`: the types of what B may hold in the narrower `dtype`. `outputs`: see `Pairs`."""
+        `held`: the types of what B may hold in the narrower `dtype`. `outputs`: see `Pairs`. `enclosing`: of a
+        body."""
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
         self.seed = seed
         self.original = Stream(a, cases, given)
-        self._is_single = not self.a.is_body and is_single(self.a)
-        self._into_parts = {r for i in self.a.hiding for r in self.a.reads[i]}
         self.held, self.dtype = held or {}, dtype
+        self.enclosing = enclosing
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
         self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
@@ -82,28 +84,18 @@ class Walk:
         self.pending: list[str] = []
         self.blank: list[str] = []  # cuts that say nothing, and may be made otherwise
         self.outcome = Outcome()
-        self.around: Around | None = None  # of a body
-        self.asked: Sameness | None = None  # about conditions
 
     def run(self) -> Outcome:
         """Raises Failed where A fails."""
         for nodes in segments(self.a, self.memory // 4, lambda: self.original.most):
             made = [o for i in nodes for o in self.a.nodes[i].output if o]
-            self.original.run(self.original.open(nodes, self._observed(made, nodes[-1])))
+            self.original.run(self.original.open(nodes, self.needs.observed(made, nodes[-1])))
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(made)), last)
             if not last:
                 self._forget(nodes[-1])
         self.outcome.unsettled += unsettled(self.replay, self.cuts)
         return self.outcome
-
-    def _observed(self, made: Sequence[str], end: int) -> list[str]:
-        """What of this is asked for after the node `end`: by B, by nodes of A, inside bodies; all where nothing else
-        tells types."""
-        if not self._is_single:
-            return list(made)
-        of_b, last, inside = self.pairs.by_original, self.needs.last, self._into_parts
-        return [o for o in made if o in of_b or last.get(o, -1) > end or o in inside]
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than one segment's."""
@@ -334,6 +326,13 @@ class Walk:
     def agreed(self) -> set[str]:
         """The cuts, but for what was taken for one to go on behind it."""
         return self.cuts - {fault.value for fault in self.outcome.faults}
+
+    @functools.cached_property
+    def sameness(self) -> Sameness:
+        """What files say that both make alike of what agreed, once that is known."""
+        from onnxopt.verification.pieces.sameness import Sameness
+
+        return Sameness(self.pairs, self.agreed, self.replay.views)
 
     def share(self, value: str) -> float:
         """Of its range, what rounding explains between cuts and this value."""
