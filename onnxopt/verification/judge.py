@@ -180,7 +180,7 @@ class Judge(Original):
         except (OSError, ValueError):
             return False
 
-    def untold(self, names: Sequence[str]) -> list[str]:
+    def unshown(self, names: Sequence[str]) -> list[str]:
         """What would differ beyond bounds that the first of these cases does not reach, or in a runtime that rounds
         float16, in words."""
         from onnxopt.verification.programs.runner import Failed
@@ -190,7 +190,7 @@ class Judge(Original):
         self._rest()
         try:
             cases, look = [self.kept[name][0] for name in names], self._looked()
-            return [*look.untold(cases[0]), *(look.rounded(cases) if self.provider == CPU else ())]
+            return [*look.unreached(cases[0]), *(look.rounded(cases) if self.provider == CPU else ())]
         except (Failed, OSError, ValueError):
             return []
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.hidden.bounds import have_others, untold
-from onnxopt.verification.hidden.dead_ends import dead_ends, outputs_behind
+from onnxopt.verification.hidden.blank import outputs_behind, unproven_blanks
+from onnxopt.verification.hidden.bounds import have_others, unreached
 from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.hidden.inside import walk_bodies
-from onnxopt.verification.hidden.moved import is_computed_otherwise
+from onnxopt.verification.hidden.masked import is_computed_otherwise
 from onnxopt.verification.hidden.undecided import is_made_otherwise
 from onnxopt.verification.hidden.unseen import may_differ, unseen
 from onnxopt.verification.inputs.plan import Plan
@@ -134,15 +134,15 @@ class Look:
             pieces.unseen.append("one draws random numbers more often, and in functions and bodies all draw alike here")
         pieces.complete = not places and not found.unsettled
         if pieces.complete:
-            pieces.dead = outputs_behind(walk, dead_ends(walk))
+            pieces.dead = outputs_behind(walk, unproven_blanks(walk))
         return pieces, places
 
-    def untold(self, case: Case) -> list[str]:
+    def unreached(self, case: Case) -> list[str]:
         """What the two make by other bounds, and otherwise beyond them, in words: no case reaches these."""
         if not have_others(self.a.program, self.b.program):
             return []
         walk = self._walked(self.a, self.b, [case])
-        return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in untold(walk)]
+        return [f"`{v}` is made by other bounds, and differs beyond those that are reached" for v in unreached(walk)]
 
     def rounded(self, cases: Sequence[Case]) -> list[str]:
         """What differs where each rounds what it holds in narrower floats, in words."""

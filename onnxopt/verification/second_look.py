@@ -117,7 +117,7 @@ class SecondLook:
         )
         return found
 
-    def untold(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
+    def unshown(self, verdict: Verification, answers: Sequence[Answer]) -> dict[str, str]:
         """Of a result that agrees and was made elsewhere: what bounds would tell that no case reaches, and roundings
         that this runtime leaves out."""
         found: list[str] = []
@@ -125,5 +125,5 @@ class SecondLook:
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
             with contextlib.suppress(Died), self._session.limited():  # nothing is known of it then
                 self._session.hold(names)
-                found = self._session.call("untold", names)
+                found = self._session.call("unshown", names)
         return {why: why for why in found}

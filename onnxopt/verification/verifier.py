@@ -233,7 +233,7 @@ class Verifier:
         session = self._session
         if session.opened.around and session.alive:
             session.opened = session.opened._replace(around=session.call("around"))
-        untaken = untaken | second.untold(verdict, answers)
+        untaken = untaken | second.unshown(verdict, answers)
         little = [*filter(None, [none]), *weak.values(), *untaken.values()]
         if second.cut_short:
             little.append(f"looking into pieces {second.cut_short}")

@@ -85,7 +85,7 @@ def have_others(a: Program, b: Program) -> bool:
     return bool(_only(x, y) or _only(y, x))
 
 
-def untold(walk: Walk) -> list[str]:
+def unreached(walk: Walk) -> list[str]:
     """The cuts of B that other bounds make than A's, and that differ beyond them, as does what is made of them."""
     a, b, of = Bounds(walk.a, epsilons=True), Bounds(walk.b, epsilons=True), walk.pairs.of
     found, looked = [], 0

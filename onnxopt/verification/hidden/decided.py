@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.hidden.anew import Piece
-from onnxopt.verification.hidden.moved import changing_values
+from onnxopt.verification.hidden.masked import changing_values
 from onnxopt.verification.model.decisions import GIVE_OTHERS
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.pieces.sameness import Sameness
@@ -73,7 +73,7 @@ def _computes(program: Program, value: str, shared: Collection[str], decisions: 
     return False
 
 
-def hidden_by_decisions(walk: Walk, sameness: Sameness) -> list[str]:
+def masked_by_decisions(walk: Walk, sameness: Sameness) -> list[str]:
     """The values of B that agree, and would differ where others were decided."""
     found: dict[str, None] = {}
     cuts = {walk.pairs.of[v] for v in walk.cuts if v in walk.pairs.of}

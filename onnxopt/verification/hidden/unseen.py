@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.hidden.blank import unproven_blanks
 from onnxopt.verification.hidden.branches import known_here
-from onnxopt.verification.hidden.dead_ends import dead_ends
-from onnxopt.verification.hidden.decided import hidden_by_decisions
+from onnxopt.verification.hidden.decided import masked_by_decisions
 from onnxopt.verification.hidden.impossible import cannot_be_taken
+from onnxopt.verification.hidden.indistinct import indistinct
 from onnxopt.verification.hidden.inside import walk_bodies
-from onnxopt.verification.hidden.moved import hidden_by_steps
+from onnxopt.verification.hidden.masked import masked_by_steps
 from onnxopt.verification.hidden.parts import BRANCHES, held, is_decided, runs
 from onnxopt.verification.hidden.undecided import undecided
-from onnxopt.verification.hidden.untold import untold
 from onnxopt.verification.model.functions import may_hide
 from onnxopt.verification.model.order import first_of, inside
 from onnxopt.verification.pieces.enclosing import depth, label_of
@@ -78,13 +78,13 @@ def unseen(
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
             yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
-    for value, other in untold(walk, sameness, is_open):
+    for value, other in indistinct(walk, sameness, is_open):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value in undecided(walk, sameness):
         yield Unseen(f"`{value}` says next to nothing in any case, and differs on numbers that none of them has")
-    for value in hidden_by_decisions(walk, sameness):
+    for value in masked_by_decisions(walk, sameness):
         yield Unseen(f"`{value}` is made of a decision, and differs where that is another than in any case")
-    for value in hidden_by_steps(walk, sameness):
+    for value in masked_by_steps(walk, sameness):
         yield Unseen(f"`{value}` is made of what differs, and differs itself on numbers near those of these cases")
 
 
@@ -245,7 +245,7 @@ class _Node:
             others = [w for other, inner in self._inner.items() for w in inner if other != name]
             if not others or not all(w.outcome.faults for w in others):
                 yield Unseen("", walk.enclosing.scope(self._scope), walk, walk.outcome.faults)
-        elif walk is None or walk.outcome.unsettled or dead_ends(walk) or not self._turns_alike(name):
+        elif walk is None or walk.outcome.unsettled or unproven_blanks(walk) or not self._turns_alike(name):
             if walk is not None or not cannot_be_taken(self._walk.a, self._i, name):
                 yield Unseen(self._why(name))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SIZES: Final = ("Shape", "Size")
 
 
-def untold(walk: Walk, sameness: Sameness, is_open: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+def indistinct(walk: Walk, sameness: Sameness, is_open: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
     """(what is made, one of those that only one of both reads)."""
     half = [i for i in walk.a.hiding if _is_half_seen(walk, i)]
     if not half:

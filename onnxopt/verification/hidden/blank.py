@@ -1,4 +1,4 @@
-"""Values that say nothing in any case: zero, NaN or empty. What is changed and makes only such was not seen.
+"""Blank values: zero, NaN or empty in all cases. What is changed and makes only such was not seen.
 
 It is tried on numbers that are drawn in place of what says nothing: what follows a detector that detects nothing can be
 compared all the same. Where that differs nobody is accused, for such numbers may never come up.
@@ -24,8 +24,8 @@ _SOME: Final = 3  # elements, where there are none
 _SCALES: Final = ((False, 1.0), (True, 1.0), (True, 64.0), (False, 64.0), (True, 4096.0), (False, 4096.0))
 
 
-def dead_ends(walk: Walk) -> list[str]:
-    """The cuts of B that say nothing, and are made otherwise than A makes them."""
+def unproven_blanks(walk: Walk) -> list[str]:
+    """The blank cuts of B that are made otherwise than A makes them, and not seen to agree on drawn numbers."""
     if not walk.blank:
         return []
     open_ = (v for v in walk.blank if not walk.sameness.is_made_alike(v) and not _is_of_no_turn(walk, v))

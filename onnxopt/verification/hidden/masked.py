@@ -1,4 +1,5 @@
-"""What agrees and is made of a value that does not: a decision, a step of a quantizer, what saturates.
+"""Differences that a step masks: what agrees and is made of a value that does not (a decision, a quantizer, what
+saturates).
 
 A scale may have been moved through that value on purpose, and be made up for; or the value is wrong, and no number of
 these cases was near enough to an edge to show it. So A's and B's are made once more, of numbers that are near those
@@ -71,7 +72,7 @@ def changing_values(program: Program) -> set[str]:
     return found
 
 
-def hidden_by_steps(walk: Walk, sameness: Sameness) -> list[str]:
+def masked_by_steps(walk: Walk, sameness: Sameness) -> list[str]:
     """The values of B that agree, and differ on numbers near these."""
     found = itertools.islice(_made_of_moved(walk, sameness), _MOST)
     return [v for v in found if _differs(walk, v)]
