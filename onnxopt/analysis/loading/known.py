@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.recurrent import recurred
-from onnxopt.analysis.sayings import with_numbers
+from onnxopt.analysis.loading.annotations import with_numbers
+from onnxopt.analysis.loading.recurrent import recurred
 from onnxopt.analysis.types import DATA_UP_TO, NOTHING, Known, as_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
@@ -53,9 +53,9 @@ def declared(loop: Graph) -> dict[Value, Known]:
     return {v: (said[v.name], None) for v in loop.inputs[_CARRIED:] if v.name in said}
 
 
-def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], said: Mapping[Value, Shape]) -> None:
+def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], annotated: Mapping[Value, Shape]) -> None:
     """What runtimes know of what these nodes make: not all that we do, and in bodies also what follows from constants
-    around them, which onnx's inference of a whole model does not see there; and what is `said` of it."""
+    around them, which onnx's inference of a whole model does not see there; and what the file says of it."""
     for node in nodes:
         if node.op == "Constant":
             continue  # of which all is known
@@ -65,9 +65,9 @@ def look_inside(nodes: Iterable[Node], inside: MutableMapping[Value, Known], sai
             inside[node.output] = known_constant(listed)
         else:
             inside.update(inferred(node, seen) or {})
-        for v in node.outputs if said else ():
-            if v is not None and v in said:
-                inside[v] = tensor_type_proto(types.dtype(v), with_numbers(dims_of(v, inside), said[v])), None
+        for v in node.outputs if annotated else ():
+            if v is not None and v in annotated:
+                inside[v] = tensor_type_proto(types.dtype(v), with_numbers(dims_of(v, inside), annotated[v])), None
 
 
 def look_further(nodes: Iterable[Node], may: dict[Value, Known], inside: dict[Value, Known]) -> None:

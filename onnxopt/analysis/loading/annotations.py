@@ -1,4 +1,4 @@
-"""Sizes that the file says of values inside, and that we do not know: it may not be so, and we do not believe it.
+"""Sizes that a file annotates values inside with, beyond what we know: they may not be so, and we do not believe them.
 Runtimes do, when they load a model."""
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from onnxopt.protos import tensor_type
 _CARRIED = 2  # inputs of a Loop that are not: how often, and whether at all
 
 
-def said(scopes: Iterable[Graph]) -> dict[Value, Shape]:
+def annotated_shapes(scopes: Iterable[Graph]) -> dict[Value, Shape]:
     """What says more than we know. What a Loop's body takes is another matter: see `declared`."""
     found: dict[Value, Shape] = {}
     for scope in scopes:
-        for v, dims in () if scope.is_function else _said(scope):
+        for v, dims in () if scope.is_function else _annotations(scope):
             if dims is not None and (known := with_numbers(types.shape(v), dims)) != types.shape(v):
                 found[v] = known
     return found
 
 
-def with_numbers(known: Shape | None, said: Shape) -> Shape:
-    """What is known, with the numbers that are said besides."""
+def with_numbers(known: Shape | None, other: Shape) -> Shape:
+    """What is known, with the numbers that another has besides."""
     if known is None:
-        return tuple(d if isinstance(d, int) else None for d in said)
-    if len(known) != len(said):
+        return tuple(d if isinstance(d, int) else None for d in other)
+    if len(known) != len(other):
         return known
-    return tuple(b if isinstance(b, int) and not isinstance(a, int) else a for a, b in zip(known, said))
+    return tuple(b if isinstance(b, int) and not isinstance(a, int) else a for a, b in zip(known, other))
 
 
-def _said(scope: Graph) -> Iterator[tuple[Value, Shape | None]]:
+def _annotations(scope: Graph) -> Iterator[tuple[Value, Shape | None]]:
     infos = list(zip(scope.outputs, scope.proto.output))
     if scope.owner is not None and scope.owner.op != "Loop":
         infos += zip(scope.inputs, scope.proto.input)

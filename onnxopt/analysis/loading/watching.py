@@ -1,0 +1,94 @@
+"""What leads to bodies that a runtime would refuse if it knew what is so, and to what it infers otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Final
+
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.loading.annotations import annotated_shapes
+from onnxopt.analysis.loading.known import as_given, declared, is_in_body, look_further, look_inside, of_any_shape
+from onnxopt.analysis.loading.made import is_misled
+from onnxopt.analysis.loading.refusing import Loading
+from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import Model
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Shape, Value
+from onnxopt.protos import tensor_type_proto
+
+_FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+def watch(model: Model, loading: Loading) -> None:
+    """Values stay where nodes are made anew."""
+    scopes = [scope for scope in model.scopes() if scope.owner is not None]
+    misled = [n for scope in model.scopes() for n in scope.by_op.get("PRelu", ()) if is_misled(n)]
+    if not scopes and not misled:
+        return
+    order = [n for scope in model.scopes() if scope.owner is None for n in _in_order(scope)]
+    bodies = [n for n in order if is_in_body(n)]
+    read = {v for n in bodies for v in n.inputs if v is not None and v.graph.owner is None and not v.constant}
+    loading.watched = {v for n in misled for v in n.outputs if v is not None}
+    _watch_before(misled, loading.watched, lambda v: True)
+    refused = Loading(loading.left).refuses(
+        dict.fromkeys(n for n in bodies if not read.isdisjoint(n.inputs)),
+        {v: of_any_shape(v) for v in read},
+        {v: as_given(v) for v in read},
+    )
+    if refused:
+        loading.beware()
+    loading.annotated = annotated_shapes(model.scopes()) if bodies else {}
+    all_matter = refused or _leads_there(loading.annotated, read, bodies)
+    leads = (lambda v: True) if all_matter else _tells_more
+    read = read if all_matter else {v for v in read if types.is_open(v)}
+    loading.watched |= read
+    _watch_before([v.producer for v in read if v.producer is not None], loading.watched, leads)
+    leading = [n for n in model.graph if not loading.watched.isdisjoint(n.outputs)]
+    # If it is refused, what we know of all these matters: from where on runtimes do not. Or what they are told.
+    makers = leading if all_matter else [v.producer for v in read if v.producer is not None]
+    for scope in scopes:
+        if scope.owner is not None and scope.owner.op == "Loop":
+            loading.inside.update(declared(scope))
+    inside = loading.inside
+    inside.update((v, (tensor_type_proto(types.dtype(v), dims), None)) for v, dims in loading.annotated.items())
+    look_inside(_those(order, makers, bodies), inside, loading.annotated)
+    look_further(_those(order, leading, bodies), loading.may, inside)
+
+
+def _in_order(scope: Graph) -> Iterator[Node]:
+    """None before what it reads, and those of its bodies before it."""
+    for node in scope:
+        for body in node.bodies.values():
+            yield from _in_order(body)
+        yield node
+
+
+def _those(order: Iterable[Node], *chosen: Iterable[Node]) -> list[Node]:
+    wanted = set().union(*chosen)
+    return [n for n in order if n in wanted]
+
+
+def _leads_there(annotated: Mapping[Value, Shape], read: Set[Value], bodies: Iterable[Node]) -> bool:
+    """Is a value in these bodies annotated, or one that leads to what they `read`?"""
+    if not annotated:
+        return False
+    leading = {v for n in bodies for v in n.outputs if v is not None} | read
+    _watch_before([v.producer for v in read if v.producer is not None], leading, lambda v: True)
+    return not leading.isdisjoint(annotated)
+
+
+def _watch_before(nodes: list[Node], watched: set[Value], leads: Callable[[Value], bool]) -> None:
+    """Watch what these nodes are made of, as far as it leads on."""
+    stack = list(nodes)
+    while stack:
+        more = {v for v in stack.pop().inputs if v is not None and v not in watched and leads(v)}
+        watched |= more
+        stack += [v.producer for v in more if v.producer is not None]
+
+
+def _tells_more(value: Value) -> bool:
+    """May a runtime learn more by it than we know? Not of what comes of floats whose sizes are known, as it is open to
+    us, too; but of a list of them, which may hold sizes."""
+    return types.dtype(value) not in _FLOATS or types.is_open(value) or types.rank(value) == 1
