@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import ChainMap
 from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,22 @@ _TURNED: Final = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 
 def number_of(table: dict[Hashable, int], key: Hashable) -> int:
     return table.setdefault(key, len(table))
+
+
+class _Scope(NamedTuple):
+    """Where a node is: the versions of its operators, the attributes that the call around gives, and the `depth` of
+    bodies."""
+
+    versions: Mapping[str, int]
+    given: Mapping[str, AttributeProto]
+    depth: int
+
+    def inner(self) -> _Scope:
+        return self._replace(depth=self.depth + 1)
+
+    def tells(self, a: AttributeProto) -> bool:
+        """Does it say something? What the call around does not give is as if it were not there."""
+        return not a.ref_attr_name or a.ref_attr_name in self.given
 
 
 class ValueNumbering:
@@ -55,7 +71,7 @@ class ValueNumbering:
         for i in nodes:
             if i not in self.found:
                 node = self._program.nodes[i]
-                self._node(node, known, self._versions, {}, 0)
+                self._node(node, known, _Scope(self._versions, {}, 0))
                 self.found[i] = {o: known[o] for o in node.output if o}
             known.update(self.found[i] if not fed else {o: n for o, n in self.found[i].items() if o not in fed})
 
@@ -71,61 +87,51 @@ class ValueNumbering:
         read = {r for i in program.places.get(operator, ()) for r in program.reads[i]}
         self.number(program.cone(read.difference(fed), fed), known, fed)
 
-    def _node(
-        self,
-        node: NodeProto,
-        known: Numbers,
-        versions: Mapping[str, int],
-        given: Mapping[str, AttributeProto],
-        depth: int,
-    ) -> None:
-        """`given`: the attributes of the call, in a function; `depth`: of bodies and calls."""
-        domain, outputs = domain_of(node.domain), list(node.output)
+    def _node(self, node: NodeProto, known: Numbers, scope: _Scope) -> None:
+        made = self._made(node, known, scope)
+        known.update((name, number) for name, number in zip(node.output, made) if name)
+
+    def _made(self, node: NodeProto, known: Numbers, scope: _Scope) -> list[int]:
+        """The numbers of what a node makes."""
         reads = [known[name] if name else -1 for name in node.input]
         while reads and reads[-1] == -1:
             reads.pop()
-        if not domain and node.op_type == "Identity":
-            known[outputs[0]] = reads[0]
-            return
+        is_standard = not domain_of(node.domain)
+        if is_standard and node.op_type == "Identity":
+            return reads
         function = self._functions.of(node)
         if function is not None and self._left > 0:
             self._left -= len(function.node)
-            made = self._called(function, node, reads, given, depth)
-            known.update((name, number) for name, number in zip(outputs, made) if name)
-            return
-        if not domain and node.op_type == "If" and (taken := self._taken(node, reads[0])) is not None:
-            made = self.body(taken, known, versions, given, depth)  # as deep as where it is put in place
-            known.update((name, number) for name, number in zip(outputs, made) if name)
-            return
+            return self._called(function, node, reads, scope)
+        told = [(a.name, scope.given.get(a.ref_attr_name, a)) for a in node.attribute if scope.tells(a)]
+        if is_standard and node.op_type == "Constant" and len(told) == 1:
+            return [number_of(self._table, _held(*told[0]))]
         branches: dict[str, list[int]] = {}
-        if not domain and node.op_type == "If":  # neither is deeper than what is in place of one
-            branches = {n: self.body(b, known, versions, given, depth) for n, b in bodies(node).items()}
+        if is_standard and node.op_type == "If":
+            if (taken := self._taken(node, reads[0])) is not None:
+                return self.body(taken, known, scope)  # as deep as where it is put in place
+            branches = {n: self.body(b, known, scope) for n, b in bodies(node).items()}  # as what is in place of one
             one, *others = branches.values()
             if others == [one]:
-                known.update((name, number) for name, number in zip(outputs, one) if name)
-                return
-        names = [a.name for a in node.attribute if _is_told(a, given)]
-        attributes = [given.get(a.ref_attr_name, a) for a in node.attribute if _is_told(a, given)]
-        key: Hashable
-        if not domain and node.op_type == "Constant" and len(attributes) == 1:
-            key = _held(names[0], attributes[0])
-            known[outputs[0]] = number_of(self._table, key)
-            return
-        told = tuple(
-            sorted(
-                (n, ("", *map(str, branches[n])) if n in branches else self._told(a, known, versions, given, depth))
-                for n, a in zip(names, attributes)
-            )
-        )
-        drawn = outputs[0] if draws(node) else ""  # what is drawn alike is known by its name
-        drawn += str(id(self)) if function is not None else ""  # nobody has looked what it makes
-        version = _since(node.op_type, domain, versions.get(domain, 0)) if domain in self._several else 0
-        parts = len(outputs) if domain or node.op_type == "Split" else 0  # it may decide what each of them is
-        operator, reads = _in_order(node.op_type, reads) if not domain and not told else (node.op_type, reads)
-        key = domain, operator, node.overload, version, parts, tuple(reads), told, drawn
-        for k, name in enumerate(outputs):
-            if name:
-                known[name] = number_of(self._table, (key, k))
+                return one
+        attributes = [
+            (n, ("", *map(str, branches[n])) if n in branches else self._told(a, known, scope)) for n, a in told
+        ]
+        key = self._call(node, reads, tuple(sorted(attributes)), scope)
+        return [number_of(self._table, (key, k)) if name else -1 for k, name in enumerate(node.output)]
+
+    def _call(
+        self, node: NodeProto, reads: list[int], told: tuple[tuple[str, tuple[str, ...]], ...], scope: _Scope
+    ) -> Hashable:
+        """What is called, on what. `told`: what its attributes say."""
+        domain, operator = domain_of(node.domain), node.op_type
+        version = _since(operator, domain, scope.versions.get(domain, 0)) if domain in self._several else 0
+        parts = len(node.output) if domain or operator == "Split" else 0  # it may decide what each of them is
+        drawn = node.output[0] if draws(node) else ""  # what is drawn alike is known by its name
+        drawn += str(id(self)) if self._functions.of(node) is not None else ""  # nobody has looked what it makes
+        if not domain and not told:
+            operator, reads = _in_order(operator, reads)
+        return domain, operator, node.overload, version, parts, tuple(reads), told, drawn
 
     def _taken(self, node: NodeProto, condition: int) -> GraphProto | None:
         """The branch that a constant condition takes."""
@@ -134,18 +140,11 @@ class ValueNumbering:
                 return bodies(node).get("then_branch" if decided else "else_branch")
         return None
 
-    def _told(
-        self,
-        a: AttributeProto,
-        known: Numbers,
-        versions: Mapping[str, int],
-        given: Mapping[str, AttributeProto],
-        depth: int,
-    ) -> tuple[str, ...]:
+    def _told(self, a: AttributeProto, known: Numbers, scope: _Scope) -> tuple[str, ...]:
         """What an attribute says, in an order."""
         if a.type in (a.GRAPH, a.GRAPHS):
             graphs = (a.g,) if a.type == a.GRAPH else a.graphs
-            return "", *(str(n) for g in graphs for n in (*self.body(g, known, versions, given, depth + 1), -1))
+            return "", *(str(n) for g in graphs for n in (*self.body(g, known, scope.inner()), -1))
         if a.t.data_location == a.t.EXTERNAL:  # the same place in another folder is another
             return "", str(id(self._program)), a.t.SerializeToString(deterministic=True).hex()
         plain = type(a)()
@@ -153,41 +152,28 @@ class ValueNumbering:
         plain.name = plain.doc_string = ""
         return (plain.SerializeToString(deterministic=True).hex(),)
 
-    def body(
-        self,
-        graph: GraphProto,
-        known: Numbers,
-        versions: Mapping[str, int] | None = None,
-        given: Mapping[str, AttributeProto] | None = None,
-        depth: int = 1,
-    ) -> list[int]:
-        """The numbers of what a body gives out."""
+    def body(self, graph: GraphProto, known: Numbers, scope: _Scope | None = None) -> list[int]:
+        """The numbers of what a body gives out; without a `scope` one of the main graph."""
+        scope = scope or _Scope(self._versions, {}, 1)
         inner: Numbers = ChainMap({}, known)
         for k, i in enumerate(graph.input):
-            inner[i.name] = number_of(self._table, ("given", depth, k))
+            inner[i.name] = number_of(self._table, ("given", scope.depth, k))
         for t in graph.initializer:
             inner[t.name] = number_of(self._table, _elements(self._program.skeleton.values(t)))
         for s in graph.sparse_initializer:
             inner[s.values.name] = number_of(self._table, ("sparse", id(self._program), s.values.name))
         for node in graph.node:
-            self._node(node, inner, self._versions if versions is None else versions, given or {}, depth)
+            self._node(node, inner, scope)
         return [inner[o.name] for o in graph.output]
 
-    def _called(
-        self,
-        function: FunctionProto,
-        node: NodeProto,
-        reads: Sequence[int],
-        given: Mapping[str, AttributeProto],
-        depth: int,
-    ) -> list[int]:
+    def _called(self, function: FunctionProto, node: NodeProto, reads: Sequence[int], scope: _Scope) -> list[int]:
         """The numbers of what a call gives out."""
         told = {a.name: a for a in function.attribute_proto}
-        told |= {a.name: given.get(a.ref_attr_name, a) for a in node.attribute if _is_told(a, given)}
+        told |= {a.name: scope.given.get(a.ref_attr_name, a) for a in node.attribute if scope.tells(a)}
         versions = {domain_of(o.domain): o.version for o in function.opset_import}
         inner: Numbers = dict.fromkeys(function.input, -1) | dict(zip(function.input, reads))
         for n in function.node:
-            self._node(n, inner, versions, told, depth)
+            self._node(n, inner, _Scope(versions, told, scope.depth))
         return [inner[name] for name in function.output]
 
 
@@ -196,11 +182,6 @@ def _in_order(operator: str, reads: list[int]) -> tuple[str, list[int]]:
     if operator in _TURNED:
         return _TURNED[operator], reads[::-1]
     return operator, sorted(reads) if operator in _COMMUTING else reads
-
-
-def _is_told(a: AttributeProto, given: Mapping[str, AttributeProto]) -> bool:
-    """Does it say something? What the call around does not give is as if it were not there."""
-    return not a.ref_attr_name or a.ref_attr_name in given
 
 
 def _held(name: str, a: AttributeProto) -> Hashable:
