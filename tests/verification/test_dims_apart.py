@@ -30,7 +30,9 @@ def test_one_dim_is_not_taken_for_another(dims: str, tmp_path: Path) -> None:
 
 def test_the_first_of_many_are_named(tmp_path: Path) -> None:
     dims = [f"d{i}" for i in range(10)]
-    source = f"g (float[{', '.join(dims)}] x) => (float[{', '.join(dims)}] y) {{ y = Relu (x) }}"
+    some, others = ", ".join(dims[:5]), ", ".join(dims[5:])
+    given, made = f"float[{some}] x, float[{others}] z", f"float[{some}] y, float[{others}] w"
+    source = f"g ({given}) => ({made}) {{ y = Relu (x) w = Relu (z) }}"
     onnx.save(parsed(source), tmp_path / "m.onnx")
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx")
     assert all(list(case.dims) == dims for case in found.cases)
