@@ -181,8 +181,8 @@ def optimize(
     plain = _is_plain(models, asked)
     verify_options = None
     if not no_verify:
-        verify_options = VerifyOptions(rtol, atol, seed, inputs, timeout, memory, given["limit"], dims=verify_dims)
-        verify_options = replace(verify_options, dtype=given["dtype"] or "")
+        limit, dtype = given["limit"], given["dtype"] or ""
+        verify_options = VerifyOptions(rtol, atol, seed, inputs, timeout, memory, limit, dims=verify_dims, dtype=dtype)
     telling = Telling(
         form, junit, None if plain else report_file, _budgets(fail_if), quiet, verbose=verbose, stats=stats
     )
