@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Final
 
 ALWAYS: Final = 1 << 40  # the capacity of what must not be cut
@@ -25,6 +26,25 @@ class Network:
             self._edges[x].append(len(self._to))
             self._to.append(y)
             self._left.append(c)
+
+    def add_star(self, centre: int, others: Collection[int]) -> None:
+        """It costs 1 if any of these are on the other side than the centre, however many."""
+        if len(others) == 1:
+            self._join(centre, centre, others, 1)
+        elif others:
+            there, back = self.add_vertex(), self.add_vertex()
+            self.add_edge(centre, there, 1)
+            self.add_edge(back, centre, 1)
+            self._join(there, back, others, ALWAYS)
+
+    def _join(self, there: int, back: int, others: Collection[int], capacity: int) -> None:
+        for other in others:
+            self.add_edge(there, other, capacity)
+            self.add_edge(other, back, capacity)
+
+    def tie(self, a: int, b: int) -> None:
+        """Both stay on one side."""
+        self._join(a, a, (b,), ALWAYS)
 
     def source_side(self, source: int, sink: int) -> set[int]:
         """The vertices with the source after the smallest cut: of several smallest cuts, the fewest vertices."""

@@ -190,11 +190,11 @@ class _Plan:
             if value.is_output:
                 readers[value.graph].add(narrow if value in self.interface else wide)
             for vertices in readers.values():
-                _connect(network, side, vertices - {side})
+                network.add_star(side, vertices - {side})  # a Cast for all that are on the other side
         for node in vertex:
             if (x := scaled_from(node)) is not None:
                 side = vertex.get(x.producer, wide) if x.producer is not None and self.gives(x) else wide
-                _tie(network, vertex[node], narrow if self.is_narrow(x) else side)
+                network.tie(vertex[node], narrow if self.is_narrow(x) else side)
         stays = network.source_side(wide, narrow)
         return [node for node, i in vertex.items() if i not in stays]
 
@@ -238,29 +238,6 @@ class _Plan:
     def is_cast(self, node: Node) -> bool:
         """Does it make a wide value narrow?"""
         return node.op == "Cast" and node.attr("to") == self.code
-
-
-def _connect(network: Network, maker: int, readers: set[int]) -> None:
-    """A Cast for all readers that are on the other side than the maker."""
-    if not readers:
-        return
-    there, back = (maker, maker) if len(readers) == 1 else (network.add_vertex(), network.add_vertex())
-    if len(readers) == 1:
-        reader = next(iter(readers))
-        network.add_edge(maker, reader, 1)
-        network.add_edge(reader, maker, 1)
-        return
-    network.add_edge(maker, there, 1)
-    network.add_edge(back, maker, 1)
-    for reader in readers:
-        network.add_edge(there, reader, ALWAYS)
-        network.add_edge(reader, back, ALWAYS)
-
-
-def _tie(network: Network, a: int, b: int) -> None:
-    """One is what the other is."""
-    network.add_edge(a, b, ALWAYS)
-    network.add_edge(b, a, ALWAYS)
 
 
 class _Conversion:
