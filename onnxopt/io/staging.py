@@ -9,7 +9,6 @@ import shutil
 import stat
 import sys
 import tempfile
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -92,6 +91,8 @@ def _prefix(name: str) -> str:
     while len(os.fsencode(short)) > _LONGEST:
         short = short[: len(short) - max(1, (len(os.fsencode(short)) - _LONGEST) // 4)]
     if short != name:  # two that begin alike stay two
+        import zlib  # few names are long
+
         short += f"~{zlib.crc32(os.fsencode(name)):08x}"
     return f".{short}."
 
