@@ -11,6 +11,9 @@ from onnxopt.first_frame import with_room
 def run() -> NoReturn:
     """Entry point of the console script."""
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
+    from onnxopt.byte_code import import_from_byte_code
+
+    import_from_byte_code()
     from onnxopt.lazy_modules import postpone_modules
 
     postpone_modules()
