@@ -86,15 +86,18 @@ class _Finder:
         return spec
 
     def _names(self, folder: str) -> frozenset[str] | None:
-        """What lies there: what comes later Python finds. None of what is no folder, and may be an archive."""
+        """What lies there: what comes later Python finds. None of what is no folder, and may be an archive, and where
+        Python would write the path otherwise."""
         if folder not in self._listed:
             self._listed[folder] = _list(folder)
         return self._listed[folder]
 
 
 def _list(folder: str) -> frozenset[str] | None:
+    if not os.path.isabs(folder) or folder.endswith(os.sep):
+        return None
     try:
-        return frozenset(os.listdir(folder)) if folder else None  # that one is the current folder, which changes
+        return frozenset(os.listdir(folder))
     except FileNotFoundError:
         return frozenset()
     except OSError:

@@ -126,7 +126,8 @@ def test_the_first_folder_that_has_the_name_decides(folder: Path, tmp_path_facto
     with zipfile.ZipFile(other / "all.zip", "w") as archive:
         archive.writestr("module.py", "value = 3\n")
     assert _Finder().find_spec("module", [str(other / "all.zip"), str(folder)]) is None
-    assert _Finder().find_spec("module", ["", str(folder)]) is None, "the current folder changes"
+    for odd in ("", "relative", f"{folder}{os.sep}"):
+        assert _Finder().find_spec("module", [odd, str(folder)]) is None
 
 
 def test_python_decides_what_is_built_in_and_frozen() -> None:
