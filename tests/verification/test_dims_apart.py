@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import onnx
 import pytest
 
-from onnxopt.verification import verify
+from onnxopt.verification import VerifyOptions, verify
 from tests.samples import parsed
 
 TAKEN = """<int64 i = {FIRST}, int64 j = {SECOND}, int64[1] four = {4}, int64[2] rows = {-1, 4}, int64[1] none = {0}> {
@@ -38,6 +39,17 @@ def test_the_first_of_many_are_named(tmp_path: Path) -> None:
     assert all(list(case.dims) == dims for case in found.cases)
     told = [" ".join(f"{name}={case.dims[name]}" for name in dims[:8]) + " and 2 more" for case in found.cases]
     assert f"({'; '.join(told)})" in found.message
+
+
+def test_a_tensor_of_many_dims_stays_small(tmp_path: Path) -> None:
+    """As many of them as there is room for have sizes of their own."""
+    dims = ", ".join(f"d{i}" for i in range(12))
+    onnx.save(parsed(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}"), tmp_path / "m.onnx")
+    for cases in (("random", "uniform"), ("all",)):
+        found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", VerifyOptions(cases=cases))
+        assert found.status == "equal"
+        assert max(math.prod(case.dims.values()) for case in found.cases) <= 1 << 24
+        assert max(len({*case.dims.values()}) for case in found.cases) >= 4
 
 
 def test_dims_that_have_to_be_the_same_are(tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ _ROWS: Final = 64  # of models with so few
 _MOST_ROWS: Final = 512  # where that is all that is left to try,
 _NUMBERS: Final = 1 << 15  # of so many numbers
 _LITTLE: Final = 1 << 20  # bytes of weights
+_FIRST: Final = 1 << 28  # elements of all inputs, before any sizes are known to be taken,
+_FURTHER: Final = 1 << 24  # and then, unless those have as many
 _ATTEMPTS: Final = 12  # to find other sizes
 _LARGER: Final = 16  # times the sizes that the original is known to take
 
@@ -154,12 +156,19 @@ class Trial(dict[str, int]):
 
 
 def sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
-    """Sizes of the dynamic dims to try for a case, until the original runs; `base` are some it is known to take."""
+    """Sizes of the dynamic dims to try for a case, until the original runs; `base` are some it is known to take. None
+    that make far larger inputs than those: a tensor may have ten dims, and each counts."""
     tried: list[dict[str, int]] = []
+    most = _FIRST if base is None else _room(plan, base)
     for choice in _with_rows(plan, recipe, base):
-        if choice not in tried:
+        if choice not in tried and (not choice or plan.elements(choice) <= most):
             tried.append(choice)
             yield choice
+
+
+def _room(plan: Plan, base: dict[str, int]) -> int:
+    """How many elements inputs may have, if the original is known to take these sizes."""
+    return max(_FURTHER, _LARGER * plan.elements(base))
 
 
 def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
@@ -229,8 +238,10 @@ def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial
     for changing in (free, [s for s in free if plan.is_batch(s)]):
         found, used = dict(choice), {n for s, n in choice.items() if s not in changing}
         for symbol in changing:
-            found[symbol] = next(n for n in itertools.count(choice[symbol]) if n not in used)
-            used.add(found[symbol])
+            size = next(n for n in itertools.count(choice[symbol]) if n not in used)
+            if plan.elements(found | {symbol: size}) <= _room(plan, choice):
+                found[symbol] = size
+                used.add(size)
         if found != choice:
             yield Trial(found)
 

@@ -161,8 +161,12 @@ class Plan:
 
     def is_small(self, size: int, most: int = 0) -> bool:
         """Are inputs few numbers, or at most so many, where all dynamic dims have this size?"""
-        shapes = ([size if isinstance(d, str) else d for d in i.shape] for i in self.inputs)
-        return not self.windows and sum(map(math.prod, shapes)) <= (most or _SMALL)
+        return not self.windows and self.elements(dict.fromkeys(self.symbols, size)) <= (most or _SMALL)
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """Of all inputs, where dynamic dims have these sizes; 1 where they have none."""
+        shapes = ([sizes.get(d, 1) if isinstance(d, str) else d for d in i.shape] for i in self.inputs)
+        return sum(map(math.prod, shapes))
 
     def give(self, shapes: dict[str, tuple[int, ...]], dims: dict[str, int]) -> Plan:
         """The plan where these inputs are given, and say that dims have these sizes: the others are to fit them."""
