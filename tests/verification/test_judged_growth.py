@@ -10,12 +10,14 @@ import onnx
 import pytest
 from onnx import ModelProto, helper, parser
 
+from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.options import EQUAL, VerifyOptions
+from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.protocol import Request
 from tests.steps import lines_executed
@@ -93,6 +95,16 @@ def outputs(count: int, product: str, name: str) -> ModelProto:
     return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] a, bool c) => (float[N] y) {text}')
 
 
+def decisions(count: int) -> ModelProto:
+    """One behind the other, on what the last chose."""
+    steps = [
+        f"a{i} = Abs (v{i}) g{i} = Greater (a{i}, tenth) v{i + 1} = Where (g{i}, a{i}, fifth)" for i in range(count)
+    ]
+    numbers = "<float tenth = {0.1}, float fifth = {0.2}>"
+    text = f"{numbers} {{ v0 = Relu (x) {' '.join(steps)} y = Neg (v{count}) }}"
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) {text}')
+
+
 def same(make: Callable[[int], ModelProto]) -> Callable[[int], tuple[ModelProto, ModelProto]]:
     return lambda count: (make(count), make(count))
 
@@ -132,6 +144,16 @@ def test_the_steps_per_node_stay_flat(family: str, tmp_path: Path) -> None:
             onnx.save(model, path)
         steps.append(lines_executed(lambda: judged(*paths)))
     assert steps[2] / steps[1] < 15, "a quadratic algorithm takes a hundred times as many"
+
+
+def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
+    steps = []
+    for count in (SMALL, SMALL, LARGE):
+        onnx.save(decisions(count), tmp_path / "m.onnx")
+        program = Program(Skeleton(tmp_path / "m.onnx"))
+        pairs, names = Pairs(program, program), [f"g{i}" for i in range(count)]
+        steps.append(lines_executed(lambda: is_decided_otherwise(pairs, names)))  # noqa: B023  it is called at once
+    assert steps[2] / steps[1] < 15
 
 
 def test_a_piece_holds_the_functions_that_it_calls(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ _LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # their first operand may b
 def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
     """Is anything made otherwise of these values of A? As far as files tell: one name, one value."""
     sameness: Sameness | None = None
-    every = [_made_of(pairs.a, decision, pairs.by_original) for decision in decisions]
-    mine = {*decisions}.union(*(handed for handed, _ in every))
+    handed, made = _made_of(pairs.a, decisions, pairs.by_original)
+    mine = handed.union(decisions)
     theirs = {*pairs.made_from([*mine])}
-    for value in pairs.made_from(list(dict.fromkeys(v for _, made in every for v in made))):
+    for value in pairs.made_from(made):
         if not pairs.is_same(value):
             original = pairs.of[value]
             computes = _computes(pairs.a, original, pairs.by_original, mine)
@@ -61,15 +61,15 @@ def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
 
 def _computes(program: Program, value: str, shared: Collection[str], decisions: Collection[str]) -> bool:
     """Does more become of a decision, between values that both have and this one, than it is moved, or another type?"""
-    decided = {*decisions}
+    more = set[str]()  # of the many there may be none is copied
     for i in program.cone([value], shared):
-        node = program.nodes[i]
-        if not decided.isdisjoint(program.reads[i]):
+        node, reads = program.nodes[i], program.reads[i]
+        if any(r in decisions or r in more for r in reads):
             if node.op_type not in _MOVES:
                 return True
-            decided.update(node.output)
+            more.update(node.output)
         elif node.op_type in GIVE_OTHERS:
-            decided.update(node.output)
+            more.update(node.output)
     return False
 
 
@@ -80,11 +80,13 @@ def masked_by_decisions(walk: Walk, sameness: Sameness) -> list[str]:
     changing = changing_values(walk.a)
     decisions = ((kind, name) for kind, name in _decisions(walk.a) if name in changing)
     for kind, decision in itertools.islice(decisions, _MOST):
-        handed, values = _made_of(walk.a, decision, cuts)
+        handed, values = _made_of(walk.a, [decision], cuts)
+        behind: set[str] | None = None
         open_ = (v for v in walk.pairs.made_from(values) if v not in found and not sameness.is_made_alike(v))
         for value in itertools.islice(open_, _MOST):
             if walk.pairs.by_original.get(decision) in walk.fed:
-                differs = _differs(walk, decision, {*walk.pairs.made_from(list(handed))} & walk.cuts, value)
+                behind = _behind(walk.a, decision) if behind is None else behind
+                differs = _differs(walk, decision, {*walk.pairs.made_from(list(handed))} & walk.cuts, behind, value)
             else:
                 differs = kind in _BEST and _differs_elsewhere(walk, value)
             found.update([(value, None)] if differs else ())
@@ -100,10 +102,11 @@ def _decisions(program: Program) -> Iterator[tuple[str, str]]:
             yield node.op_type, node.output[1]
 
 
-def _made_of(program: Program, decision: str, cuts: Collection[str]) -> tuple[set[str], list[str]]:
-    """What hands a decision on, itself not among it; and the next `cuts` that are made of it."""
-    handed, open_, found = {decision}, set[str](), list[str]()
-    for i in range(program.maker.get(decision, len(program.nodes)) + 1, len(program.nodes)):
+def _made_of(program: Program, decisions: Collection[str], cuts: Collection[str]) -> tuple[set[str], list[str]]:
+    """What hands these decisions on, themselves not among it; and the next `cuts` that are made of them."""
+    handed, open_, found = {*decisions}, set[str](), list[str]()
+    first = min((program.maker[d] for d in decisions if d in program.maker), default=len(program.nodes))
+    for i in range(first + 1, len(program.nodes)):
         node, reads = program.nodes[i], program.reads[i]
         if handed.isdisjoint(reads) and open_.isdisjoint(reads):
             continue
@@ -115,15 +118,15 @@ def _made_of(program: Program, decision: str, cuts: Collection[str]) -> tuple[se
                 handed.add(output)
             elif output not in cuts:
                 open_.add(output)
-    return handed - {decision}, found
+    return handed.difference(decisions), found
 
 
-def _differs(walk: Walk, decision: str, handed: set[str], value: str) -> bool:
+def _differs(walk: Walk, decision: str, handed: set[str], behind: set[str], value: str) -> bool:
+    """`behind`: what A makes of the decision, through however many nodes."""
     piece = Piece.of(walk, value, handed - {value})
     if piece is None or decision not in piece.both or any(i in piece.nodes for i in walk.a.hiding):
         return False  # what stands in a branch is compared by itself
-    others = piece.known.keys() - {decision}
-    if not others.isdisjoint(_behind(walk.a, decision)):
+    if not behind.isdisjoint(piece.known.keys() - {decision}):
         return False  # they would be others, too
     return piece.differs(_drawn(walk, piece, decision))
 

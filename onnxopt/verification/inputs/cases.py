@@ -115,7 +115,7 @@ _LITTLE: Final = 1 << 20  # bytes of weights
 _FIRST: Final = 1 << 28  # elements of all inputs, before any sizes are known to be taken,
 _FURTHER: Final = 1 << 24  # and then, unless those have as many
 _ATTEMPTS: Final = 12  # to find other sizes
-_LARGER: Final = 16  # times the sizes that the original is known to take
+_LARGER: Final = 16  # times the sizes, or elements, that the original is known to take
 
 
 def choose(names: Sequence[str]) -> list[Recipe]:
@@ -234,12 +234,12 @@ def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial
     batches."""
     if recipe.tame:
         return
-    free = [s for s in plan.apart if s in choice]
+    free, room = [s for s in plan.apart if s in choice], _room(plan, choice)
     for changing in (free, [s for s in free if plan.is_batch(s)]):
         found, used = dict(choice), {n for s, n in choice.items() if s not in changing}
         for symbol in changing:
             size = next(n for n in itertools.count(choice[symbol]) if n not in used)
-            if plan.elements(found | {symbol: size}) <= _room(plan, choice):
+            if plan.elements(found | {symbol: size}) <= room:
                 found[symbol] = size
                 used.add(size)
         if found != choice:

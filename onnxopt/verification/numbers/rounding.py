@@ -112,9 +112,7 @@ class Difference:
 
 
 MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
-
-
-_SAMPLE: Final = 64  # elements
+_SAMPLE: Final = 64  # elements, and a few more
 
 
 def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
