@@ -81,7 +81,7 @@ class _Region:
         if maker is None or maker.op != "Squeeze" or maker.has_references:
             return None
         x, axes, wide = maker.inputs[0], listed_axes(maker) or (), self.rank + len(self.axes)
-        if x is None or x.graph is not self.graph or types.rank(x) != wide:
+        if x is None or types.rank(x) != wide:
             return None
         return x if sorted(a % wide for a in axes) == self.axes else None
 
