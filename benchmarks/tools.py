@@ -1,4 +1,8 @@
-"""The optimizers that are compared, as commands, each with its default settings; and the models they are given."""
+"""The optimizers that are compared, each with its default settings, and the models they are given.
+
+PEERS call nothing but the optimizer: load, optimize, save. COMMANDS are the programs that some come with: these check
+or tell more.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,12 @@ PEERS: Final = {
         "o.graph_optimization_level = rt.GraphOptimizationLevel.ORT_ENABLE_BASIC; "
         "o.optimized_model_filepath = sys.argv[2]; rt.InferenceSession(sys.argv[1], o)",
     ],
+}
+
+COMMANDS: Final = {
+    "`onnxsim IN OUT`": [str(PEER.with_name("onnxsim"))],
+    "`onnxslim IN OUT`": [str(PEER.with_name("onnxslim"))],
+    "`python -m onnxoptimizer IN OUT`": [str(PEER), "-m", "onnxoptimizer"],
 }
 
 

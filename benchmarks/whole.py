@@ -4,9 +4,9 @@
 
 The commands run in turn, so that all see the same machine; a figure is the median of a command's runs over that of
 `load + save`, peak memory that of the largest process. Prints a Markdown table: the geometric mean over the models, the
-lowest and highest, and with `--peers` for how many models each other optimizer takes longer than onnxopt; below it, on
-which it takes less. A model that a tool fails on, or takes more than `--limit` seconds for, is left out of that tool's
-row.
+lowest and highest, and with `--peers` for how many models each other optimizer, and the program it comes with, takes
+longer than onnxopt; below it, on which it takes less. A model that a tool fails on, or takes more than `--limit`
+seconds for, is left out of that tool's row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from costs import Cost, cost, middle
-from tools import FLOOR, ONNXOPT, PEER, PEERS, find_models
+from tools import COMMANDS, FLOOR, ONNXOPT, PEER, PEERS, find_models
 
 OURS = {
     "onnxopt -O0": [ONNXOPT, "optimize", "-q", "-O0", "--no-verify"],
@@ -50,7 +50,8 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120, help="seconds for one run (default: %(default)s)")
     parser.add_argument("--peers", action="store_true", help="the other optimizers too, from .venv-peers")
     options = parser.parse_args()
-    tools = {NAME: FLOOR, **OURS, **(PEERS if options.peers and PEER.exists() else {})}
+    peers = {**PEERS, **COMMANDS} if options.peers and PEER.exists() else {}
+    tools = {NAME: FLOOR, **OURS, **peers}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = find_models(options.models, folder)
