@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -104,20 +105,25 @@ def _decisions(program: Program) -> Iterator[tuple[str, str]]:
 
 def _made_of(program: Program, decisions: Collection[str], cuts: Collection[str]) -> tuple[set[str], list[str]]:
     """What hands these decisions on, themselves not among it; and the next `cuts` that are made of them."""
-    handed, open_, found = {*decisions}, set[str](), list[str]()
-    first = min((program.maker[d] for d in decisions if d in program.maker), default=len(program.nodes))
-    for i in range(first + 1, len(program.nodes)):
-        node, reads = program.nodes[i], program.reads[i]
-        if handed.isdisjoint(reads) and open_.isdisjoint(reads):
+    handed, found = {*decisions}, list[str]()
+    readers = program.readers
+    queue = [i for d in handed if d in program.maker for i in readers.get(d, ())]
+    heapify(queue)
+    last = -1
+    while queue:
+        if (i := heappop(queue)) == last:
             continue
+        last = i
+        node, reads = program.nodes[i], program.reads[i]
         hands_on = node.op_type in _HAND_ON and all(r in handed or program.is_constant(r) for r in reads)
         for output in filter(None, node.output):
             if output in cuts:
                 found.append(output)
             if hands_on:
                 handed.add(output)
-            elif output not in cuts:
-                open_.add(output)
+            if hands_on or output not in cuts:
+                for reader in readers.get(output, ()):
+                    heappush(queue, reader)
     return handed.difference(decisions), found
 
 
@@ -192,7 +198,7 @@ def _rows(program: Program, piece: Piece, decision: str) -> Any:
         elif node.op_type in _HAND_ON and node.input[0] in handed and node.op_type not in ("Not", "Neg"):
             handed.update(node.output)
     count = min(counts, default=0)
-    return np.unique(np.linspace(0, max(count - 1, 0), min(count, _PICKS), dtype=np.int64))
+    return np.linspace(0, max(count - 1, 0), min(count, _PICKS), dtype=np.int64)
 
 
 def _rows_of(program: Program, node: NodeProto) -> int:

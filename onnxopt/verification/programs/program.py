@@ -76,6 +76,21 @@ class Program:
         return found
 
     @cached_property
+    def _makers(self) -> list[list[tuple[str, int]]]:
+        """Of each node: what it reads that others make, and who."""
+        maker = self.maker
+        return [[(r, maker[r]) for r in reads if r in maker] for reads in self.reads]
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """The nodes that read a value, in order."""
+        found: dict[str, list[int]] = {}
+        for i, reads in enumerate(self.reads):
+            for r in reads:
+                found.setdefault(r, []).append(i)
+        return found
+
+    @cached_property
     def hiding(self) -> list[int]:
         """The nodes that hold a part which may not run, or call what does."""
         functions = self.skeleton.hiding
@@ -108,13 +123,15 @@ class Program:
     def cone(self, wanted: Iterable[str], fed: Collection[str], most: int = 1 << 62) -> list[int]:
         """The nodes that make the `wanted` from what is fed or constant, in order; at most about so many."""
         found: set[int] = set()
+        makers = self._makers
         stack = [self.maker[name] for name in wanted if name in self.maker]
         while stack and len(found) < most:
             i = stack.pop()
-            if i in found:
-                continue
-            found.add(i)
-            stack += [self.maker[r] for r in self.reads[i] if r not in fed and r in self.maker]
+            if i not in found:
+                found.add(i)
+                for name, maker in makers[i]:
+                    if name not in fed:
+                        stack.append(maker)
         return sorted(found)
 
     def behind(self, new: Collection[str], fed: Collection[str], end: int) -> set[str]:
