@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = ((1 << 31) - 1, (1 << 63) - 1)
-_ADDRESSES: Final = 1 << 57  # of the largest address space there is
+_HELD: Final = 1 << 46  # elements: no machine has memory for as many
 
 
 def cuts(
@@ -45,15 +45,17 @@ def cuts_of(s: ShapeData, node: Node, rank: int) -> list[tuple[int, Size | None,
 def is_behind(end: int, axis: int, dims: Sequence[object]) -> bool:
     """Is the end of a Slice behind all elements along an axis of a tensor of these sizes?
 
-    INT_MAX means the end of an axis of unknown size (Slice-13). An axis as long as another, with no empty one beside
-    them, is no longer than the root of what there are addresses: TensorFlow's exporter takes 1,000,000,000 for the end.
+    INT_MAX means the end of an axis of unknown size (Slice-13). TensorFlow's exporter takes 1,000,000,000 for the end:
+    an axis is no longer where a tensor would then have more elements than anything holds, none of its axes being empty.
     """
     size = dims[axis]
     if isinstance(size, int):
         return end >= size
-    others = [d for i, d in enumerate(dims) if i != axis]
-    square = size in others and all(d == size or (isinstance(d, int) and d > 0) for d in others)
-    return end >= LARGEST[0] or (size is not None and square and end >= 0 and end * end >= _ADDRESSES)
+    least = max(end, 0)
+    for i, d in enumerate(dims):
+        if i != axis:
+            least *= end if d is not None and d == size else d if isinstance(d, int) else 0
+    return end >= LARGEST[0] or least >= _HELD
 
 
 def indices(start: int, end: int, step: int, size: int) -> slice | None:
