@@ -7,7 +7,7 @@ from typing import Final
 
 NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "axes-before-split": (1, ("Split", "Gather")),
-    "axes-first": (1, ("Unsqueeze",)),
+    "axes-first": (1, ("Unsqueeze", "Reshape")),
     "batch-products": (2, ("MatMul",)),
     "clip-chains": (1, ("Clip",)),
     "conv-add-folding": (2, ("Conv", "ConvTranspose", "Gemm")),

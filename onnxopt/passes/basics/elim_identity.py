@@ -240,6 +240,20 @@ def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
     return x
 
 
+@rewrite(one_of("Max", "Min")(var("x"), var("c", constant=True), name="node"))
+def bound_of_nothing(m: Match, x: Value, c: Value) -> Value:
+    """Max(x, -inf) = Min(x, inf) = x; of integers the lowest and the highest of their type."""
+    if 0 in c.constant_type()[1] or widens(m, x, c) or c.array.dtype.kind not in "iuf":
+        m.skip()
+    array = c.array
+    number = np.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).max
+    if m.node.op == "Max":
+        number = -np.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).min
+    if not (array == number).all():
+        m.skip()
+    return x
+
+
 @rewrite(
     op.QuantizeLinear(
         op.DequantizeLinear(var("q"), const("scale"), const("zero").opt(), name="dequantize", shared=True),
@@ -364,6 +378,7 @@ class ElimIdentity(RewritePass):
         subtract_zero,
         add_zero,
         neutral_tensor,
+        bound_of_nothing,
         quantized_again,
         and_true,
         or_false,

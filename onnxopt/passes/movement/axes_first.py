@@ -12,9 +12,11 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node, tensor_bytes
-from onnxopt.rewriting.forms import FORMS, listed_axes
+from onnxopt.rewriting.forms import FORMS, REDUCE, listed_axes
 from onnxopt.rewriting.parts import BINARY, UNARY, insert_new
 
+_PUT_IN: Final = ("Unsqueeze", "Reshape")
+_LARGEST: Final = ("Max", "Min")
 _REACH: Final = 16  # nodes of one region
 _FEW: Final = 4  # readers of one value
 _SHARED_BYTES: Final = 1 << 16  # of a constant that something else reads
@@ -24,21 +26,22 @@ _SHARED_BYTES: Final = 1 << 16  # of a constant that something else reads
 class AxesFirst(GraphPass):
     """Unsqueeze(f(x)), Unsqueeze(g(x)) = f(Unsqueeze(x)), g(Unsqueeze(x)); that may be one with an Unsqueeze before.
 
-    So of what was squeezed of these axes, or picked along the axis, before: f works with them.
+    So of what was squeezed of these axes, picked along the axis, or reduced over the axes before: f works with them.
 
-    Applies when: between are operators that work element by element, of constants else, and Concat; nobody reads what
-    they make but such and Unsqueezes of the same axes; and fewer nodes are left. Cosines and sines of positions get
-    their axis for the heads like that; the half that rotary positions turn loses and gets its axis around a Neg.
+    Applies when: between are operators that work element by element, of constants or of values of one rank, and Concat;
+    nobody reads what they make but such, and what puts in the same axes, Unsqueezes and Reshapes; and fewer nodes are
+    left. Cosines and sines of positions get their axis for the heads like that; the half that rotary positions turn
+    loses and gets its axis around a Neg; variances, which JAX computes without the axes, keep them.
     Keeps: large constants that something else reads.
     """
 
     # After: Unsqueezes in a row are one, and what is computed twice is computed once.
-    info = PassInfo("axes-first", opt_level=1, after=("merge-chains", "common-subexpressions"), ops=("Unsqueeze",))
+    info = PassInfo("axes-first", opt_level=1, after=("merge-chains", "common-subexpressions"), ops=_PUT_IN)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.opset() < 7:
             return  # attributes say which axes broadcast
-        for node in list(graph.by_op.get("Unsqueeze", ())):
+        for node in [n for op in _PUT_IN for n in graph.by_op.get(op, ())]:
             if node.graph is None:
                 continue  # it went with another
             region = _Region.of(node)
@@ -50,8 +53,28 @@ class AxesFirst(GraphPass):
                 region.carry_out(graph)
 
 
+def _put_in(node: Node) -> list[int]:
+    """The axes, in order, that an Unsqueeze puts in, or a Reshape that provably does nothing else; none if unknown."""
+    x, made = node.inputs[0], node.outputs[0]
+    if node.op == "Unsqueeze":
+        rank, axes = types.rank(x) if x is not None else None, listed_axes(node) or []
+        return sorted(a % (rank + len(axes)) for a in axes) if rank is not None else []
+    dims, wide = (types.shape(v) if v is not None else None for v in (x, made))
+    if dims is None or wide is None or None in dims:
+        return []
+    axes, rest = [], list(reversed(dims))
+    for i, d in enumerate(wide):
+        if rest and rest[-1] == d:
+            rest.pop()
+        elif d == 1:
+            axes.append(i)
+        else:
+            return []
+    return [] if rest else axes
+
+
 class _Region:
-    """Nodes whose results, of one rank, get the same axes behind: `exits` are the Unsqueezes that put them in."""
+    """Nodes whose results, of one rank, get the same axes behind: `exits` are what puts them in."""
 
     def __init__(self, graph: Graph, rank: int, axes: list[int]) -> None:
         self.graph, self.rank, self.axes = graph, rank, axes
@@ -61,13 +84,15 @@ class _Region:
 
     @classmethod
     def of(cls, node: Node) -> _Region | None:
-        """What can be done behind the axes of an Unsqueeze; None where that is nothing."""
-        x, axes = node.inputs[0], listed_axes(node)
-        rank = types.rank(x) if x is not None else None
-        if x is None or rank is None or not axes or node.graph is None or x.graph is not node.graph:
+        """What can be done behind the axes that a node puts in; None where that is nothing."""
+        x = node.inputs[0]
+        if x is None or node.graph is None or x.graph is not node.graph:
             return None
-        wide = rank + len(axes)
-        region = cls(node.graph, rank, sorted(a % wide for a in axes))
+        axes = _put_in(node)
+        rank = types.rank(x)
+        if rank is None or not axes:
+            return None
+        region = cls(node.graph, rank, axes)
         region._grow(x)
         return region if region.nodes else None
 
@@ -76,9 +101,14 @@ class _Region:
         return len(self.exits) - sum(not self._merges(v) for v in self.sources if self._with_axes(v) is None)
 
     def _with_axes(self, source: Value) -> Value | None:
-        """What has the axes, and was squeezed of them."""
+        """What has the axes: it was squeezed of them, or somebody puts them in."""
         maker = source.producer
-        if maker is None or maker.op != "Squeeze" or maker.has_references:
+        if maker is None:
+            return None
+        direct = self._direct(source)
+        if direct is not None:
+            return direct.output
+        if maker.op != "Squeeze" or maker.has_references:
             return None
         x, axes, wide = maker.inputs[0], listed_axes(maker) or (), self.rank + len(self.axes)
         if x is None or types.rank(x) != wide:
@@ -90,7 +120,26 @@ class _Region:
         maker = source.producer
         if maker is None or source.is_output or not all(u in self.nodes for u in source.users):
             return False
+        if maker.op in REDUCE:
+            return self._reduces(maker)
         return self._picks(maker) or (maker.op == "Unsqueeze" and listed_axes(maker) is not None)
+
+    def _direct(self, source: Value) -> Node | None:
+        """A node that puts the axes in, which only depends on the source: it can stand wherever that does."""
+        if len(source.users) > _FEW:
+            return None
+        for user in source.users:
+            rest = user.inputs[1:]
+            if self._is_exit(user) and all(v is not None and v.constant and v.producer is None for v in rest):
+                return user
+        return None
+
+    def _reduces(self, maker: Node) -> bool:
+        """Does it lose these axes? Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
+        if maker.attr("keepdims") or maker.has_references or maker.graph is not self.graph:
+            return False
+        wide = self.rank + len(self.axes)
+        return sorted(a % wide for a in listed_axes(maker) or ()) == self.axes
 
     def _picks(self, maker: Node) -> bool:
         """Does it pick one place along the axis? Unsqueeze(Gather(x, i)) = Gather(x, [i])."""
@@ -120,8 +169,8 @@ class _Region:
             open_values += [i for n in (maker, *inside) for i in n.inputs if i is not None and not i.constant]
 
     def _closed(self, value: Value, found: dict[Node, None], exits: dict[Value, Node]) -> dict[Node, None] | None:
-        """The nodes behind `value`, which end in `exits`, Unsqueezes of the same axes; None where something else reads
-        it."""
+        """The nodes behind `value`, which end in `exits`, where the same axes are put in; None where something else
+        reads it."""
         if value.is_output or len(value.users) > _FEW:
             return None
         for user in value.users:
@@ -141,8 +190,7 @@ class _Region:
     def _is_exit(self, node: Node) -> bool:
         if any(u.op in ("Expand", "Tile") for u in islice(node.outputs[0].users if node.outputs[0] else (), _FEW)):
             return False  # what is repeated along an axis of its own, and joined, is one Gather
-        axes = listed_axes(node) if node.op == "Unsqueeze" and node.graph is self.graph else None
-        return bool(axes) and sorted(a % (self.rank + len(axes or ())) for a in axes or ()) == self.axes
+        return node.op in _PUT_IN and node.graph is self.graph and _put_in(node) == self.axes
 
     def _fits(self, node: Node) -> bool:
         """Does it compute as well with the axes put in?"""
@@ -151,10 +199,11 @@ class _Region:
         if types.rank(node.output) != self.rank:
             return False
         read = [v for v in node.inputs if v is not None and not v.constant]
-        if node.op in BINARY:
+        if node.op in BINARY or (node.op in _LARGEST and self.graph.opset() >= 8):  # before, none broadcasts
             numbers = [v for v in node.inputs if v is not None and v.constant]
             small = all(self._may_be_made_anew(v, node) for v in numbers)
-            return len(read) == 1 and len(node.inputs) == 2 and small and types.rank(read[0]) == self.rank
+            here = all(v.graph is self.graph and types.rank(v) == self.rank for v in read)
+            return bool(read) and len(node.inputs) == 2 and small and here
         if node.op == "Concat":
             return len(read) == len(node.inputs) and all(v.graph is self.graph for v in read)
         return node.op in UNARY and len(node.inputs) == 1 and bool(read)
@@ -188,6 +237,9 @@ class _Region:
             return wide[value]
         graph, given = self.graph, self._with_axes(value)
         if given is not None:
+            direct = self._direct(value)
+            if direct is not None and value.producer is not None:
+                graph.move_after(direct, value.producer)  # it may stand behind what reads it from now on
             return given
         if value.constant:
             array = value.array.reshape((1,) * (self.rank - value.array.ndim) + value.array.shape)
