@@ -207,6 +207,16 @@ class Judge(Original):
         found.seconds = time.monotonic() - began
         return found, places
 
+    def as_taken(self, names: Sequence[str], most: int) -> Pieces | None:
+        """The same, at most so many cases at once, with the branches that these take in place of Ifs. None unless all
+        is seen so."""
+        from onnxopt.verification.programs.runner import Failed
+
+        try:
+            return self._looked().as_taken([self.kept[n][0] for n in names], most)
+        except (Failed, OSError, ValueError):
+            return None
+
     def noise(
         self, names: Sequence[str], enough: Mapping[str, float], told: str = "", of_result: bool = False
     ) -> dict[str, dict[str, float]]:

@@ -14,6 +14,7 @@ from onnxopt.verification.hidden.bounds import have_others, unreached
 from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.masked import is_computed_otherwise
+from onnxopt.verification.hidden.taken import all_are_taken, as_taken
 from onnxopt.verification.hidden.undecided import is_made_otherwise
 from onnxopt.verification.hidden.unseen import may_differ, unseen
 from onnxopt.verification.inputs.plan import Plan
@@ -106,10 +107,38 @@ class Look:
         `taken`: values of the first that decide branches, of which there are cases that take both.
         """
         feeds = self._complete([case.feeds for case in cases])
+        return self._held(self.a, self.b, cases, feeds, taken)
+
+    def as_taken(self, cases: Sequence[Case], most: int) -> Pieces | None:
+        """The same, at most so many cases at once, with branches that these take in place of Ifs that the two have not
+        alike. None unless all is seen so."""
+        feeds = self._complete([case.feeds for case in cases])
+        types = {name: type_of(value) for name, value in feeds[0].items()}
+        groups = as_taken(self.a, self.b, feeds, types)
+        if not groups or not all_are_taken(groups):
+            return None
+        known: Pieces | None = None
+        for one in groups:
+            seen: Pieces | None = None
+            for start in range(0, len(one.cases), most):
+                some = one.cases[start : start + most]
+                found, places = self._held(one.a, one.b, [cases[k] for k in some], [feeds[k] for k in some], ())
+                if places or not found.complete:
+                    return None
+                seen = found if seen is None else seen.joined(found)
+            if seen is None or seen.unseen:
+                return None
+            known = seen if known is None else known.joined(seen)
+        return known
+
+    def _held(
+        self, a: Runner, b: Runner, cases: Sequence[Case], feeds: Sequence[dict[str, Any]], taken: Sequence[str]
+    ) -> tuple[Pieces, list[Place]]:
+        """Two programs against each other, which are those of the files, or opened."""
         types = {name: type_of(value) for name, value in feeds[0].items()}
         dtype = self.options.dtype
         memory, seed = self.options.memory, self.options.seed
-        walk = Walk(self.a, self.b, feeds, types, memory=memory, seed=seed, held=self.held, dtype=dtype)
+        walk = Walk(a, b, feeds, types, memory=memory, seed=seed, held=self.held, dtype=dtype)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(

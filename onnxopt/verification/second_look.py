@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import together
-from onnxopt.verification.records import JudgedCase, Verification
+from onnxopt.verification.records import JudgedCase, Pieces, Verification
 from onnxopt.verification.session import Session
 from onnxopt.verification.verdict import could_jump, differences, largest, settle
 from onnxopt.worker.service import Died
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.protocol import Answer
 
 _AT_ONCE: Final = 3  # cases looked at in pieces together
+_HELD: Final = 12  # held against each other with branches in place
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
 _LARGE: Final = "extremes"  # a case in which narrow floats overflow first
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
@@ -74,6 +75,8 @@ class SecondLook:
                 if deep and not pieces.complete and not places:
                     why = f"parts that may not have run were not compared ({pieces.note})"
                     pieces.unseen = [*untaken.values(), why]
+                if pieces.complete and pieces.unseen and not places and (self._plan.conditions or self._plan.hides):
+                    pieces = self._as_taken(answers) or pieces
                 told = verdict.worst_rel > _CONSPICUOUS and verdict.worst_rel < float("inf")
                 noise = {}
                 if told or (rough and not pieces.complete):
@@ -91,6 +94,15 @@ class SecondLook:
             if not open_ and verdict.status == IN_PIECES:
                 verdict.status = status
         return True
+
+    def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
+        """What pieces say with branches in place of Ifs; None unless that leaves nothing open."""
+        names = [a.case.name for a in answers if a.proves][:_HELD]
+        if not names:
+            return None
+        self._session.hold(names)
+        found: Pieces | None = self._session.call("as_taken", names, _AT_ONCE)
+        return found
 
     def _hides(self, taken: Sequence[str], untaken: Mapping[str, str]) -> bool:
         """May there be parts that differ and that no case ran, but for branches of which that is known?"""

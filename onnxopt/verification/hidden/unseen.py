@@ -53,7 +53,7 @@ class Unseen:
 def may_differ(pairs: Pairs) -> bool:
     """Is there anything that may not run, and is not the same in both? As far as files tell: one name, one value."""
     sameness = Sameness.of_files(pairs)
-    if any(_changed(pairs, sameness)):
+    if any(changed(pairs, sameness)):
         return True
     made = (o for i in _only_inside(pairs.a) for o in pairs.a.nodes[i].output)
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(list(made)))
@@ -65,10 +65,10 @@ def unseen(
     """What of A, in the main graph or the body that was walked, no case ran and nothing else shows. `is_open`: may data
     decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both."""
     sameness = walk.sameness
-    changed, new = _changed(walk.pairs, sameness, walk.agreed)
+    apart, new = changed(walk.pairs, sameness, walk.agreed)
     counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
     known, others = set[int | None](counterparts.values()), set(new)
-    for i in sorted({*changed, *(i for i, j in counterparts.items() if j in others)}):
+    for i in sorted({*apart, *(i for i, j in counterparts.items() if j in others)}):
         node = walk.a.nodes[i]
         all_taken = node.op_type == "If" and node.input[0] in taken
         if not all_taken or _is_deep(walk.a, node):
@@ -88,7 +88,7 @@ def unseen(
         yield Unseen(f"`{value}` is made of what differs, and differs itself on numbers near those of these cases")
 
 
-def _changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
+def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
     """The nodes of A that hide parts, of which B does not make the same of what it reads; if that is said, of `cuts`.
     And those of B that A has not."""
     mine, theirs = pairs.a.hiding, pairs.b.hiding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from onnxopt.verification.inputs.cases import Recipe, Trial
@@ -65,12 +65,12 @@ def feed(
         modes = (*WIDE, *modes)
     if any(i.kind == "string" and i.use.words for i in plan.inputs):
         modes = (*modes, KNOWN)
-    tried: list[dict[str, int]] = []
-    for choice in choices:
+    tried: list[tuple[dict[str, int], Sequence[str]]] = []
+    for choice, some in _in_order(choices, modes, plan, recipe):
         dims = choice | bound
-        if dims in tried:
+        if (dims, some) in tried:
             continue
-        tried.append(dims)
+        tried.append((dims, some))
         size = maker.bytes(dims)
         if size > search.most:
             large = min(large or size, size)
@@ -78,7 +78,7 @@ def feed(
         least = min(least or size, size)
         if why and size > least + _MANY:
             continue
-        for mode, daring in itertools.product(modes, (True, False) if recipe.is_daring(plan) else (False,)):
+        for mode, daring in itertools.product(some, (True, False) if recipe.is_daring(plan) else (False,)):
             if why and search.ended:
                 raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
             began = time.monotonic()
@@ -103,6 +103,20 @@ def feed(
     if not why and large:
         raise Refused(f"{label} asks for inputs of {_gib(large)}, and {_gib(search.most)} are made (--verify-memory)")
     raise Refused(f"{label} does not take it: {why}" if why else f"{label} has no size for it")
+
+
+def _in_order(
+    choices: Iterable[dict[str, int]], modes: Sequence[str], plan: Plan, recipe: Recipe
+) -> Iterator[tuple[dict[str, int], Sequence[str]]]:
+    """Sizes, and what integers are with them. Where a number decides which part of the model runs, first all sizes with
+    what it is compared with: others may fit a part that takes more, or that does nothing."""
+    decide = any(i.compared and all(d == 1 for d in i.shape) for i in plan.inputs)
+    if not (decide and recipe.drawn and modes == MODES):
+        yield from ((choice, modes) for choice in choices)
+        return
+    first, again = itertools.tee(choices)
+    yield from ((choice, modes[:1]) for choice in first)
+    yield from ((choice, modes[1:]) for choice in again)
 
 
 def _gib(size: int) -> str:

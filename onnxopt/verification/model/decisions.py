@@ -116,22 +116,29 @@ def _reads(node: NodeProto) -> Sequence[str]:
 def open_conditions(path: Path) -> set[str]:
     """The same of a file, as far as inference tells: of the dims that an If asks about one may be a number, whatever
     the others are. That takes longer, and is asked of those of which no case took both branches."""
-    model, dims = _inferred(path)
+    from onnxopt.verification.model.skeleton import Skeleton
+
+    model, dims = _inferred(Skeleton(path).proto)
     return set(conditions(model.graph, changing(model.graph, dims)))
 
 
 def open_nodes(path: Path) -> set[str]:
     """Of a file, as far as inference tells, what decides at every depth and can change: see `Changing.open`."""
-    model, dims = _inferred(path)
-    return changing(model.graph, dims, model.functions).open
-
-
-def _inferred(path: Path) -> tuple[ModelProto, dict[str, list[int | None]]]:
-    """The model at `path`, and what inference knows of shapes."""
-    from onnxopt.inferring import infer_shapes, inferable
     from onnxopt.verification.model.skeleton import Skeleton
 
-    proto = Skeleton(path).proto
+    return can_change(Skeleton(path).proto).open
+
+
+def can_change(proto: ModelProto) -> Changing:
+    """Of a model, as far as inference tells. What it claims of shapes goes."""
+    model, dims = _inferred(proto)
+    return changing(model.graph, dims, model.functions)
+
+
+def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]]]:
+    """The model, and what inference knows of shapes."""
+    from onnxopt.inferring import infer_shapes, inferable
+
     _forget_claims(proto.graph)
     model = infer_shapes(inferable(proto), values=True)
     graph = model.graph

@@ -106,6 +106,11 @@ class Changing:
         values, shapes, ranks = self.values, self.shapes, self.ranks
         if node.op_type == "Shape" and not node.attribute:
             self._measured[node.output[0]] = node.input[0]
+        elif node.op_type == "Shape":
+            ends = {a.name: a.i for a in node.attribute}
+            some = self._dims.get(node.input[0], ())[ends.get("start", 0) : ends.get("end")]
+            if some and None not in some:
+                return
         elif node.op_type == "Gather" and node.input[0] in self._measured:
             places = self._numbers.get(node.input[1], ())
             known_dims = self._dims.get(self._measured[node.input[0]], ())
