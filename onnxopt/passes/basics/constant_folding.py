@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 
 from onnxopt.analysis import kernels, types
+from onnxopt.analysis.folding.narrow import is_widened
 from onnxopt.analysis.folding.once import Once
 from onnxopt.analysis.folding.quantization import quantize
 from onnxopt.analysis.purity import is_computable
@@ -21,6 +22,7 @@ from onnxopt.record import record
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
 _RULE = "fold"
 _AT_ONCE = 2 << 30  # bytes of results that are held together: what is beyond waits until these are in the model
+_NARROW = 1 << 16  # bytes that a weight may take more than it is stored in
 _MADE = 1 << 34  # bytes that all folds of a run may make, beyond those that go,
 _KEPT = 1 << 30  # and by which they may make the model larger
 
@@ -31,9 +33,10 @@ class ConstantFolding(GraphPass):
     """f(constants) = constant.
 
     Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
-    Keeps: DequantizeLinear, also of a weight that was quantized here; what would make the file grow by more than
-    `max_bytes` a tensor (a size-neutral fold of a big weight is always done); large fills, whose value the other passes
-    know all the same; nodes that fail when run, kill the process that runs them, or would take too much memory or time.
+    Keeps: DequantizeLinear, also of a weight that was quantized here; large weights that are stored in fewer bits than
+    what is made of them, as a Cast of int8; what would make the file grow by more than `max_bytes` a tensor (a
+    size-neutral fold of a big weight is always done); large fills, whose value the other passes know all the same;
+    nodes that fail when run, kill the process that runs them, or would take too much memory or time.
     Not done: random operators, training Dropout, statistics that training updates, control flow, sequences, optionals.
     """
 
@@ -334,6 +337,9 @@ class _Cone:
         if growth > self.options.max_bytes or self.spent.kept + growth > max(_KEPT, self.options.max_bytes):
             reason = "the file would grow beyond the limit (--max-constant-bytes)"
             self._decline(node, reason, f" (+{growth:,} bytes)")
+            return True
+        if growth > _NARROW and is_widened(node, [self.arrays[v] for v in wanted], self.nodes):
+            self._decline(node, "a weight that is stored in fewer bits stays so")
             return True
         if any(is_refused(v, self.arrays[v]) for v in wanted):
             self._decline(node, REFUSED)

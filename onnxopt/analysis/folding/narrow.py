@@ -1,0 +1,30 @@
+"""Weights that a file stores in fewer bits than they are computed with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array, tensor_bytes
+
+_DEEP = 16  # nodes between
+
+
+def is_widened(node: Node, results: Sequence[Array], inside: Collection[Node]) -> bool:
+    """Is a result as many numbers as something that is stored in half of its bytes, or less? The node, and those
+    `inside` that it reads, make it of constants."""
+    sizes = {array.size: array.nbytes for array in results}
+    stack, seen = [node], {node}
+    while stack:
+        for v in stack.pop().inputs:
+            maker = v.producer if v is not None else None
+            if maker is not None and maker in inside:
+                if maker not in seen and len(seen) < _DEEP:
+                    seen.add(maker)
+                    stack.append(maker)
+            elif v is not None and v.constant:
+                kind, dims = v.constant_type()
+                if 2 * tensor_bytes(kind, dims) <= sizes.get(math.prod(dims), 0):
+                    return True
+    return False
