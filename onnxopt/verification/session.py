@@ -249,7 +249,7 @@ class Session:
             return []
         taken = [answer.case.name for answer in found if answer.case.status != "skipped"]
         self._requests += [(recipe, read) for recipe, read in new if recipe.name in taken]
-        self._more = len(taken)
+        self._more += len(taken)
         more = [answer for answer in found if answer.case.name in taken]
         self._answers = [*(self._answers or ()), *more]
         return more

@@ -188,6 +188,9 @@ class Verifier:
             proof = self._proof(answers)  # while the worker compares
             cases = [session.compare(a) for a in answers] if session.is_steady else [a.case for a in answers]
             answers, cases = telling(answers, cases)
+            if proof.weak and (more := self._longer(cases)):
+                answers, cases = [*answers, *more], [*cases, *map(session.compare, more)]
+                proof = self._proof(answers)
         verdict.engine = session.opened.engine
         self._judge(verdict, answers, cases, proof)
         if session.alive:
@@ -261,6 +264,14 @@ class Verifier:
             return []
         self._has_further = True
         return self._session.further([r for r in FURTHER if not missing(r, self._plan, self.options.inputs)])
+
+    def _longer(self, cases: Sequence[JudgedCase]) -> list[Answer]:
+        """Where all agrees, and outputs say nothing: a case of longer inputs, if the original takes such."""
+        from onnxopt.verification.inputs.cases import LONGER
+
+        if not self._session.is_steady or any(c.status == DIFFERENT for c in cases):
+            return []
+        return self._session.further([LONGER])
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         from onnxopt.verification.proof import proof

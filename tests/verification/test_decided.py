@@ -68,10 +68,10 @@ RIGHT = {
 }
 
 
-def own(tmp_path: Path, decided: str, a: str, b: str) -> Verification:
+def own(tmp_path: Path, decided: str, a: str, b: str, head: str = HEAD) -> Verification:
     """What the optimizer's own check says."""
     for name, text in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(f"{HEAD} {{ {decided}  {text} }}"), tmp_path / f"{name}.onnx")
+        onnx.save(parser.parse_model(f"{head} {{ {decided}  {text} }}"), tmp_path / f"{name}.onnx")
     with Verifier(tmp_path / "a.onnx") as verifier:
         verifier.submit(tmp_path / "b.onnx")
         return verifier.finish()

@@ -21,8 +21,9 @@ class Recipe:
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
     inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
-    `single`: batches are of one. `proves`: False where few numbers, or such as are all alike, agree with too much: what
-    differs is wrong then, and what agrees says nothing, nor is a part seen that no other case reaches.
+    `single`: batches are of one. `longer`: all else is much larger than before, if that is little. `proves`: False
+    where few numbers, or such as are all alike, agree with too much: what differs is wrong then, and what agrees says
+    nothing, nor is a part seen that no other case reaches.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Recipe:
     beyond: bool = False
     single: bool = False
     rows: bool = False
+    longer: bool = False
     proves: bool = True
 
     @property
@@ -87,6 +89,7 @@ RECIPES: Final = {
     )
 }
 SINGLE: Final = Recipe("batch of one", single=True, proves=False)
+LONGER: Final = Recipe("longer", longer=True)  # where outputs say nothing: of a word, or a blink of sound
 # What the optimizer checks its results with.
 OWN: Final = (
     Recipe("case 1"),
@@ -114,6 +117,8 @@ _NUMBERS: Final = 1 << 15  # of so many numbers
 _LITTLE: Final = 1 << 20  # bytes of weights
 _FIRST: Final = 1 << 28  # elements of all inputs, before any sizes are known to be taken,
 _FURTHER: Final = 1 << 24  # and then, unless those have as many
+_BRIEF: Final = 1 << 18  # elements of longer inputs,
+_FACTORS: Final = (64, 16, 4)  # times as long
 _ATTEMPTS: Final = 12  # to find other sizes
 _LARGER: Final = 16  # times the sizes, or elements, that the original is known to take
 
@@ -200,6 +205,12 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
         yield from plan.size_choices((plan.limit,))
         return
     batches = [s for s in plan.symbols if plan.is_batch(s)]
+    if recipe.longer:
+        for factor in _FACTORS if base is not None else ():
+            choice = {s: n if s in batches else n * factor for s, n in (base or {}).items()}
+            if choice != base and plan.elements(choice) <= _BRIEF:
+                yield choice
+        return
     if recipe.single:
         if base is not None and any(base[s] > 1 for s in batches):
             yield base | dict.fromkeys(batches, 1)
