@@ -107,93 +107,27 @@ __version__ = "0.1.0"
 # Where each name comes from; imported on first use, so that `onnxopt --help` does not pay for onnx. Passes are
 # registered before anything of the framework is handed out.
 _HOMES: Final = {
-    "onnxopt.analysis.types": ("dtype", "shape"),
+    "onnxopt.analysis.types": "dtype shape",
     "onnxopt.api": (
-        "OptimizeOptions",
-        "Report",
-        "Result",
-        "Verification",
-        "VerifyOptions",
-        "load",
-        "optimize",
-        "optimize_file",
-        "optimize_model",
-        "save",
-        "stats",
-        "verify",
+        "OptimizeOptions Report Result Verification VerifyOptions load optimize optimize_file optimize_model save "
+        "stats verify"
     ),
     "onnxopt.errors": (
-        "DomainError",
-        "EmissionError",
-        "InvariantError",
-        "ModelError",
-        "NoFixpointError",
-        "OnnxOptError",
-        "PassError",
-        "PreconditionError",
-        "UsageError",
-        "VerificationError",
-        "WriteError",
+        "DomainError EmissionError InvariantError ModelError NoFixpointError OnnxOptError PassError "
+        "PreconditionError UsageError VerificationError WriteError"
     ),
-    "onnxopt.extraction": ("Extraction", "extract", "extract_file"),
-    "onnxopt.graph": ("Graph", "Model", "Node", "Value", "declare_domain", "read_model", "write_model"),
+    "onnxopt.extraction": "Extraction extract extract_file",
+    "onnxopt.graph": "Graph Model Node Value declare_domain read_model write_model",
     "onnxopt.pipeline": (
-        "CapabilityPartitioner",
-        "CheckEach",
-        "ConfigKey",
-        "DebugPass",
-        "DumpModels",
-        "Fixpoint",
-        "GraphInterpreter",
-        "GraphPass",
-        "Instrument",
-        "Journal",
-        "ModelPass",
-        "OperatorSupport",
-        "Partition",
-        "Pass",
-        "PassContext",
-        "PassInfo",
-        "PassManager",
-        "PassReport",
-        "PipelineReport",
-        "PrintIR",
-        "RewritePass",
-        "RuleReport",
-        "Sequential",
-        "StmtPass",
-        "Timing",
-        "VerifyEach",
-        "all_passes",
-        "any_chain",
-        "chain",
-        "declare_config",
-        "fuse_partition",
-        "create_pattern_support",
-        "generate_pattern_op_partitions",
-        "get_pass",
-        "graph_pass",
-        "load_module",
-        "model_pass",
-        "option",
-        "parse_pipeline",
-        "pattern_partitions",
-        "register",
+        "CapabilityPartitioner CheckEach ConfigKey DebugPass DumpModels Fixpoint GraphInterpreter GraphPass "
+        "Instrument Journal ModelPass OperatorSupport Partition Pass PassContext PassInfo PassManager PassReport "
+        "PipelineReport PrintIR RewritePass RuleReport Sequential StmtPass Timing VerifyEach all_passes any_chain "
+        "chain create_pattern_support declare_config fuse_partition generate_pattern_op_partitions get_pass "
+        "graph_pass load_module model_pass option parse_pipeline pattern_partitions register"
     ),
-    "onnxopt.pipeline.split": ("Part", "split"),
+    "onnxopt.pipeline.split": "Part split",
     "onnxopt.rewriting": (
-        "Match",
-        "Replaced",
-        "SubgraphMatch",
-        "SubgraphMatcher",
-        "about",
-        "const",
-        "either",
-        "one_of",
-        "op",
-        "replace_pattern",
-        "rewrite",
-        "var",
+        "Match Replaced SubgraphMatch SubgraphMatcher about const either one_of op replace_pattern rewrite var"
     ),
 }
 
@@ -297,7 +231,7 @@ __dir__ = listing(__name__)
 
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             if home.startswith("onnxopt.pipeline"):
                 import_module("onnxopt.passes")
             return getattr(import_module(home), name)

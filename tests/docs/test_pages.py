@@ -109,7 +109,7 @@ def test_the_reference_and_what_is_exported_are_the_same() -> None:
         is_class = name != name.lower()
         named |= set(members.split(", ")) if members and not is_class else {name}
     assert sorted(named) == sorted(set(onnxopt.__all__) - {"__version__"})
-    homes = [name for names in onnxopt._HOMES.values() for name in names]
+    homes = [name for names in onnxopt._HOMES.values() for name in names.split()]
     assert sorted([*homes, "__version__"]) == sorted(onnxopt.__all__)
     for name in named:
         assert name == "op" or getattr(onnxopt, name).__doc__, f"{name} has no documentation"
