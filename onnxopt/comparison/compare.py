@@ -13,8 +13,8 @@ from onnxopt.comparison.coarse import Side, coarse
 from onnxopt.comparison.counterparts import Counterparts, match
 from onnxopt.comparison.history import History
 from onnxopt.comparison.marks import Marks
-from onnxopt.comparison.places import places
 from onnxopt.comparison.records import LARGE, GraphRecord, elements, graph_record
+from onnxopt.comparison.shared_blocks import share_blocks
 from onnxopt.graph.text import type_text
 from onnxopt.io import load
 
@@ -36,7 +36,7 @@ class Comparison:
         """For the page: nodes by index, everything else by value. `verdict`: that of the page, as a record. Of large
         models blocks are shown, no nodes."""
         found = self.counterparts
-        placed = places(self.before, self.after, found)
+        shared = share_blocks(self.before, self.after, found)
         marks = Marks(self.before, self.after, self.history)
         data = {
             "stats": [s.to_dict() for s in self.stats],
@@ -48,14 +48,14 @@ class Comparison:
             },
             "notes": self.doubts + self._gaps(),
             "examples": self._examples(),
-            "blocks": [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in placed.blocks],
+            "blocks": [{"label": b.label, "kind": b.kind, "parent": parent} for b, parent in shared.blocks],
             "verification": verdict,
             "places": marks.places(verdict),
             "left_out": marks.left_out(),
         }
         sides = (
-            Side(self.before, found.before, placed.inside[0], found.rewrites_before),
-            Side(self.after, found.after, placed.inside[1], found.rewrites_after),
+            Side(self.before, found.before, shared.inside[0], found.rewrites_before),
+            Side(self.after, found.after, shared.inside[1], found.rewrites_after),
         )
         if self._is_large():
             return coarse(data, sides, found)

@@ -12,14 +12,14 @@ from onnxopt.comparison.records import GraphRecord
 
 
 @dataclass
-class Places:
+class SharedBlocks:
     """`blocks` with the index of the one around each (-1: none), parents first; `inside[side][node]` is a block."""
 
     blocks: list[tuple[Block, int]]
     inside: tuple[list[int], list[int]]
 
 
-def places(before: GraphRecord, after: GraphRecord, found: Counterparts) -> Places:
+def share_blocks(before: GraphRecord, after: GraphRecord, found: Counterparts) -> SharedBlocks:
     """The block of each node of both graphs. Counterparts, and nodes with what merged into them, are in the same."""
     links: tuple[dict[int, int], dict[int, int]] = (dict(found.pair), {j: i for i, j in found.pair.items()})
     for i, targets in found.merged.items():
@@ -34,7 +34,7 @@ def places(before: GraphRecord, after: GraphRecord, found: Counterparts) -> Plac
     own = {i: at for at, (block, _) in enumerate(known) for i in block.items if not isinstance(i, Block)}
     inside = [own[i] for i in range(len(graphs[base].nodes))]
     inherited = _spread(known, _inherited(graphs[other], links[other], inside))
-    return Places(known, (inherited, inside) if base else (inside, inherited))
+    return SharedBlocks(known, (inherited, inside) if base else (inside, inherited))
 
 
 def _inherited(graph: GraphRecord, links: Mapping[int, int], inside: list[int]) -> list[int]:
