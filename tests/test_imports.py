@@ -19,6 +19,18 @@ def levels(first: str) -> dict[str, int]:
 LEVEL = levels("record <")
 JUDGE = levels("options <")
 RECORD = ("stats_table.py", "analysis")  # the type of what it shows
+ROOMS = re.search(r"```\nonnxopt/(\n.*?)\n```", TEXT, re.DOTALL)
+
+
+def described() -> dict[str, str]:
+    """What the documentation says of each room, and of each file at the top, by its path."""
+    assert ROOMS is not None
+    said, around = dict[str, str](), ""
+    for entry in re.split(r"\n(?= {2,4}\w)", ROOMS[1])[1:]:
+        indent, name, text = re.fullmatch(r"( +)([\w.]+)/?( .*)", entry, re.DOTALL).groups()  # type: ignore[union-attr]
+        around = name if len(indent) == 2 else around
+        said[name if name == around else f"{around}/{name}"] = text
+    return said
 
 
 def imports(file: Path, inside: str = "onnxopt") -> set[str]:
@@ -54,3 +66,14 @@ def test_passes_do_not_import_each_other() -> None:
     for file in (PACKAGE / "passes").rglob("*.py"):
         if file.stem not in ("__init__", "levels"):
             assert "passes" not in imports(file), file.name
+
+
+def test_every_file_is_where_the_documentation_says() -> None:
+    said = described()
+    folders = {f.relative_to(PACKAGE).parent.as_posix() for f in PACKAGE.rglob("__init__.py")} - {".", "report/html"}
+    top = {f.name for f in PACKAGE.glob("[!_]*.py")}
+    assert sorted(said) == sorted(folders | top)
+    for file in PACKAGE.rglob("[!_]*.py"):
+        room = file.relative_to(PACKAGE).parent.as_posix()
+        if room != "." and room.partition("/")[0] not in ("cli", "passes", "report"):
+            assert re.search(rf"\b{file.stem.replace('_', '[_ ]')}\b", said[room]), f"{room}/ does not name {file.stem}"
