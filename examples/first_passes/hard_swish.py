@@ -1,7 +1,5 @@
 """HardSwish from what exporters write out: x * HardSigmoid(x) with a slope of a sixth."""
 
-from dataclasses import dataclass
-
 from onnxopt import PassInfo, RewritePass, op, register, rewrite, var
 
 
@@ -13,7 +11,6 @@ def hard_swish(m, x):
 
 
 @register
-@dataclass(frozen=True)
 class HardSwish(RewritePass):
     """A product with a HardSigmoid becomes HardSwish."""
 

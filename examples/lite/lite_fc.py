@@ -1,7 +1,5 @@
 """Multiply and add become FC, an operator of the accelerator's own (Paddle Lite's `lite_fc_fuse_pass`)."""
 
-from dataclasses import dataclass
-
 from onnxopt import PassInfo, RewritePass, const, declare_domain, op, register, rewrite, var
 
 declare_domain("lite", 1, ["FC"])
@@ -18,7 +16,6 @@ def mul_add_as_fc(m, x, w, b):
 
 
 @register
-@dataclass(frozen=True)
 class LiteFCFuse(RewritePass):
     """Multiply and add become one FC of the domain `lite`.
 

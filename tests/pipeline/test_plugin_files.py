@@ -66,7 +66,6 @@ def rule_that_declines(m, x):
 
 
 @register
-@dataclass(frozen=True)
 class Declines(RewritePass):
     \"\"\"Declines.
 

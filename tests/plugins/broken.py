@@ -39,7 +39,6 @@ def crashes_at_sigmoid(m: Match, x: Value) -> Value:
 
 
 @register
-@dataclass(frozen=True)
 class WrongRule(RewritePass):
     """Some of its rewrites change the result."""
 
@@ -48,7 +47,6 @@ class WrongRule(RewritePass):
 
 
 @register
-@dataclass(frozen=True)
 class UnloadableRule(RewritePass):
     """What it makes no runtime loads."""
 
@@ -57,7 +55,6 @@ class UnloadableRule(RewritePass):
 
 
 @register
-@dataclass(frozen=True)
 class SinRule(RewritePass):
     """Wrong, but only behind a Sin."""
 
@@ -66,7 +63,6 @@ class SinRule(RewritePass):
 
 
 @register
-@dataclass(frozen=True)
 class CrashingRule(RewritePass):
     """Fails at Sigmoid(Neg(x))."""
 
@@ -91,7 +87,6 @@ class WrongPass(GraphPass):
 
 
 @register
-@dataclass(frozen=True)
 class WrongAt(GraphPass):
     """Takes each Abs out, which is wrong where something is negative; says which."""
 
@@ -106,7 +101,6 @@ class WrongAt(GraphPass):
 
 
 @register
-@dataclass(frozen=True)
 class BreaksNames(GraphPass):
     """The last node of each body reads what nothing defines."""
 
@@ -119,7 +113,6 @@ class BreaksNames(GraphPass):
 
 
 @register
-@dataclass(frozen=True)
 class BreaksInterface(GraphPass):
     """The first output of the model has another type."""
 
