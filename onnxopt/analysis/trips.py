@@ -1,0 +1,150 @@
+"""How many trips a Loop makes, as its counter and its condition say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.recurrence import Recurrence
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+
+_INTEGERS: Final = (TensorProto.INT32, TensorProto.INT64)
+_FLOATS: Final = (TensorProto.FLOAT, TensorProto.DOUBLE)
+_EXACT: Final = 1 << 24  # up to here float32 has all integers, and what one axis of a tensor may have elements
+_ENDLESS: Final = (1 << 31) - 1  # trips that no loop makes
+_MOST: Final = 8  # conditions that one is made of
+_HANDS_ON: Final = ("Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")
+_LONGEST: Final = 16  # steps from a Shape to a number
+
+
+def counts(loop: Recurrence, i: int) -> bool:
+    """Does the state count, from 0 in ones? Its number and that of the trip have no dim then."""
+    given, step = loop.node.input(2 + i), loop.body.outputs[1 + i].producer
+    if given is None or not is_number(given, 0) or step is None or step.graph is not loop.body or step.op != "Add":
+        return False
+    if loop.body.proto.input[0].type.tensor_type.shape.dim:
+        return False
+    if types.dtype(given) != types.dtype(loop.body.inputs[2 + i]):
+        return False
+    return _other(step, loop.body.inputs[2 + i], loop.body.inputs[0]) is not None
+
+
+def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
+    """Does it say that the number of this trip, or of the next, is below that of trips, as comparing finds it?"""
+    count, given = compared(condition)
+    if count is None or given is None:
+        return False
+    number, limit, most = source(count), source(given), source(most)
+    within = limit.constant and most.constant and limit.array.size == 1 and most.array.item() <= limit.array.item()
+    if not (limit is most or within) or not (types.dtype(given) in _INTEGERS or _is_small(limit)):
+        return False
+    counters = [loop.body.inputs[0], *(loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i))]
+    return number in counters or _is_next(loop, number)
+
+
+def limit_of_trips(loop: Recurrence) -> Value | None:
+    """The integer, of around the loop, below which the number of the next trip has to be; None where others end it,
+    too."""
+    most, going_on = loop.node.input(0), loop.body.outputs[0]
+    endless = most is None or (most.constant and most.array.size == 1 and int(most.array.item()) >= _ENDLESS)
+    if not endless or going_on.graph is not loop.body or going_on.users or going_on.output_count > 1:
+        return None
+    count, given = compared(going_on)
+    if count is None or given is None or not _is_next(loop, source(count)):
+        return None
+    limit = source(given)
+    if limit.graph is loop.body or types.rank(limit) != 0:
+        return None
+    whole = types.dtype(limit) in _INTEGERS or (limit.constant and _is_whole(limit))
+    return limit if whole else None
+
+
+def _is_next(loop: Recurrence, value: Value) -> bool:
+    """Is it the number of the next trip?"""
+    step = value.producer
+    if step is None or step.op != "Add" or step.graph is not loop.body:
+        return False
+    states = [loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i)]
+    return _other(step, loop.body.inputs[0], *states) is not None
+
+
+def starts_below(loop: Recurrence, limit: Value) -> bool:
+    """Does it begin if and only if the limit is above 0, and is each number compared what it is?"""
+    _, given = compared(loop.body.outputs[0])
+    if not _is_small(limit) and (given is None or types.dtype(given) not in _INTEGERS):
+        return False
+    start = loop.node.input(1)
+    if start is None or (start.constant and start.array.size == 1 and bool(start.array.item())):
+        return limit.constant and bool(limit.array.item() > 0)
+    zero, above = compared(start)
+    if zero is None or above is None or source(above) is not limit:
+        return False
+    exact = types.dtype(above) in _INTEGERS or _is_small(limit)
+    return exact and zero.constant and zero.array.size == 1 and zero.array.item() == 0
+
+
+def is_number(value: Value, number: int) -> bool:
+    """Is it this integer, without a dim?"""
+    return value.constant and value.constant_type() in [(t, ()) for t in _INTEGERS] and value.array.item() == number
+
+
+def _other(add: Node, *values: Value) -> Value | None:
+    """The 1 that is added to one of these; None where it is none."""
+    a, b = add.inputs
+    if a is None or b is None:
+        return None
+    if b in values:
+        a, b = b, a
+    return b if a in values and is_number(b, 1) else None
+
+
+def compared(less: Value) -> tuple[Value | None, Value | None]:
+    """The smaller and the larger, if this says that it is so."""
+    node = less.producer
+    if node is None or node.op not in ("Less", "Greater"):
+        return None, None
+    a, b = node.inputs
+    return (a, b) if node.op == "Less" else (b, a)
+
+
+def conjuncts(condition: Value, body: Graph) -> list[Value]:
+    """What has to be true for it to be."""
+    found: list[Value] = []
+    stack = [condition]
+    while stack and len(found) < _MOST:
+        node = stack[-1].producer
+        if node is not None and node.op == "And" and node.graph is body:
+            stack[-1:] = [v for v in node.inputs if v is not None]
+        else:
+            found.append(stack.pop())
+    return [*found, *stack]
+
+
+def source(value: Value) -> Value:
+    """What is cast, from an integer to a type that can hold it; else the value itself."""
+    node = value.producer
+    if node is None or node.op != "Cast" or node.inputs[0] is None or node.has_references:
+        return value
+    wide = node.attr("to") in (TensorProto.INT64, *_FLOATS)
+    return node.inputs[0] if wide and types.dtype(node.inputs[0]) in _INTEGERS else value
+
+
+def _is_whole(limit: Value) -> bool:
+    """Is it a number that folding has cast already, and an integer?"""
+    return limit.constant_type()[0] in _FLOATS and float(limit.array.item()).is_integer()
+
+
+def _is_small(limit: Value) -> bool:
+    """Is it no larger than what float32 can count, being constant or a dim of a tensor?"""
+    if limit.constant:
+        return bool(abs(limit.array.item()) <= _EXACT)
+    value: Value | None = limit
+    for _ in range(_LONGEST):
+        node = value.producer if value is not None else None
+        if node is None or node.op not in _HANDS_ON or (node.op == "Cast" and node.attr("to") not in _INTEGERS):
+            return node is not None and node.op == "Shape"
+        value = node.inputs[0]
+    return False
