@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 class Graph(Order):
     """Nodes in topological order, with an index by operator.
 
-    All mutation goes through `make`, `insert`, `remove`, `move_after`, `inline`, `take_over`, `rename`, `constant`,
-    `remove_initializer`, `drop_input`, `drop_output`, `give` here and `Node.op`, `Node.set_input`, `Node.remove_input`,
-    `Node.remove_output`, `Node.set_attr`, `Value.replace_all_uses_with`, `Model.replace_output`: each keeps users,
-    index and version right and tells the model's watcher which nodes to look at again.
+    All mutation goes through `make`, `insert`, `place`, `remove`, `move_after`, `inline`, `take_over`, `give_out`,
+    `rename`, `drop_input`, `drop_output`, `give`, `constant`, `attach_constant`, `add_initializer`, `know` and
+    `remove_initializer` here; `Node.op`, `Node.set_attr`, `Node.adopt`, `Node.set_input`, `Node.remove_input` and
+    `Node.remove_output`; `Value.rename`, `Value.redirect_readers` and `Value.replace_all_uses_with`;
+    `Model.add_function` and `Model.replace_output`. Each keeps users, index and version right and tells the model's
+    watcher which nodes to look at again.
     """
 
     def __init__(self, model: Model, proto: GraphProto | FunctionProto, owner: Node | None, label: str) -> None:
