@@ -47,9 +47,7 @@ def model_pass(opt_level: Any = 1, *, name: str = "", **info: Any) -> Any:
     An option's help comes from `option(default, help)` in place of the plain default. Raises TypeError for a
     function of another form, or without a docstring, which is the pass's manual page.
     """
-    if callable(opt_level):
-        return _make(FunctionModelPass, opt_level, PassInfo(_name(opt_level)))
-    return lambda function: _make(FunctionModelPass, function, PassInfo(name or _name(function), opt_level, **info))
+    return _decorated(FunctionModelPass, opt_level, name, info)
 
 
 @overload
@@ -58,9 +56,7 @@ def graph_pass(function: PassFunction, /) -> FunctionGraphPass: ...
 def graph_pass(opt_level: int = 1, *, name: str = "", **info: Any) -> Callable[[PassFunction], FunctionGraphPass]: ...
 def graph_pass(opt_level: Any = 1, *, name: str = "", **info: Any) -> Any:
     """Make `f(graph, ctx, *, option=default)` a GraphPass, run for every scope. See `model_pass`."""
-    if callable(opt_level):
-        return _make(FunctionGraphPass, opt_level, PassInfo(_name(opt_level)))
-    return lambda function: _make(FunctionGraphPass, function, PassInfo(name or _name(function), opt_level, **info))
+    return _decorated(FunctionGraphPass, opt_level, name, info)
 
 
 def from_function(function: PassFunction) -> FunctionModelPass:
@@ -80,6 +76,13 @@ def from_function(function: PassFunction) -> FunctionModelPass:
     run.__name__, run.__qualname__, run.__module__ = function.__name__, function.__qualname__, function.__module__
     pass_: FunctionModelPass = _make(FunctionModelPass, run, PassInfo(_name(function), 0))
     return pass_
+
+
+def _decorated(base: type[Any], opt_level: Any, name: str, info: dict[str, Any]) -> Any:
+    """The pass, where the function stands in place of the level; else what makes one of a function."""
+    if callable(opt_level):
+        return _make(base, opt_level, PassInfo(_name(opt_level)))
+    return lambda function: _make(base, function, PassInfo(name or _name(function), opt_level, **info))
 
 
 def _name(function: PassFunction) -> str:

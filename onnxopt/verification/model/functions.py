@@ -99,6 +99,11 @@ def is_part(node: NodeProto) -> bool:
     return node.op_type in ("If", "Loop")
 
 
+def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
+    """Is it such a node, or is one in it, or does it call one of these `functions`, in which there is one?"""
+    return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
+
+
 def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it hold a part that may not run, or call one of these functions?"""
-    return any(is_part(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
+    return holds(node, is_part, functions)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from onnxopt.verification.model.dependence import draws, may_draw
-from onnxopt.verification.model.functions import Functions, Name, operator_of
+from onnxopt.verification.model.functions import Functions, Name, holds
 from onnxopt.verification.model.order import inside, operator_names
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def is_random(node: NodeProto, functions: Collection[Name]) -> bool:
     """Does it make some, or what it holds, or calls of these `functions`?"""
-    return any(draws(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
+    return holds(node, draws, functions)
 
 
 def count_draws(nodes: Iterable[NodeProto], functions: Functions) -> int:
