@@ -243,6 +243,11 @@ def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
     return found
 
 
+def attribute_bytes(proto: NodeProto) -> tuple[bytes, ...]:
+    """What the attributes of a node say, in whatever order they are written: the same for calls that are alike."""
+    return tuple(sorted(a.SerializeToString(deterministic=True) for a in proto.attribute))
+
+
 def fields(message: Any, leave_out: Collection[str] = (), only: Collection[str] = ()) -> dict[str, Any]:
     """The fields that are set, by name: what makes a copy without some of them, or of some alone."""
     return {f.name: v for f, v in message.ListFields() if f.name not in leave_out and (not only or f.name in only)}

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph.ir_version import raise_ir_version
-from onnxopt.protos import body_graphs, is_external, tensor_bytes, tensor_value_info
+from onnxopt.protos import attribute_bytes, body_graphs, is_external, tensor_bytes, tensor_value_info
 
 if TYPE_CHECKING:
     from onnxopt.worker.limits import Limits
@@ -131,8 +131,7 @@ def _merged(old: NodeProto, new: NodeProto) -> NodeProto:
 
 def _call(node: NodeProto) -> tuple[object, ...]:
     """Operator, operands and attributes, whatever the order in which they are written."""
-    attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in node.attribute)
-    return node.op_type, _trimmed(node.input), _trimmed(node.output), attributes
+    return node.op_type, _trimmed(node.input), _trimmed(node.output), attribute_bytes(node)
 
 
 def _trimmed(names: Iterable[str]) -> list[str]:

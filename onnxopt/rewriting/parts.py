@@ -15,7 +15,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Dim, Graph, Shape, Value
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array, make_attribute, make_node
+from onnxopt.protos import Array, attribute_bytes, make_attribute, make_node
 from onnxopt.record import record
 
 # Each element of the result depends on the element in the same place, and on nothing else.
@@ -64,7 +64,7 @@ def plan_hoist(parts: Sequence[Value], axis: int, sizes: Sequence[int]) -> Plan 
     if shape is not None:
         axis %= len(shape)
     if op in UNARY:
-        if any(_attributes(n) != _attributes(followers[0]) for n in followers):
+        if any(attribute_bytes(n.proto) != attribute_bytes(followers[0].proto) for n in followers):
             return None
         return Plan(followers, axis, tuple(sizes), _joined(shape, axis, sizes))
     if shape is None:
@@ -156,10 +156,6 @@ def _followers(parts: Sequence[Value]) -> tuple[Node, ...] | None:
     return tuple(found)
 
 
-def _attributes(node: Node) -> list[tuple[str, bytes]]:
-    return sorted((a.name, a.SerializeToString(deterministic=True)) for a in node.proto.attribute)
-
-
 def _joined(shape: Shape | None, axis: int, sizes: Sequence[int]) -> Shape | None:
     return None if shape is None else (*shape[:axis], sum(sizes), *shape[axis + 1 :])
 
@@ -168,7 +164,7 @@ def _binary(
     followers: tuple[Node, ...], parts: Sequence[Value], shape: Shape, axis: int, sizes: Sequence[int]
 ) -> Plan | None:
     """x ∘ constant: the constants side by side, or one if it is the same for all."""
-    if any(len(n.inputs) != 2 or _attributes(n) != _attributes(followers[0]) for n in followers):
+    if any(len(n.inputs) != 2 or attribute_bytes(n.proto) != attribute_bytes(followers[0].proto) for n in followers):
         return None
     position = followers[0].inputs.index(parts[0])
     arrays: list[Array] = []

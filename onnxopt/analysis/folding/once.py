@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxopt.analysis import kernels
 from onnxopt.graph.node import Node
-from onnxopt.protos import Array
+from onnxopt.protos import Array, attribute_bytes
 
 
 class Once:
@@ -22,8 +22,7 @@ class Once:
         """As `kernels.evaluate`."""
         if all(v is None or len(v.users) < 2 for v in node.inputs):
             return kernels.evaluate(node, inputs, opset)
-        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.proto.attribute)
-        call = node.op, tuple(node.inputs), len(node.outputs), tuple(attributes)
+        call = node.op, tuple(node.inputs), len(node.outputs), attribute_bytes(node.proto)
         results = self._results.get(call) or kernels.evaluate(node, inputs, opset)
         if results is not None:
             self._results[call] = results

@@ -14,7 +14,7 @@ from onnxopt.analysis.weights import linear
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
-from onnxopt.protos import Array, tensor_bytes
+from onnxopt.protos import Array, attribute_bytes, tensor_bytes
 from onnxopt.record import record
 from onnxopt.rewriting.parts import BINARY, UNARY, hoist, insert_new, insert_split, plan_hoist
 
@@ -182,8 +182,7 @@ def _key(node: Node) -> Hashable:
     """What has to be the same: the input, the operator, the attributes, the weights' other dims and type."""
     data_type, dims = _weight(node).constant_type()
     axis = _weight_axis(node)
-    attributes = sorted((a.name, a.SerializeToString(deterministic=True)) for a in node.proto.attribute)
-    return node.op, node.inputs[0], data_type, dims[:axis], dims[axis + 1 :], tuple(attributes)
+    return node.op, node.inputs[0], data_type, dims[:axis], dims[axis + 1 :], attribute_bytes(node.proto)
 
 
 def _bias(node: Node, size: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from onnxopt.analysis import types
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
-from onnxopt.protos import INTEGERS
+from onnxopt.protos import INTEGERS, attribute_bytes
 from onnxopt.record import record
 from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.parts import insert_new
@@ -125,7 +125,7 @@ class _Packing:
         made = [n for n in nodes if n is not None and n.graph is self._graph and len(n.outputs) == 1]
         if len(made) < len(nodes) or len({n.op for n in made}) > 1 or not _may_pack(made[0].op, types.dtype(first)):
             return None
-        if any(_attributes(n) != _attributes(made[0]) for n in made[1:]):
+        if any(attribute_bytes(n.proto) != attribute_bytes(made[0].proto) for n in made[1:]):
             return None
         if made[0].op == "Gather":
             x = made[0].input(0)
@@ -194,7 +194,3 @@ class _Packing:
 
 def _may_pack(op: str, data_type: int) -> bool:
     return op in _ELEMENTWISE or op == "Gather" or (op in _OF_INTEGERS and data_type in INTEGERS)
-
-
-def _attributes(node: Node) -> Sequence[bytes]:
-    return sorted(a.SerializeToString(deterministic=True) for a in node.proto.attribute)
