@@ -46,6 +46,11 @@ def test_a_file_is_called_as_its_pass() -> None:
     assert {f.stem.replace("_", "-") for f in HERE.rglob("*.py")} - {"--init--", "levels", "needs"} == set(OURS)
 
 
+def test_no_two_rules_have_one_name() -> None:
+    counts = Counter(r.name for cls in OURS.values() if issubclass(cls, RewritePass) for r in cls.rules)
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
 def test_a_room_has_what_it_is_said_to_have() -> None:
     for room, names in onnxopt.passes.ROOMS.items():
         files = {f.stem for f in (HERE / room).glob("*.py")} - {"__init__"}

@@ -49,12 +49,6 @@ def other_truth(m: Match, p: Value) -> Value:
     return m.op.Not(p)
 
 
-@rewrite(one_of("And", "Or")(var("p"), var("p")))
-def twice_the_same(m: Match, p: Value) -> Value:
-    """p and p = p or p = p."""
-    return p
-
-
 @rewrite(one_of("And", "Or")(op.Not(var("p")), op.Not(var("q")), name="node"))
 def both_not(m: Match, p: Value, q: Value) -> Value:
     """not p and not q = not (p or q), not p or not q = not (p and q)."""
@@ -222,9 +216,9 @@ def _least(x: Value) -> int | None:
 
 @register
 class SimplifyLogic(RewritePass):
-    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); p and p = p; not p and
-    not q = not (p or q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers, which are compared as such; what is
-    true of all positions, as that they are not below zero, says nothing beside another.
+    """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); not p and not q = not (p
+    or q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers, which are compared as such; what is true of all
+    positions, as that they are not below zero, says nothing beside another.
 
     Applies when: the operands are truth values, or ones and zeros that a Cast made of them.
     Not done: not (a > b) of floats, where NaN is neither; a choice of floats, of which zero times an infinity is NaN.
@@ -237,7 +231,6 @@ class SimplifyLogic(RewritePass):
         not_of_comparison,
         same_truth,
         other_truth,
-        twice_the_same,
         both_not,
         is_one,
         is_zero,
