@@ -53,10 +53,6 @@ class Draws:
         bits = np.frombuffer(self._random.randbytes(-(-count // 8)), np.uint8)
         return np.unpackbits(bits, count=count).view(np.bool_).reshape(shape)
 
-    def choice(self, values: Any, shape: Shape) -> Any:
-        """Of these, any."""
-        return np.asarray(values)[self.integers(0, len(values), [math.prod(shape)])].reshape(shape)
-
     def orders(self, rows: int, count: int) -> Any:
         """In each row the numbers below `count` in another order."""
         return self._words(rows * count).reshape(rows, count).argsort(axis=1)
