@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.pipeline import Instrument
+    from onnxopt.rollback.search import Search
     from onnxopt.verification import Verifier
 
 _MOST: Final = 16  # attempts
@@ -32,86 +34,58 @@ def optimize_or_roll_back(
     zero_weights: bool = False,
     home: Path | None = None,
 ) -> Report:
-    """`optimize_file`, and `roll_back` where the result differs, unless `strict`. `verify_options` None: not verified.
+    """`optimize_file`, and again without what made the result differ, unless `strict`. `verify_options` None: not
+    verified.
 
     `again`: the instruments of runs after the first. Raises what `optimize_file` raises.
     """
+    attempt = partial(
+        optimize_file,
+        source,
+        destination,
+        check_result=verify_options is not None,
+        verify_options=verify_options,
+        allow_unverified=allow_unverified,
+        progress=progress,
+        home=home,
+    )
     try:
-        return optimize_file(
-            source,
-            destination,
+        return attempt(
             options,
-            check_result=verify_options is not None,
-            verify_options=verify_options,
             verifier=verifier,
             strict=strict,
-            allow_unverified=allow_unverified,
-            progress=progress,
             instruments=instruments,
             reproducer=reproducer,
             zero_weights=zero_weights,
-            home=home,
         )
     except DifferentResult as e:
+        if not strict and _unverified(e):
+            raise
+        from onnxopt.rollback.search import Search  # most results are right
+
+        work = Search(source, options, verify_options, progress)
         if strict:
-            from onnxopt.rollback.search import Search
-
-            Search(source, options, verify_options, progress).explain(e)
+            work.explain(e)
             raise
-        if _unverified(e):
-            raise
-        return roll_back(
-            e,
-            source,
-            destination,
-            options,
-            verify_options=verify_options,
-            allow_unverified=allow_unverified,
-            progress=progress,
-            instruments=again,
-            reproducer=reproducer,
-            home=home,
-        )
+        return _roll_back(e, work, partial(attempt, instruments=again), reproducer)
 
 
-def roll_back(
-    error: DifferentResult,
-    source: str | Path,
-    destination: str | Path,
-    options: OptimizeOptions,
-    *,
-    verify_options: VerifyOptions | None,
-    allow_unverified: bool,
-    progress: Callable[[str], None],
-    instruments: Sequence[Instrument],
-    reproducer: str | Path | None,
-    home: Path | None,
+def _roll_back(
+    error: DifferentResult, work: Search, attempt: Callable[[OptimizeOptions], Report], reproducer: str | Path | None
 ) -> Report:
-    """After `optimize_file` raised `error`: leave out what made the result wrong and optimize again, until it is
-    verified. The report's `rolled_back` says what was left out.
+    """Leave out what made the result wrong, as `error` says, and attempt it again, until it is verified. The report's
+    `rolled_back` says what was left out.
 
     Where verification names places: at each the first rewrite with which the result goes wrong there; else the one
     that bisection finds. The whole rule (or pass without rules) where its matches are blamed again and again.
     `reproducer`: a folder for the smallest model that shows the first of them. Raises DifferentResult, with nothing
     written, if nothing helps.
     """
-    from onnxopt.rollback.search import Search  # most results are right
-
-    work = Search(source, options, verify_options, progress)
     for _ in range(_MOST):
         if not work.next(error):
             break
         try:
-            report = optimize_file(
-                source,
-                destination,
-                work.options,
-                verify_options=verify_options,
-                allow_unverified=allow_unverified,
-                progress=progress,
-                instruments=instruments,
-                home=home,
-            )
+            report = attempt(work.options)
         except DifferentResult as e:
             error = e
             if _unverified(e):

@@ -108,11 +108,11 @@ class Session:
             self._service.deadline = time.monotonic() + self._options.timeout
 
     @contextmanager
-    def limited(self, share: float = 1.0) -> Iterator[None]:
-        """Step by step, all that is asked inside has so much of the timeout together, however many steps it takes."""
+    def limited(self) -> Iterator[None]:
+        """Step by step, all that is asked inside has the timeout together, however many steps it takes."""
         service = self._service
         if self.stepwise and service is not None:
-            service.deadline = time.monotonic() + share * self._options.timeout
+            service.deadline = time.monotonic() + self._options.timeout
         try:
             yield
         finally:
