@@ -64,14 +64,21 @@ def report(
     for model in (source, result):
         refuse_overwriting_input(model, output)
     with Progress(enabled=not quiet) as progress, Staged(output) as staged, blaming(source), blaming(result):
-        from onnxopt.comparison import compare_files, judge, read_history, repeat
+        from onnxopt.comparison import compare_files, read_history
 
         options = make_options(given)
-        history = repeat(source, options, progress.phase) if record is None else read_history(record)
+        if record is not None:
+            history = read_history(record)
+        else:
+            from onnxopt.comparison import repeat
+
+            history = repeat(source, options, progress.phase)
         progress.phase("comparing")
         found = compare_files(source, result, history)
         verdict = history.report["verification"] if not found.doubts else None
         if verdict is None and not no_verify:
+            from onnxopt.comparison import judge
+
             progress.phase("verifying")
             allowed = history.report["pipeline"]["tolerances"]
             verdict = judge(source, result, options, history.journal if not found.doubts else (), allowed).to_dict()

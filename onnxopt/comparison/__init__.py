@@ -1,10 +1,16 @@
 """Two models side by side: which node became which, what vanished, and what a run says about it. Plain records."""
 
+from typing import TYPE_CHECKING
+
 from onnxopt.comparison.blocks import Block, blocks
 from onnxopt.comparison.compare import compare_files
 from onnxopt.comparison.counterparts import Counterparts, match
-from onnxopt.comparison.history import History, judge, read_history, repeat
+from onnxopt.comparison.history import History, read_history
 from onnxopt.comparison.records import GraphRecord, graph_record
+from onnxopt.lazy import lazy, listing
+
+if TYPE_CHECKING:
+    from onnxopt.comparison.repetition import judge, repeat
 
 __all__ = [
     "Block",
@@ -19,3 +25,6 @@ __all__ = [
     "read_history",
     "repeat",
 ]
+
+__dir__ = listing(__name__)
+__getattr__ = lazy(__name__, {"repetition": ("judge", "repeat")})

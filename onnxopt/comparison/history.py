@@ -1,24 +1,16 @@
-"""What a run did: read from the JSON that `optimize --report` writes, or found out by running again."""
+"""What a run did, as the JSON says that `optimize --report` writes: every field with its type."""
 
 from __future__ import annotations
 
-import gc
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from onnxopt.api import OptimizeOptions, Report, optimize_model
-from onnxopt.bisect import explain
-from onnxopt.comparison.records import LARGE, graph_record
 from onnxopt.errors import UsageError
-from onnxopt.graph import specialise
-from onnxopt.io import blaming, load
-from onnxopt.pipeline.instruments import Entry, Journal, Sizes, Timeline
+from onnxopt.pipeline.instruments import Entry
 from onnxopt.pipeline.site import WRONG
-from onnxopt.verification import Verification, Verifier, VerifyOptions
 
 _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
 
@@ -27,7 +19,8 @@ _HINT: Final = "`onnxopt optimize IN OUT --report FILE` writes one"
 class History:
     """`report` is `api.Report.to_dict()`, `timeline` and `journal` are lists of runs and rewrites, empty if unknown.
 
-    `repeated`: found by running again, not recorded. `result`: the signature of the graph that the repetition made.
+    `repeated`: found by running again (`repetition.py`), not recorded. `result`: the signature of the graph that the
+    repetition made.
     """
 
     report: dict[str, Any]
@@ -35,52 +28,6 @@ class History:
     journal: list[Entry] = field(default_factory=list)
     repeated: bool = False
     result: tuple[int, bytes] | None = None
-
-
-def repeat(
-    source: str | Path, options: OptimizeOptions | None = None, progress: Callable[[str], None] = lambda name: None
-) -> History:
-    """Optimize `source` in memory. Raises what `optimize_file` raises, except WriteError and VerificationError."""
-    options = options or OptimizeOptions()
-    progress("optimizing again")
-    start = time.perf_counter()
-    timeline, journal = Timeline(), Journal()
-    with blaming(source):
-        model = options.load(source, stored=True)
-        loaded = time.perf_counter()
-        pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
-    ended = time.perf_counter()
-    report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
-    report.changed = model.version > 0
-    report.phases = {"load": loaded - start, "passes": ended - loaded}
-    made = graph_record(model).signature()
-    if made[0] > LARGE:
-        del model
-        gc.collect()  # a graph is one big cycle, and two more are about to be read
-    return History(report.to_dict(), timeline.to_list(), journal.entries, True, made)
-
-
-def judge(
-    source: str | Path,
-    result: str | Path,
-    options: OptimizeOptions | None = None,
-    entries: Sequence[Entry] = (),
-    tolerances: Mapping[str, float] | None = None,
-) -> Verification:
-    """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
-    `entries`: what the run that made it did, to say which rewrites happened at its places; `tolerances`: by how much
-    passes said that they change outputs."""
-    options = options or OptimizeOptions()
-    with Verifier(source, VerifyOptions(limit=options.limits.memory, dtype=options.dtype)) as verifier:
-        verifier.start()
-        model = load(source, stored=True)
-        specialise(model, options.dims, options.shapes)
-        verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
-        verifier.submit(result, tolerances)
-        found = verifier.finish()
-    found.hint = ""  # what it says is for those who optimize
-    explain(found.places, entries)
-    return found
 
 
 def read_history(path: str | Path) -> History:

@@ -1,0 +1,63 @@
+"""What a run did and what is to be said of its result, where nobody wrote it down: found out by running again."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from onnxopt.api import OptimizeOptions, Report, optimize_model
+from onnxopt.bisect import explain
+from onnxopt.comparison.history import History
+from onnxopt.comparison.records import LARGE, graph_record
+from onnxopt.graph import specialise
+from onnxopt.io import blaming, load
+from onnxopt.pipeline.instruments import Entry, Journal, Sizes, Timeline
+from onnxopt.verification import Verification, Verifier, VerifyOptions
+
+
+def repeat(
+    source: str | Path, options: OptimizeOptions | None = None, progress: Callable[[str], None] = lambda name: None
+) -> History:
+    """Optimize `source` in memory. Raises what `optimize_file` raises, except WriteError and VerificationError."""
+    options = options or OptimizeOptions()
+    progress("optimizing again")
+    start = time.perf_counter()
+    timeline, journal = Timeline(), Journal()
+    with blaming(source):
+        model = options.load(source, stored=True)
+        loaded = time.perf_counter()
+        pipeline = optimize_model(model, options, (Sizes(), timeline, journal))
+    ended = time.perf_counter()
+    report = Report(str(source), "", pipeline, seconds=ended - start, fixed_dims=dict(options.dims))
+    report.changed = model.version > 0
+    report.phases = {"load": loaded - start, "passes": ended - loaded}
+    made = graph_record(model).signature()
+    if made[0] > LARGE:
+        del model
+        gc.collect()  # a graph is one big cycle, and two more are about to be read
+    return History(report.to_dict(), timeline.to_list(), journal.entries, True, made)
+
+
+def judge(
+    source: str | Path,
+    result: str | Path,
+    options: OptimizeOptions | None = None,
+    entries: Sequence[Entry] = (),
+    tolerances: Mapping[str, float] | None = None,
+) -> Verification:
+    """The verdict on a result that was made with `options`: at the sizes they fix, and with what they freeze.
+    `entries`: what the run that made it did, to say which rewrites happened at its places; `tolerances`: by how much
+    passes said that they change outputs."""
+    options = options or OptimizeOptions()
+    with Verifier(source, VerifyOptions(limit=options.limits.memory, dtype=options.dtype)) as verifier:
+        verifier.start()
+        model = load(source, stored=True)
+        specialise(model, options.dims, options.shapes)
+        verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
+        verifier.submit(result, tolerances)
+        found = verifier.finish()
+    found.hint = ""  # what it says is for those who optimize
+    explain(found.places, entries)
+    return found
