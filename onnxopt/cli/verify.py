@@ -153,7 +153,7 @@ def _code(found: Comparison, strict: bool) -> int:
 
 def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
     if sys.stdout.isatty() and not quiet:
-        from onnxopt.report.comparison_table import print_comparison
+        from onnxopt.report.cases_table import print_comparison
 
         print_comparison(found, verbose)
         if found["places"]:
@@ -161,7 +161,7 @@ def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
             say(f"next: onnxopt report {files} -o report.html marks it in both graphs", dim=True)
         return
     from onnxopt.plaintext import cleaned
-    from onnxopt.report import comparison, verdict
+    from onnxopt.report import cases, verdict
 
-    for line in verdict.lines(cleaned(found), verbose) if quiet else comparison.lines(found, verbose):
+    for line in verdict.lines(cleaned(found), verbose) if quiet else cases.lines(found, verbose):
         say(line)

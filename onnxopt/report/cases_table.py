@@ -1,4 +1,4 @@
-"""`onnxopt verify` in a terminal."""
+"""`onnxopt verify` in a terminal: its cases as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxopt.plaintext import cleaned, short
-from onnxopt.report.comparison import counts, figures, kind, label, tolerances
+from onnxopt.report.cases import counts, figures, kind, label, tolerances
 from onnxopt.report.console import told
 from onnxopt.report.fitting import Fitting, Name
 from onnxopt.report.terminal import show

@@ -1,4 +1,4 @@
-"""`onnxopt verify` as plain lines, for pipes and logs: one line an output, nothing wraps, everything greps."""
+"""`onnxopt verify` as plain lines, for pipes and logs: cases, one line an output; nothing wraps, everything greps."""
 
 from __future__ import annotations
 
