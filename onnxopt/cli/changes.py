@@ -22,7 +22,7 @@ def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
 
 def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     """Folded tables, of the first models."""
-    from onnxopt.report.stats_table import markdown
+    from onnxopt.report.stats_text import markdown
 
     parts = []
     for outcome in outcomes[:_MOST]:

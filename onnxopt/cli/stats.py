@@ -80,19 +80,20 @@ def stats(
         say_all(json_text(found))
         return
     from onnxopt.plaintext import cleaned
-    from onnxopt.report import stats_table
+    from onnxopt.report import stats_text
 
     before, after = cleaned(before), cleaned(after)
     models = [before] if after is None else [before, after]
     if form == "csv":
-        say_all(stats_table.csv(before, after) + _bounds(models))
+        say_all(stats_text.csv(before, after) + _bounds(models))
         return
     notes = list(_notes(before, after)) if after is not None else []  # the table of one has its own
     if form == "markdown":
-        say_all("\n".join([stats_table.markdown(before, after), *(f"\n{n}" for n in notes)]))
+        say_all("\n".join([stats_text.markdown(before, after), *(f"\n{n}" for n in notes)]))
         return
     from rich.text import Text
 
+    from onnxopt.report import stats_table
     from onnxopt.report.terminal import show
 
     table = stats_table.one(before) if after is None else stats_table.diff(before, after)
@@ -101,7 +102,7 @@ def stats(
 
 def _notes(before: ModelStats, after: ModelStats) -> Iterator[str]:
     """Which figures of each of two models are a lower bound: their difference may be no change."""
-    from onnxopt.report.stats_table import notes
+    from onnxopt.report.stats_text import notes
 
     for label, model in (("before", before), ("after", after)):
         if model.work is not None:

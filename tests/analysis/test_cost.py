@@ -14,7 +14,7 @@ from rich.console import Console
 import onnxopt
 from onnxopt.analysis.measures.cost import ModelStats, model_stats, model_work
 from onnxopt.graph import read_model
-from onnxopt.report import stats_table
+from onnxopt.report import stats_table, stats_text
 from tests.samples import parsed
 
 
@@ -103,7 +103,7 @@ def test_names_are_not_markup() -> None:
     )
     found = model_stats(read_model(proto))
     assert "[red]a::Q" in shown(found)
-    assert "\\[red]a::Q" in stats_table.markdown(found)
+    assert "\\[red]a::Q" in stats_text.markdown(found)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_names_are_not_markup() -> None:
     ],
 )
 def test_shares_say_that_something_changed_and_that_something_is_left(before: int, after: int, text: str) -> None:
-    assert stats_table.share(before, after) == text
+    assert stats_text.share(before, after) == text
 
 
 @pytest.mark.parametrize(
@@ -131,5 +131,5 @@ def test_shares_say_that_something_changed_and_that_something_is_left(before: in
 def test_a_note_is_whole_by_itself(signature: str, note: str) -> None:
     text = f"g {signature} {{ y = Sin (x) }}"
     model = read_model(parsed(text))
-    found = stats_table.notes(replace(model_stats(model), work=model_work(model)))
+    found = stats_text.notes(replace(model_stats(model), work=model_work(model)))
     assert [line for line in found if "bound" in line] == ([f"{note} (--dim, --shape)"] if note else [])

@@ -8,7 +8,7 @@ from typing import Any, Final
 from onnxopt.plaintext import counted
 from onnxopt.report.html.markup import Markup, join, link, tag
 from onnxopt.report.plain import size
-from onnxopt.report.stats_table import count, exact, share
+from onnxopt.report.stats_text import count, exact, share
 from onnxopt.report.verdict import MARKS, figures, grouped
 
 _CLASSES: Final = {
