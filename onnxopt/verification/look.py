@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.hidden.blank import outputs_behind, unproven_blanks
+from onnxopt.verification.hidden.blank import changed_blanks, outputs_behind, unproven_blanks
 from onnxopt.verification.hidden.bounds import have_others, unreached
 from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.hidden.inside import walk_bodies
@@ -158,12 +158,16 @@ class Look:
             known = {(p.scope, p.value) for p in places}
             there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, names, part.scope)]
             places += [p for p in there if (p.scope, p.value) not in known]
-            pieces.unseen += [part.why] if part.why else []
+            (pieces.silent if part.silent else pieces.unseen).extend([part.why] if part.why else [])
+            pieces.shown += [part.why] if part.stays else []
         if _draws(walk.a) != _draws(walk.b):
             pieces.unseen.append("one draws random numbers more often, and in functions and bodies all draw alike here")
         pieces.complete = not places and not found.unsettled
         if pieces.complete:
-            pieces.dead = outputs_behind(walk, unproven_blanks(walk))
+            blanks = changed_blanks(walk)
+            unproven = unproven_blanks(walk, blanks)
+            pieces.dead = outputs_behind(walk, unproven)
+            pieces.silent += outputs_behind(walk, [v for v in blanks if v not in unproven])
         return pieces, places
 
     def unreached(self, case: Case) -> list[str]:

@@ -110,6 +110,8 @@ class Pieces:
     complete: bool = False  # is every output a cut, or made of cuts?
     branches: list[str] = field(default_factory=list)  # conditions of which no case took both, and whose branches agree
     unseen: list[str] = field(default_factory=list)  # parts that no case ran and nothing else shows, in words
+    shown: list[str] = field(default_factory=list)  # of these, what differs on other numbers, and no case settles
+    silent: list[str] = field(default_factory=list)  # neither seen nor, on drawn numbers, different
     dead: list[str] = field(default_factory=list)
     seconds: float = 0.0
     note: str = ""
@@ -120,9 +122,14 @@ class Pieces:
         return 10 * self.blank <= self.cuts
 
     def joined(self, other: Pieces, *, proves: bool = True) -> Pieces:
-        """Of both sets of cases: what is worse. What one of them sees is seen, if the other `proves` anything."""
+        """Of both sets of cases: what is worse. What one of them sees is seen, if the other `proves` anything: what
+        only was not drawn in one of them is not."""
         worse = max(self, other, key=lambda p: p.worst_rel)
         seen = other if proves else self
+        shown = [*dict.fromkeys([*self.shown, *seen.shown])]
+        unseen = [why for why in self._open_with(seen, self.unseen, seen.unseen) if why not in shown]
+        dead = self._open_with(seen, self.dead, seen.dead)
+        silent = self._open_with(seen, self.silent, seen.silent)
         return replace(
             worse,
             cases=self.cases + other.cases,
@@ -133,11 +140,18 @@ class Pieces:
             largest=max(self.largest, other.largest),
             complete=self.complete and other.complete,
             branches=[name for name in self.branches if name in seen.branches],
-            unseen=[why for why in self.unseen if why in seen.unseen],
-            dead=[name for name in self.dead if name in seen.dead],
+            unseen=[*unseen, *shown],
+            shown=shown,
+            silent=[part for part in silent if part not in {*unseen, *dead}],
+            dead=dead,
             seconds=self.seconds + other.seconds,
             note=self.note or other.note,
         )
+
+    def _open_with(self, other: Pieces, mine: Collection[str], theirs: Collection[str]) -> list[str]:
+        """Of the parts that either says this of, those that neither sees. Pieces that were not settled see nothing."""
+        known = [{*p.unseen, *p.dead, *p.silent} for p in (self, other) if p.complete]
+        return [part for part in dict.fromkeys([*mine, *theirs]) if all(part in open_ for open_ in known)]
 
 
 @record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,15 +23,15 @@ _LONGEST: Final = 200  # nodes of a piece
 
 @dataclass
 class Piece:
-    """What makes `value` of B, and what it stands for in A, of what is fed. `known`: what A's nodes read, in the last
-    case; `asked`: what B's read besides, and A's make."""
+    """What makes `value` of B, and what it stands for in A, of what is fed. `known`: what A's nodes read, by case;
+    `asked`: what B's read besides, and A's make."""
 
     walk: Walk
     value: str
     fed: Collection[str]
     fed_of_a: Collection[str]
     nodes: Sequence[int]
-    known: dict[str, Any]
+    known: list[dict[str, Any]]
     both: set[str]
     asked: set[str]
 
@@ -45,38 +45,42 @@ class Piece:
         read = {of.get(e, e) for e in walk.b.entries(walk.b.cone([value], fed), fed)}
         asked = read.difference(entries)
         nodes = walk.a.cone([of[value], *asked], fed_of_a, _LONGEST + 1)
-        known = {e: walk.original.values[-1].get(e) for e in walk.a.entries(nodes, fed_of_a.difference(asked))}
+        entries = walk.a.entries(nodes, fed_of_a.difference(asked))
+        known = [{e: values.get(e) for e in entries} for values in walk.original.values]
         if len(nodes) > _LONGEST or not walk.a.random.isdisjoint(nodes) or not asked <= walk.a.maker.keys():
             return None
-        if not all(isinstance(v, np.ndarray) for v in known.values()):
+        if not all(isinstance(v, np.ndarray) for values in known for v in values.values()):
             return None
         return cls(walk, value, fed, fed_of_a, nodes, known, read.difference(asked), asked)
 
-    def differs(self, drawn: Iterable[Mapping[str, Any]]) -> bool:
-        """Does it where some of what is known is one of these instead, by more than roundings?"""
+    def differs(self, draw: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]) -> bool:
+        """Does it where some of what is known is what one may `draw` instead, by more than roundings? Each case is
+        asked for itself: what comes of it is the same beside whatever others."""
+        return any(self._differs(case, draw(known)) for case, known in enumerate(self.known))
+
+    def _differs(self, case: int, drawn: Iterable[Mapping[str, Any]]) -> bool:
         walk, original, types = self.walk, self.walk.pairs.of[self.value], self.walk.original.types
+        known = self.known[case]
         try:
-            opened = walk.runner.open(self.nodes, {e: types[e] for e in self.known}, [*self.asked, original])
+            opened = walk.runner.open(self.nodes, {e: types[e] for e in known}, [*self.asked, original])
             fed: list[dict[str, Any]] = []
             for others in drawn:
-                made = opened.run({**self.known, **others})
+                made = opened.run({**known, **others})
                 if not any(map(overflows, made.values())):
-                    fed.append({**self.known, **others, **made})
-            return bool(fed) and not self._agrees(Stream(walk.runner, fed, types))
+                    fed.append({**known, **others, **made})
+            return bool(fed) and not self._agrees(walk.replay.drawn(Stream(walk.runner, fed, types), case))
         except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
             return False
 
-    def _agrees(self, stream: Stream) -> bool:
+    def _agrees(self, replay: Replay) -> bool:
         walk, value, share = self.walk, self.value, self.walk.share(self.value)
-        replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
-        replay.views = dict(walk.replay.views)
         agrees, differences, _ = replay.hold(value, replay.run([value], self.fed)[value], share)
         if agrees or any(d.note for d in differences):
             return agrees
         jump = replay.jumping(value, self.fed, share)
         original = walk.pairs.of[value]
         held = {original: jump} if jump is not None else {}
-        noise = noise_of(walk.runner, stream, [original], self.fed_of_a, walk.seed, walk.dtype, held)
+        noise = noise_of(walk.runner, replay.original, [original], self.fed_of_a, walk.seed, walk.dtype, held)
         return self._explains(replay, differences, noise.get(original, []))
 
     def _explains(self, replay: Replay, differences: Sequence[Difference], noise: Sequence[Difference]) -> bool:

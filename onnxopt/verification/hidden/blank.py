@@ -6,6 +6,7 @@ compared all the same. Where that differs nobody is accused, for such numbers ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from onnxopt.verification.hidden.parts import runs
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Stream
 
@@ -24,12 +24,14 @@ _SOME: Final = 3  # elements, where there are none
 _SCALES: Final = ((False, 1.0), (True, 1.0), (True, 64.0), (False, 64.0), (True, 4096.0), (False, 4096.0))
 
 
-def unproven_blanks(walk: Walk) -> list[str]:
-    """The blank cuts of B that are made otherwise than A makes them, and not seen to agree on drawn numbers."""
-    if not walk.blank:
-        return []
-    open_ = (v for v in walk.blank if not walk.sameness.is_made_alike(v) and not _is_of_no_turn(walk, v))
-    return [v for v in open_ if not _agree_on_drawn(walk, v)]
+def changed_blanks(walk: Walk) -> list[str]:
+    """The blank cuts of B that are made otherwise than A makes them."""
+    return [v for v in walk.blank if not walk.sameness.is_made_alike(v) and not _is_of_no_turn(walk, v)]
+
+
+def unproven_blanks(walk: Walk, changed: Sequence[str] | None = None) -> list[str]:
+    """Of these, what is not seen to agree on drawn numbers."""
+    return [v for v in (changed_blanks(walk) if changed is None else changed) if not _agree_on_drawn(walk, v)]
 
 
 def _is_of_no_turn(walk: Walk, value: str) -> bool:
@@ -59,9 +61,7 @@ def _agree_on_drawn(walk: Walk, value: str) -> bool:
         fed = {name: _drawn(known[name], rng, is_positive, factor) for name in sorted(names)}
         try:
             found = walk.runner.open(mine, {e: types[e] for e in entries}, [original]).run(fed)[original]
-            stream = Stream(walk.runner, [fed | {original: found}], types)
-            replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
-            replay.views = dict(walk.replay.views)
+            replay = walk.replay.drawn(Stream(walk.runner, [fed | {original: found}], types), -1)
             made = replay.run([value], walk.fed)[value]
             agrees = replay.hold(value, made, walk.share(value))[0]
         except (Failed, ValueError, IndexError, KeyError):  # it does not take them, nor does a view

@@ -20,7 +20,6 @@ from onnxopt.verification.model.constants import constants, numbers
 from onnxopt.verification.model.order import bodies_of, inside
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import overflows
-from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.programs.runner import Failed
 from onnxopt.verification.programs.stream import Stream
 
@@ -178,9 +177,7 @@ class Beyond:
             fed = list(self._run(nodes, {name: known[name] for name in entries}, [*asked, original], both))
             if not fed:
                 return False
-            stream = Stream(walk.runner, fed, walk.original.types)
-            replay = Replay(walk.replay.runner, stream, walk.pairs, walk.held, walk.dtype)
-            replay.views = dict(walk.replay.views)
+            replay = walk.replay.drawn(Stream(walk.runner, fed, walk.original.types), self._case)
             found = replay.hold(value, replay.run([value], theirs)[value], 0.0)[1]
         except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
             return False

@@ -74,24 +74,26 @@ def _computes(program: Program, value: str, shared: Collection[str], decisions: 
     return False
 
 
-def masked_by_decisions(walk: Walk, sameness: Sameness) -> list[str]:
-    """The values of B that agree, and would differ where others were decided."""
-    found: dict[str, None] = {}
+def masked_by_decisions(walk: Walk, sameness: Sameness) -> dict[str, bool]:
+    """The values of B that agree, and may differ where others are decided: do they, where that was drawn?"""
+    found: dict[str, bool] = {}
     cuts = {walk.pairs.of[v] for v in walk.cuts if v in walk.pairs.of}
     changing = changing_values(walk.a)
     decisions = ((kind, name) for kind, name in _decisions(walk.a) if name in changing)
     for kind, decision in itertools.islice(decisions, _MOST):
         handed, values = _made_of(walk.a, [decision], cuts)
         behind: set[str] | None = None
-        open_ = (v for v in walk.pairs.made_from(values) if v not in found and not sameness.is_made_alike(v))
+        open_ = (v for v in walk.pairs.made_from(values) if not found.get(v) and not sameness.is_made_alike(v))
         for value in itertools.islice(open_, _MOST):
             if walk.pairs.by_original.get(decision) in walk.fed:
+                if behind is None and _is_seen(walk, decision):
+                    break
                 behind = _behind(walk.a, decision) if behind is None else behind
                 differs = _differs(walk, decision, {*walk.pairs.made_from(list(handed))} & walk.cuts, behind, value)
             else:
                 differs = kind in _BEST and _differs_elsewhere(walk, value)
-            found.update([(value, None)] if differs else ())
-    return list(found)
+            found[value] = differs
+    return found
 
 
 def _decisions(program: Program) -> Iterator[tuple[str, str]]:
@@ -132,21 +134,23 @@ def _differs(walk: Walk, decision: str, handed: set[str], behind: set[str], valu
     piece = Piece.of(walk, value, handed - {value})
     if piece is None or decision not in piece.both or any(i in piece.nodes for i in walk.a.hiding):
         return False  # what stands in a branch is compared by itself
-    if not behind.isdisjoint(piece.known.keys() - {decision}):
+    if not behind.isdisjoint(piece.known[0].keys() - {decision}):
         return False  # they would be others, too
-    return piece.differs(_drawn(walk, piece, decision))
+    return piece.differs(lambda known: _drawn(walk, piece, decision, known[decision]))
 
 
 def _differs_elsewhere(walk: Walk, value: str) -> bool:
     """Does it where the same numbers are in other places, and another is the best?"""
     piece = Piece.of(walk, value)
-    if piece is None:
-        return False
-    floats = {n: v for n, v in sorted(piece.known.items()) if v.dtype.kind == "f" and v.size > 1}
+    return piece is not None and piece.differs(lambda known: _in_other_places(walk.seed, value, known))
+
+
+def _in_other_places(seed: int, value: str, known: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    floats = {n: v for n, v in sorted(known.items()) if v.dtype.kind == "f" and v.size > 1}
     count = sum(v.size for v in floats.values())
-    tried = max(min(_ORDERS, _NUMBERS // count), 1) if count else 0
-    seeds = (Draws(walk.seed, value, k) for k in range(tried))
-    return piece.differs({n: _elsewhere(v, rng) for n, v in floats.items()} for rng in seeds)
+    for k in range(max(min(_ORDERS, _NUMBERS // count), 1) if count else 0):
+        rng = Draws(seed, value, k)
+        yield {n: _elsewhere(v, rng) for n, v in floats.items()}
 
 
 def _elsewhere(value: Any, rng: Draws) -> Any:
@@ -165,8 +169,9 @@ def _behind(program: Program, value: str) -> set[str]:
     return found - {value}
 
 
-def _drawn(walk: Walk, piece: Piece, decision: str) -> Iterator[Mapping[str, Any]]:
-    value, rng = piece.known[decision], Draws(walk.seed, decision)
+def _drawn(walk: Walk, piece: Piece, decision: str, value: Any) -> Iterator[Mapping[str, Any]]:
+    """`value`: what was decided in one case."""
+    rng = Draws(walk.seed, decision)
     if value.dtype.kind == "b":
         one = _one_way(walk, decision, value)
         for k in range(_DRAWN if one.any() else 0):
@@ -176,6 +181,12 @@ def _drawn(walk: Walk, piece: Piece, decision: str) -> Iterator[Mapping[str, Any
         rows = _rows(walk.a, piece, decision)
         for start in range(0, len(rows), value.size):
             yield {decision: np.resize(rows[start : start + value.size], value.shape).astype(value.dtype)}
+
+
+def _is_seen(walk: Walk, decision: str) -> bool:
+    """Are these booleans of which each is both, in some row of some case?"""
+    value = walk.original.values[-1].get(decision)
+    return isinstance(value, np.ndarray) and value.dtype.kind == "b" and not _one_way(walk, decision, value).any()
 
 
 def _one_way(walk: Walk, decision: str, value: Any) -> Any:

@@ -5,7 +5,7 @@ What reads the one in A and the other in B, or neither, agrees in all cases, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.hidden.parts import runs
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 _SIZES: Final = ("Shape", "Size")
 
 
-def indistinct(walk: Walk, sameness: Sameness, is_open: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """(what is made, one of those that only one of both reads)."""
-    half = [i for i in walk.a.hiding if _is_half_seen(walk, i)]
+def indistinct(
+    walk: Walk, sameness: Sameness, is_open: Callable[[str], bool], taken: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """(what is made, one of those that only one of both reads). `taken`: conditions of which other cases took both."""
+    half = [i for i in walk.a.hiding if _condition(walk.a, i) not in taken and _is_half_seen(walk, i)]
     if not half:
         return
     numbers, of = sameness.numbers(half), walk.pairs.of
@@ -33,6 +35,11 @@ def indistinct(walk: Walk, sameness: Sameness, is_open: Callable[[str], bool]) -
         other = [told[k][n] for k in (0, 1) for n in told[k].keys() - told[1 - k].keys()]
         if other and any(is_open(first_of(walk.a.nodes[walk.a.maker[name]])) for name in other):
             yield value, other[0]
+
+
+def _condition(program: Program, i: int) -> str:
+    node = program.nodes[i]
+    return node.input[0] if node.op_type == "If" else ""
 
 
 def _is_half_seen(walk: Walk, i: int) -> bool:

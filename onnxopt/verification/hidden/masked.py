@@ -72,10 +72,15 @@ def changing_values(program: Program) -> set[str]:
     return found
 
 
-def masked_by_steps(walk: Walk, sameness: Sameness) -> list[str]:
-    """The values of B that agree, and differ on numbers near these."""
+def masked_by_steps(walk: Walk, sameness: Sameness) -> dict[str, bool]:
+    """The first values of B that agree, and are made of what does not: do they differ on numbers near these?"""
     found = itertools.islice(_made_of_moved(walk, sameness), _MOST)
-    return [v for v in found if _differs(walk, v)]
+    return {v: _differs(walk, v) for v in found}
+
+
+def could_tell(walk: Walk, value: str) -> bool:
+    """Would it say something of what it is made of where it does not saturate?"""
+    return not (is_discrete(walk.replay.kind(value)) or walk.replay.are_steps(value))
 
 
 def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
@@ -100,21 +105,24 @@ def _is_step(walk: Walk, value: str) -> bool:
     if not kind.startswith("tensor("):
         return False
     known = [values.get(walk.pairs.of[value]) for values in walk.original.values]  # if it is still
-    return is_discrete(kind) or walk.replay.are_steps(value) or all(v is not None and is_dull(v) for v in known)
+    return not could_tell(walk, value) or all(v is not None and is_dull(v) for v in known)
 
 
 def _differs(walk: Walk, value: str) -> bool:
-    """Does it on numbers near those of the last case, by more than last bits do, and in float64?"""
+    """Does it on numbers near those of a case, by more than last bits do, and in float64?"""
     piece = Piece.of(walk, value)
-    if piece is None:
-        return False
-    count = max(min(_TRIED, _NUMBERS // max(sum(v.size for v in piece.known.values()), 1)), 1)
-    seeds = (Draws(walk.seed, walk.pairs.of[value], k) for k in range(count))
-    return piece.differs(drawn for rng in seeds if (drawn := _drawn(walk, piece.known, rng)))
+    return piece is not None and piece.differs(lambda known: _drawn(walk, value, known))
 
 
-def _drawn(walk: Walk, known: Mapping[str, Any], rng: Draws) -> dict[str, Any]:
+def _drawn(walk: Walk, value: str, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Others in place of these, as far as they may be others."""
+    count = max(min(_TRIED, _NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
+    for rng in (Draws(walk.seed, walk.pairs.of[value], k) for k in range(count)):
+        if drawn := _near(walk, known, rng):
+            yield drawn
+
+
+def _near(walk: Walk, known: Mapping[str, Any], rng: Draws) -> dict[str, Any]:
     found = {}
     for name, value in sorted(known.items()):
         if value.dtype.kind == "f" and not are_integers(value) and not is_stepped(walk.a, name):

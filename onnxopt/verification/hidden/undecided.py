@@ -35,17 +35,19 @@ def is_made_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(made))
 
 
-def undecided(walk: Walk, sameness: Sameness) -> list[str]:
-    """The values of B that say next to nothing in any case, and something else than A's on other numbers."""
+def undecided(walk: Walk, sameness: Sameness) -> dict[str, bool]:
+    """The values of B that say next to nothing in any case: do they say something else than A's on other numbers? The
+    first are asked."""
     settled, of = walk.cuts.union(walk.pending), walk.pairs.of
     little = (v for v in walk.b.maker if v in settled and v in of and _says_little(walk, v))
     found = list(itertools.islice((v for v in little if not sameness.is_made_alike(v)), _MOST))
     if not found:
-        return []
+        return {}
     a, b = Bounds(walk.a), Bounds(walk.b)
     bounds = {v: sorted({*a.of(walk.a.cone([of[v]], walk.fed_of_a)), *b.of(walk.b.cone([v], walk.fed))}) for v in found}
     cases = range(len(walk.original.values))
-    return [v for v in found if any(_beyond(walk, bounds[v], k).differs(v) for k in cases)]
+    asked = {v: any(_beyond(walk, bounds[v], k).differs(v) for k in cases) for v in found}
+    return asked | dict.fromkeys(little, False)
 
 
 def _beyond(walk: Walk, bounds: Sequence[float], case: int) -> Beyond:

@@ -17,7 +17,7 @@ from onnxopt.verification.hidden.decided import masked_by_decisions
 from onnxopt.verification.hidden.impossible import cannot_be_taken
 from onnxopt.verification.hidden.indistinct import indistinct
 from onnxopt.verification.hidden.inside import walk_bodies
-from onnxopt.verification.hidden.masked import masked_by_steps
+from onnxopt.verification.hidden.masked import could_tell, masked_by_steps
 from onnxopt.verification.hidden.parts import BRANCHES, held, is_decided, runs
 from onnxopt.verification.hidden.undecided import undecided
 from onnxopt.verification.model.functions import may_hide
@@ -42,12 +42,15 @@ _FEW: Final = 4  # nodes that one which lost its name may have become, on either
 
 @dataclass
 class Unseen:
-    """`why` a part was not seen; or how it differs from the other: `faults` in a `walk` of it."""
+    """`why` a part was not seen; or how it differs from the other: `faults` in a `walk` of it. `silent`: on drawn
+    numbers it does not differ. `stays`: it does, and no other case says that it was seen."""
 
     why: str
     scope: str = ""
     walk: Walk | None = None
     faults: list[Fault] = field(default_factory=list)
+    silent: bool = False
+    stays: bool = False
 
 
 def may_differ(pairs: Pairs) -> bool:
@@ -78,14 +81,17 @@ def unseen(
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
             yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
-    for value, other in indistinct(walk, sameness, is_open):
+    for value, other in indistinct(walk, sameness, is_open, taken):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
-    for value in undecided(walk, sameness):
-        yield Unseen(f"`{value}` says next to nothing in any case, and differs on numbers that none of them has")
-    for value in masked_by_decisions(walk, sameness):
-        yield Unseen(f"`{value}` is made of a decision, and differs where that is another than in any case")
-    for value in masked_by_steps(walk, sameness):
-        yield Unseen(f"`{value}` is made of what differs, and differs itself on numbers near those of these cases")
+    for value, differs in undecided(walk, sameness).items():
+        why = f"`{value}` says next to nothing in any case, and differs on numbers that none of them has"
+        yield Unseen(why, silent=not differs)
+    for value, differs in masked_by_decisions(walk, sameness).items():
+        why = f"`{value}` is made of a decision, and differs where that is another than in any case"
+        yield Unseen(why, silent=not differs)
+    for value, differs in masked_by_steps(walk, sameness).items():
+        why = f"`{value}` is made of what differs, and differs itself on numbers near those of these cases"
+        yield Unseen(why, silent=not differs, stays=differs and not could_tell(walk, value))
 
 
 def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
@@ -197,8 +203,8 @@ class _Node:
         found: list[list[Unseen]] = []
         for walk in self._walks(name, is_run=is_run):
             here = [*(self._not_seen(walk) if is_run else self._not_run(name, walk)), *self._deeper(name, walk)]
-            if not here:
-                return []
+            if all(u.silent for u in here):
+                return here
             found.append(here if self._accuses(name, walk) else [self._in_words(name, u) for u in here])
         return min(found, key=lambda here: any(u.faults for u in here))
 
@@ -233,7 +239,8 @@ class _Node:
         """A later turn may read what no case does."""
         if self._node.op_type != "If" and walk is not None:
             for fault in walk.outcome.faults:
-                yield Unseen(f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it")
+                why = f"`{fault.value}` differs in a body that makes `{self._first}`, and no case shows it"
+                yield Unseen(why, stays=True)
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
         if walk is not None and walk.enclosing is not None:

@@ -41,6 +41,12 @@ class Replay:
         self.views: dict[str, View] = {}
         self._given = set(original.types)
 
+    def drawn(self, original: Stream, case: int) -> Replay:
+        """The same on numbers that were drawn in place of those of a case."""
+        found = Replay(self.runner, original, self.pairs, self.held, self.dtype)
+        found.views = {name: view.of_case(case, len(original.values)) for name, view in self.views.items()}
+        return found
+
     def mine(self, value: str) -> list[Any]:
         """A's values of what B calls so, by case."""
         name = self.pairs.of.get(value, value)

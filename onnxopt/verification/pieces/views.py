@@ -24,6 +24,10 @@ class View:
         turned = value if self.axes is None else value.transpose(self.axes)
         return np.ascontiguousarray(turned).reshape(self.shapes[case])
 
+    def of_case(self, case: int, count: int) -> View:
+        """The same where so many others have the shape of one case."""
+        return View(self.axes, (self.shapes[case],) * count)
+
 
 def views(a: list[Any], b: list[Any]) -> Iterator[View]:
     """The ways in which the values `b` of the cases may hold what `a` do."""
