@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.record import record
 from onnxopt.verification.inputs.edges import CUTTING, MATRICES, MUTING
 from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, sums
-from onnxopt.verification.inputs.uses import INDEX, UNKNOWN, Use, uses
+from onnxopt.verification.inputs.uses import FREE, INDEX, UNKNOWN, Use, uses
 from onnxopt.verification.inputs.windows import WINDOWS, windowed
 from onnxopt.verification.model.decisions import conditions, decides, decisions, hides
 from onnxopt.verification.model.dependence import changing, is_fixed
@@ -65,12 +65,17 @@ class InputSpec:
         return self.kind in _INTEGERS or any(e != 0 for e in self.use.edges) or bool(self.use.words)
 
     def meeting(self, other: Use) -> InputSpec:
-        """With these edges, too, but for those that rounding made of its own. Integers keep theirs: what they may be is
-        what the first takes."""
-        if self.kind not in _FLOATS or UNKNOWN in (self.use.role, other.role):
+        """With these edges, too, but for those that rounding made of its own; of integers, where they stay within what
+        the first takes."""
+        if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOATS or self._takes_others):
             return self
         new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
         return replace(self, use=replace(self.use, edges=(*self.use.edges, *new))) if new else self
+
+    @property
+    def _takes_others(self) -> bool:
+        """Is it known which integers the model takes? A size that nothing is compared with stays what it is."""
+        return self.kind in _INTEGERS and (self.use.role == FREE or (self.use.role == INDEX and self.bound is not None))
 
     @property
     def _is_met(self) -> bool:
@@ -142,10 +147,17 @@ class Plan:
 
     def beside(self, other: ModelProto, rows: Mapping[str, tuple[int, ...]] | None = None) -> Plan:
         """The plan where what the second model does at edges of its own is seen: a bound that only it has is reached by
-        numbers that the first asks nothing of. `rows`: by input, those that differ of what it indexes."""
-        found = uses(other.graph)
+        numbers that the first asks nothing of, and what it compares with is fed. `rows`: by input, those that differ of
+        what it indexes."""
+        found, numbers = uses(other.graph), compared(other.graph)
         inputs = [i.meeting(found[i.name]) if i.name in found else i for i in self.inputs]
-        inputs = [replace(i, compared=(*i.compared, *(rows or {}).get(i.name, ()))) for i in inputs]
+        more = {i.name: numbers.get(i.name, ()) for i in inputs if i._takes_others}
+        inputs = [
+            replace(
+                i, compared=tuple(dict.fromkeys((*i.compared, *more.get(i.name, ()), *(rows or {}).get(i.name, ()))))
+            )
+            for i in inputs
+        ]
         cuts = self.cuts or not CUTTING.isdisjoint(operator_names(other.graph.node))
         return replace(self, inputs=inputs, cuts=cuts)
 
