@@ -154,7 +154,9 @@ class Look:
             note=_left(found),
         )
         places = [place for fault in found.faults for place in self._places(walk, fault, names, "main")]
-        for part in unseen(walk, self._is_open, taken) if not found.unsettled or found.faults else ():
+        is_wrong = not self.options.by_tolerance and any(p.is_gross for p in places)
+        parts = unseen(walk, self._is_open, taken, is_wrong=is_wrong)
+        for part in parts if not found.unsettled or found.faults else ():
             known = {(p.scope, p.value) for p in places}
             there = [p for f in part.faults if part.walk for p in self._places(part.walk, f, names, part.scope)]
             places += [p for p in there if (p.scope, p.value) not in known]

@@ -9,6 +9,8 @@ from typing import Any, Final
 from onnxopt.record import record
 from onnxopt.verification.options import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, REFUSED, UNLOADED, UNVERIFIED
 
+_GROSS: Final = 30.0  # times what rounding does in a piece
+
 
 @record
 class OutputRecord:
@@ -86,6 +88,11 @@ class Place:
     scope: str = "main"  # graph path, bodies as the project's Graph.path writes them
     rewrites: list[str] = field(default_factory=list)  # lines: what the journal says made them
     noise: float | None = None
+
+    @property
+    def is_gross(self) -> bool:
+        """Is it no rounding any more, whatever the outputs may hide?"""
+        return self.noise is None or self.record.max_rel > _GROSS * self.noise
 
 
 @record

@@ -14,7 +14,6 @@ from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pie
 
 _BEYOND: Final = 1e3  # times the noise of the whole: a right result stays far below
 _SIZES: Final = 8  # of dynamic dims, that are named
-_GROSS: Final = 30.0  # times what rounding does in a piece: no rounding any more, whatever the outputs may hide
 
 
 def conclude(verdict: Verification, records: Sequence[CaseRecord]) -> None:
@@ -40,16 +39,12 @@ def settle(
         verdict.status = IN_PIECES
         for o in open_:
             o.ok, o.note = True, f"{o.note}, and no piece does"
-    elif pieces.complete or (not any(_gross(p) for p in places) and _all_noise(verdict, noise) and (open_ or places)):
+    elif pieces.complete or (not any(p.is_gross for p in places) and _all_noise(verdict, noise) and (open_ or places)):
         verdict.status = WITHIN_NOISE
         for o in open_:
             o.ok, o.note = True, f"{o.note}, and rounding alone does as much"
     elif places:
         verdict.status = DIFFERENT
-
-
-def _gross(place: Place) -> bool:
-    return place.noise is None or place.record.max_rel > _GROSS * place.noise
 
 
 def _all_noise(verdict: Verification, noise: Mapping[str, Mapping[str, float]]) -> bool:

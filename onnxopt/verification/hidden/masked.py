@@ -13,6 +13,8 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from onnxopt.verification.hidden.anew import Piece, explains
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
@@ -126,7 +128,8 @@ def _near(walk: Walk, known: Mapping[str, Any], rng: Draws) -> dict[str, Any]:
     found = {}
     for name, value in sorted(known.items()):
         if value.dtype.kind == "f" and not are_integers(value) and not is_stepped(walk.a, name):
-            found[name] = (value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5))).astype(value.dtype)
+            with np.errstate(over="ignore"):  # of what stands for infinity: such draws are left out
+                found[name] = (value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5))).astype(value.dtype)
         elif value.dtype.kind == "f" or value.dtype.name in _LEVELS:
             order = rng.orders(1, value.size)[0]
             found[name] = value.reshape(-1)[order].reshape(value.shape)

@@ -63,10 +63,12 @@ def may_differ(pairs: Pairs) -> bool:
 
 
 def unseen(
-    walk: Walk, is_open: Callable[[str], bool], taken: Collection[str] = (), scope: str = "main"
+    walk: Walk, is_open: Callable[[str], bool], taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool
 ) -> Iterator[Unseen]:
     """What of A, in the main graph or the body that was walked, no case ran and nothing else shows. `is_open`: may data
-    decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both."""
+    decide upon the parts of the node that makes this value? `taken`: conditions of which other cases took both.
+    `is_wrong`: something is known to be, and only what may be wrong besides is asked for, not what drawn numbers say,
+    who accuse nobody."""
     sameness = walk.sameness
     apart, new = changed(walk.pairs, sameness, walk.agreed)
     counterparts = dict(_counterparts(walk.pairs, walk.a.hiding))
@@ -75,12 +77,14 @@ def unseen(
         node = walk.a.nodes[i]
         all_taken = node.op_type == "If" and node.input[0] in taken
         if not all_taken or _is_deep(walk.a, node):
-            found = _Node(walk, sameness, i, is_open, scope)
+            found = _Node(walk, sameness, i, is_open, scope, is_wrong=is_wrong)
             known |= found.covered
             yield from found.unseen(all_taken=all_taken)
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
             yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
+    if is_wrong:
+        return
     for value, other in indistinct(walk, sameness, is_open, taken):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value, differs in undecided(walk, sameness).items():
@@ -142,8 +146,10 @@ def _only_inside(program: Program) -> set[int]:
 class _Node:
     """One that holds parts, or calls what does."""
 
-    def __init__(self, walk: Walk, sameness: Sameness, i: int, is_open: Callable[[str], bool], scope: str) -> None:
-        self._walk = walk
+    def __init__(
+        self, walk: Walk, sameness: Sameness, i: int, is_open: Callable[[str], bool], scope: str, *, is_wrong: bool
+    ) -> None:
+        self._walk, self._is_wrong = walk, is_wrong
         self._node = node = walk.a.nodes[i]
         self._i, self._sameness = i, sameness
         self._first = first_of(node)
@@ -244,7 +250,8 @@ class _Node:
 
     def _deeper(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
         if walk is not None and walk.enclosing is not None:
-            return unseen(walk, self._is_open, scope=walk.enclosing.scope(self._scope))
+            scope = walk.enclosing.scope(self._scope)
+            return unseen(walk, self._is_open, scope=scope, is_wrong=self._is_wrong)
         return self._closed(self._bodies[name].node)
 
     def _not_run(self, name: str, walk: Walk | None) -> Iterator[Unseen]:
