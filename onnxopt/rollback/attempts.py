@@ -97,7 +97,7 @@ def _roll_back(
         return report
     if reproducer is not None:
         work.keep(Path(reproducer), error)
-    raise error
+    raise work.failed(error)
 
 
 def _unverified(error: DifferentResult) -> bool:

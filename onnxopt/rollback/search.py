@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.api import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.errors import OnnxOptError
 from onnxopt.pipeline.site import UNLOADED, WRONG
+from onnxopt.plaintext import counted
 from onnxopt.record import record
 from onnxopt.verification import Verification, VerifyOptions
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _AT_PLACES: Final = 2
 _BY_BISECTION: Final = 1
 _NODE_BY_NODE: Final = 16  # what a narrower type does to one node says nothing of the next
+_RESULTS: Final = 48  # that are verified on the way, before whole rules go at the first suspicion
+_NAMED: Final = 4
 
 
 @record
@@ -56,6 +59,7 @@ class Search:
         self.progress = progress
         self.left_out: list[Remedy] = []
         self.blamed: Counter[str] = Counter()  # how often, by name
+        self.judged = 0  # results that were verified on the way
 
     @property
     def options(self) -> OptimizeOptions:
@@ -72,8 +76,11 @@ class Search:
         found, trusted = self._at_places(verdict), _AT_PLACES
         if not found:
             found, trusted = self._by_bisection(verdict), _BY_BISECTION
-        elif {r.name for r in found} == {"convert-dtype"}:
+        if {r.name for r in found} == {"convert-dtype"}:
             trusted = _NODE_BY_NODE
+        elif self._is_long:
+            trusted = 0
+            self._tell(f"after {counted(self.judged, 'result')} on the way, whole rules are left out")
         self.blamed.update({r.name for r in found})
         for remedy in found:
             if self.blamed[remedy.name] > trusted:
@@ -89,6 +96,19 @@ class Search:
             self.left_out = [r for r in self.left_out if r.name != remedy.name]
         self.left_out.append(remedy)
 
+    @property
+    def _is_long(self) -> bool:
+        """Were so many results verified that it is time to come to an end?"""
+        return self.judged >= _RESULTS
+
+    def failed(self, error: DifferentResult) -> DifferentResult:
+        """With what was found so far, which did not suffice."""
+        names = [str(r.record.site or r.name) for r in self.left_out]
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            error.hint = f"{error.hint}; without {', '.join(names[:_NAMED])}{more} it still does"
+        return error
+
     def explain(self, error: DifferentResult) -> None:
         """Have the places of the error say which rewrites happened there."""
         from onnxopt.bisect import Trials
@@ -99,19 +119,23 @@ class Search:
 
     def _at_places(self, verdict: Verification) -> list[Remedy]:
         """For each place the first rewrite with which the result goes wrong there."""
-        from onnxopt.bisect import Trials, guilty  # not needed where nothing goes wrong
+        from onnxopt.bisect import Trials, guilty, suspects  # not needed where nothing goes wrong
 
         options, found = self.options, []
         with Trials(self.source, options, self.verify_options, verdict) as trials:
             entries = self._rewrites(trials, verdict)
             for place in verdict.places:
                 try:
-                    entry = guilty(trials, place, entries, self._tell)
+                    if self._is_long:
+                        entry = next(iter(suspects(place, entries)), None)
+                    else:
+                        entry = guilty(trials, place, entries, self._tell)
                 except OnnxOptError:  # of a result on the way, which is no result
                     continue
                 if entry is not None:
                     message = f"`{place.value}` {place.record.note}"
                     found.append(Remedy(_record(entry, message), options, entry.fuel, place))
+            self.judged += trials.verified
         return found
 
     def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
@@ -140,6 +164,7 @@ class Search:
         except OnnxOptError:  # it cannot be found: the difference itself is what there is to say
             self.left_out = before
             return []
+        self.judged += found.runs
         value = found.site.value if found.site is not None else ""
         fault = UNLOADED if verdict.is_unloaded else WRONG
         record = RolledBack(found.pass_text, found.rule, found.scope, found.match, found.message, value, fault)

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxopt.verification.hidden.anew import Piece
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look
@@ -98,3 +99,15 @@ def test_what_drawn_numbers_only_do_not_show_is_not_seen() -> None:
 def test_what_no_case_can_settle_stays() -> None:
     found = Pieces(["a"], complete=True, unseen=["v"], shown=["v"]).joined(Pieces(["b"], complete=True))
     assert (found.unseen, found.shown) == (["v"], ["v"])
+
+
+def test_where_something_is_wrong_no_numbers_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a fault pieces may be long, and what drawn numbers show accuses nobody."""
+    asked: list[Piece] = []
+    monkeypatch.setattr(Piece, "differs", lambda piece, draw: asked.append(piece) or False)
+    rest = "m = Mul (x, two) f = Floor (m) g = Mul (f, two) e = Exp (x) y = Add (g, e)"
+    wrong = "m = Mul (x, more) f = Floor (m) g = Mul (f, two) e = {} (x) y = Add (g, e)"
+    found, places = look(tmp_path, rest, wrong.format("Exp")).pieces([case(FAR)])
+    assert (len(asked), places, found.complete) == (1, [], True)
+    found, places = look(tmp_path, rest, wrong.format("Sin")).pieces([case(FAR)])
+    assert (len(asked), [p.value for p in places], found.unseen) == (1, ["e"], [])
