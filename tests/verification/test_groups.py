@@ -104,7 +104,12 @@ def test_what_no_case_can_settle_stays() -> None:
 def test_where_something_is_wrong_no_numbers_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a fault pieces may be long, and what drawn numbers show accuses nobody."""
     asked: list[Piece] = []
-    monkeypatch.setattr(Piece, "differs", lambda piece, draw: asked.append(piece) or False)
+
+    def differs(piece: Piece, draw: object) -> bool:
+        asked.append(piece)
+        return False
+
+    monkeypatch.setattr(Piece, "differs", differs)
     rest = "m = Mul (x, two) f = Floor (m) g = Mul (f, two) e = Exp (x) y = Add (g, e)"
     wrong = "m = Mul (x, more) f = Floor (m) g = Mul (f, two) e = {} (x) y = Add (g, e)"
     found, places = look(tmp_path, rest, wrong.format("Exp")).pieces([case(FAR)])
