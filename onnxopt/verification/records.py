@@ -95,6 +95,9 @@ class Place:
         return self.noise is None or self.record.max_rel > _GROSS * self.noise
 
 
+AND: Final = ", and "  # between what was not seen and what speaks against it
+
+
 @record
 class Pieces:
     """What comparing in pieces found, in `cases`.
@@ -118,7 +121,7 @@ class Pieces:
     branches: list[str] = field(default_factory=list)  # conditions of which no case took both, and whose branches agree
     unseen: list[str] = field(default_factory=list)  # parts that no case ran and nothing else shows, in words
     shown: list[str] = field(default_factory=list)  # of these, what differs on other numbers, and no case settles
-    silent: list[str] = field(default_factory=list)  # neither seen nor, on drawn numbers, different
+    silent: list[str] = field(default_factory=list)  # parts that are not seen, and on drawn numbers do not differ
     dead: list[str] = field(default_factory=list)
     seconds: float = 0.0
     note: str = ""
@@ -149,7 +152,7 @@ class Pieces:
             branches=[name for name in self.branches if name in seen.branches],
             unseen=[*unseen, *shown],
             shown=shown,
-            silent=[part for part in silent if part not in {*unseen, *dead}],
+            silent=[part for part in silent if part not in {*map(_part, unseen), *dead}],
             dead=dead,
             seconds=self.seconds + other.seconds,
             note=self.note or other.note,
@@ -157,8 +160,13 @@ class Pieces:
 
     def _open_with(self, other: Pieces, mine: Collection[str], theirs: Collection[str]) -> list[str]:
         """Of the parts that either says this of, those that neither sees. Pieces that were not settled see nothing."""
-        known = [{*p.unseen, *p.dead, *p.silent} for p in (self, other) if p.complete]
-        return [part for part in dict.fromkeys([*mine, *theirs]) if all(part in open_ for open_ in known)]
+        known = [{_part(said) for said in (*p.unseen, *p.dead, *p.silent)} for p in (self, other) if p.complete]
+        return [said for said in dict.fromkeys([*mine, *theirs]) if all(_part(said) in open_ for open_ in known)]
+
+
+def _part(said: str) -> str:
+    """What it is that something is said of."""
+    return said.partition(AND)[0]
 
 
 @record

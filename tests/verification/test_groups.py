@@ -89,10 +89,10 @@ def test_a_part_that_one_case_runs_is_seen() -> None:
 
 
 def test_what_drawn_numbers_only_do_not_show_is_not_seen() -> None:
-    differs = Pieces(["a"], complete=True, unseen=["v"], dead=["y"])
+    differs = Pieces(["a"], complete=True, unseen=["v, and it differs"], dead=["y"])
     silent = Pieces(["b"], complete=True, silent=["v", "y"])
     for found in (differs.joined(silent), silent.joined(differs)):
-        assert (found.unseen, found.dead, found.silent) == (["v"], ["y"], [])
+        assert (found.unseen, found.dead, found.silent) == (["v, and it differs"], ["y"], [])
     assert silent.joined(Pieces(["c"], complete=True)).joined(differs).unseen == []
 
 

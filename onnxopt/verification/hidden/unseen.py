@@ -26,6 +26,7 @@ from onnxopt.verification.pieces.enclosing import depth, label_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.program import bodies
+from onnxopt.verification.records import AND
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -88,14 +89,17 @@ def unseen(
     for value, other in indistinct(walk, sameness, is_open, taken):
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value, differs in undecided(walk, sameness).items():
-        why = f"`{value}` says next to nothing in any case, and differs on numbers that none of them has"
-        yield Unseen(why, silent=not differs)
+        yield _drawn(f"`{value}` says next to nothing in any case", "differs on numbers that none of them has", differs)
     for value, differs in masked_by_decisions(walk, sameness).items():
-        why = f"`{value}` is made of a decision, and differs where that is another than in any case"
-        yield Unseen(why, silent=not differs)
+        yield _drawn(f"`{value}` is made of a decision", "differs where that is another than in any case", differs)
     for value, differs in masked_by_steps(walk, sameness).items():
-        why = f"`{value}` is made of what differs, and differs itself on numbers near those of these cases"
-        yield Unseen(why, silent=not differs, stays=differs and not could_tell(walk, value))
+        how = "differs itself on numbers near those of these cases"
+        stays = differs and not could_tell(walk, value)
+        yield _drawn(f"`{value}` is made of what differs", how, differs, stays=stays)
+
+
+def _drawn(part: str, how: str, differs: bool, *, stays: bool = False) -> Unseen:
+    return Unseen(f"{part}{AND}{how}" if differs else part, silent=not differs, stays=stays)
 
 
 def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = None) -> tuple[list[int], list[int]]:
