@@ -91,6 +91,7 @@ def test_quiet_is_quiet(run: Run, samples: Path) -> None:
         (["missing.onnx", "out.onnx"], "missing.onnx: no such file", "check the path"),
         (["folder/goood", "out.onnx"], "folder/goood: no such file", "check the path"),
         (["goood", "out.onnx"], "goood: no such file", "did you mean good.onnx?"),
+        (["lost.onnx", "out.onnx"], "lost.onnx: no such file", "it is a link to gone.onnx, where no file is"),
         (["nowhere/good.onnx", "out.onnx"], "nowhere/good.onnx: no such file", "there is no folder nowhere"),
         (["good.onnx", "out.onnx", "--input", "x=x.npy"], "--input x=x.npy: no such file", "check the path"),
         (["folder", "out.onnx"], "is a directory", "there is no .onnx file in it"),
@@ -129,6 +130,7 @@ def test_errors_are_one_line_and_a_hint(
     (tmp_path / "empty.onnx").touch()
     (tmp_path / "text.onnx").write_text("hello")
     os.symlink("good.onnx", tmp_path / "link.onnx")
+    os.symlink("gone.onnx", tmp_path / "lost.onnx")
     before = sorted(f.name for f in tmp_path.rglob("*"))
     r = run("optimize", *args)
     assert r.returncode == 2
