@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, Mapping, MutableMapping
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,8 @@ def _is_met(value: Value) -> bool:
     """Do others meet there already? One more reader of a step in a chain would keep it from what folds or fuses it."""
     if len(value.users) != 1 or value.is_output:
         return not value.constant and value.is_used
-    return not value.constant and sum(v is not None and not v.constant for v in next(iter(value.users)).inputs) > 1
+    met = (v for v in next(iter(value.users)).inputs if v is not None and not v.constant)
+    return not value.constant and len([*islice(met, 2)]) > 1  # of a Concat of thousands no more are asked
 
 
 @record(frozen=True)
