@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto
 from onnxopt.errors import UsageError, WriteError
 from onnxopt.io.copying import copy_range
 from onnxopt.io.external import ExternalData, all_tensors
+from onnxopt.io.overlaps import spans
 from onnxopt.io.splice import write_spliced
 from onnxopt.protos import Array, is_external, tensor_bytes
 from onnxopt.record import record
@@ -34,14 +35,17 @@ _HASHED: Final = 1 << 26  # up to here the name of a data file follows from what
 
 @record
 class _Piece:
-    """What goes into the data file at `offset`: bytes in memory, or `length` bytes at `start` of another file."""
+    """What goes into the data file at `offset`: bytes in memory, or `length` bytes at `start` of another file, of which
+    the bytes between `begin` and `end` are copied for it and for those behind it that overlap it; none for these."""
 
     tensor: TensorProto
-    offset: int
     length: int
     data: Array | bytes | None = None
     source: Path | None = None
     start: int = 0
+    offset: int = 0
+    begin: int = 0
+    end: int = 0
 
 
 @record
@@ -53,23 +57,32 @@ class Layout:
     pieces: list[_Piece] = field(default_factory=list)
     references: list[tuple[TensorProto, str]] = field(default_factory=list)  # to data that stays where it is
     _size: int = 0
-    _placed: dict[tuple[Path, int, int], int] = field(default_factory=dict)  # shared data is written once
     _incoming: list[tuple[TensorProto, memoryview | bytes]] = field(default_factory=list)
     _before: list[tuple[TensorProto, TensorProto | bytes]] = field(default_factory=list)
 
     def add(self, tensor: TensorProto, data: Array | bytes) -> None:
         """Bytes in memory for the data file."""
         size = data.nbytes if isinstance(data, np.ndarray) else len(data)
-        self.pieces.append(_Piece(tensor, self._room(size), size, data))
+        self.pieces.append(_Piece(tensor, size, data))
 
     def add_from(self, tensor: TensorProto, source: Path, start: int, length: int) -> None:
         """Bytes of another file for the data file."""
-        offset = self._placed.get((source, start, length))
-        if offset is None:
-            offset = self._placed[source, start, length] = self._room(length)
-            self.pieces.append(_Piece(tensor, offset, length, source=source, start=start))
-        else:
-            self.pieces.append(_Piece(tensor, offset, length))
+        self.pieces.append(_Piece(tensor, length, source=source, start=start))
+
+    def place(self) -> None:
+        """Give everything its place, in order. What a file has once is written once, whoever reads which part of it."""
+        known = spans((p.source, p.start, p.length) for p in self.pieces if p.source is not None)
+        placed: dict[tuple[Path, int, int], int] = {}
+        for piece in self.pieces:
+            if piece.source is None:
+                piece.offset = self._room(piece.length)
+                continue
+            begin, end = known[piece.source, piece.start, piece.length]
+            at = placed.get((piece.source, begin, end))
+            if at is None:
+                at = placed[piece.source, begin, end] = self._room(end - begin)
+                piece.begin, piece.end = begin, end
+            piece.offset = at + piece.start - begin
 
     def refer(self, tensor: TensorProto, target: Path) -> None:
         """Data that stays where it is. Raises UsageError where no reader would follow."""
@@ -92,16 +105,18 @@ class Layout:
         found = hashlib.sha256()
         files = {p.source for p in self.pieces if p.source is not None}
         read = {file: file.stat() for file in files}
-        hashed = sum(p.length for p in self.pieces if p.source is not None) <= _HASHED
+        hashed = sum(p.end - p.begin for p in self.pieces) <= _HASHED
         for piece in self.pieces:
             found.update(f"{piece.offset} {piece.length}\n".encode())
             if piece.data is not None:
                 found.update(_flat(piece.data))
-            elif piece.source is not None and hashed:
+            elif piece.source is None or piece.begin == piece.end:
+                continue
+            elif hashed:
                 with open(piece.source, "rb") as f:
-                    f.seek(piece.start)
-                    found.update(f.read(piece.length))
-            elif piece.source is not None:
+                    f.seek(piece.begin)
+                    found.update(f.read(piece.end - piece.begin))
+            else:
                 s = read[piece.source]
                 found.update(f"{piece.start} {s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns}\n".encode())
         return found.hexdigest()
@@ -116,13 +131,14 @@ class Layout:
                     if piece.data is not None:
                         f.seek(piece.offset)
                         f.write(_flat(piece.data))
-                    elif piece.source is not None:
+                    elif piece.source is not None and piece.begin < piece.end:
                         if piece.source != last:
                             source.close() if source is not None else None
                             source, last = open(piece.source, "rb"), piece.source  # noqa: SIM115
                         assert source is not None
                         f.flush()
-                        copy_range(source.fileno(), piece.start, piece.length, f.fileno(), piece.offset)
+                        at = piece.offset - piece.start + piece.begin
+                        copy_range(source.fileno(), piece.begin, piece.end - piece.begin, f.fileno(), at)
                 f.truncate(self._size)
             finally:
                 source.close() if source is not None else None
@@ -245,6 +261,7 @@ def plan(
             layout.inside[at] = array
         elif outgrown and size >= _SMALL and tensor.HasField("raw_data"):
             layout.add(tensor, tensor.raw_data)
+    layout.place()
     return layout
 
 

@@ -1,0 +1,32 @@
+"""Which bytes of a file are read together: any number of tensors may say that they begin at its first byte."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+File = TypeVar("File", bound=Hashable)
+Range = tuple[File, int, int]  # where it starts, and how long it is
+
+
+def spans(ranges: Iterable[Range[File]]) -> dict[Range[File], tuple[int, int]]:
+    """For each range the start and end of what it and all that overlap it, one over the other, take of the file."""
+    found: dict[Range[File], tuple[int, int]] = {}
+    files: dict[File, set[tuple[int, int]]] = {}
+    for file, start, length in ranges:
+        files.setdefault(file, set()).add((start, length))
+    for file, parts in files.items():
+        together: list[tuple[int, int]] = []
+        end = 0
+        for start, length in sorted(parts):
+            if together and start >= end:
+                found.update(_spanned(file, together, end))
+                together = []
+            end = max(end, start + length) if together else start + length
+            together.append((start, length))
+        found.update(_spanned(file, together, end))
+    return found
+
+
+def _spanned(file: File, parts: list[tuple[int, int]], end: int) -> dict[Range[File], tuple[int, int]]:
+    return {(file, start, length): (parts[0][0], end) for start, length in parts}
