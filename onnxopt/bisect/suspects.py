@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from onnxopt.pipeline.instruments import Entry
 from onnxopt.verification import Verification
 
 if TYPE_CHECKING:
     from onnxopt.verification.records import Place, Side
+
+NARROWING: Final = "convert-dtype"
 
 
 def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
@@ -42,8 +44,20 @@ def suspects(place: Place, entries: Sequence[Entry]) -> list[Entry]:
 
 def explain(places: Sequence[Place], entries: Sequence[Entry]) -> None:
     """Have the places say which rewrites happened there."""
+    for place, narrowed in zip(places, narrowings(places, entries)):
+        place.rewrites = [str(entry) for entry in ([narrowed] if narrowed else suspects(place, entries))]
+
+
+def narrowings(places: Sequence[Place], entries: Sequence[Entry]) -> list[Entry | None]:
+    """Of each place where the narrower type does not hold the original's own numbers the rewrite that gave it that
+    type: nobody has to search for it. None for others."""
+    known = {(e.scope, e.value): e for e in entries if e.pass_name == NARROWING and e.fuel}
+    found: list[Entry | None] = []
     for place in places:
-        place.rewrites = [str(entry) for entry in suspects(place, entries)]
+        makers = [side.outputs for side in (*place.b, *place.a) if place.value in side.outputs] if place.beyond else []
+        there = (known.get((place.scope, outputs[0])) for outputs in makers)
+        found.append(next(filter(None, there), None))
+    return found
 
 
 def made(sides: Sequence[Side]) -> set[str]:

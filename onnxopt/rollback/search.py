@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.analysis.narrowing import KEEPS_RANGE
 from onnxopt.api import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.errors import OnnxOptError
 from onnxopt.pipeline.site import UNLOADED, WRONG
@@ -73,25 +74,24 @@ class Search:
         """Leave out something else, or more; False where there is nothing."""
         verdict, before = error.report.verification, self.options
         assert verdict is not None
-        found, trusted = self._at_places(verdict), _AT_PLACES
-        if not found:
-            found, trusted = self._by_bisection(verdict), _BY_BISECTION
+        at_places = self._at_places(verdict)
+        found, trusted = (at_places, _AT_PLACES) if at_places else (self._by_bisection(verdict), _BY_BISECTION)
         if {r.name for r in found} == {"convert-dtype"}:
             trusted = _NODE_BY_NODE
-        elif self._is_long:
+        elif at_places and self._is_long:
             trusted = 0
             self._tell(f"after {counted(self.judged, 'result')} on the way, whole rules are left out")
         self.blamed.update({r.name for r in found})
+        known = {(r.name, r.record.site) for r in self.left_out}
         for remedy in found:
             if self.blamed[remedy.name] > trusted:
                 remedy.record.value = ""  # all that the rule or pass does
-            self._leave_out(remedy)
+            if (its := (remedy.name, remedy.record.site)) not in known:
+                known.add(its)
+                self._leave_out(remedy)
         return self.options != before
 
     def _leave_out(self, remedy: Remedy) -> None:
-        same = [r for r in self.left_out if r.name == remedy.name]
-        if any(r.record.site == remedy.record.site for r in same):
-            return
         if remedy.record.site is None:
             self.left_out = [r for r in self.left_out if r.name != remedy.name]
         self.left_out.append(remedy)
@@ -119,16 +119,20 @@ class Search:
 
     def _at_places(self, verdict: Verification) -> list[Remedy]:
         """For each place the first rewrite with which the result goes wrong there."""
-        from onnxopt.bisect import Trials, guilty, suspects  # not needed where nothing goes wrong
+        from onnxopt.bisect import Trials, guilty, narrowings, suspects  # not needed where nothing goes wrong
 
         options, found = self.options, []
         with Trials(self.source, options, self.verify_options, verdict) as trials:
             entries = self._rewrites(trials, verdict)
-            for place in verdict.places:
+            too_large = {place.value for place in verdict.places if place.beyond}
+            for place, narrowed in zip(verdict.places, narrowings(verdict.places, entries)):
+                if _goes_along(place, too_large):
+                    continue
                 try:
-                    if self._is_long:
+                    entry = narrowed
+                    if entry is None and self._is_long:
                         entry = next(iter(suspects(place, entries)), None)
-                    else:
+                    elif entry is None:
                         entry = guilty(trials, place, entries, self._tell)
                 except OnnxOptError:  # of a result on the way, which is no result
                     continue
@@ -189,6 +193,17 @@ class Search:
             submodel, text = found.submodel, found.pass_text if found.submodel is not None else text
         model = from_proto(submodel) if submodel is not None else load(self.source, stored=True)
         write_reproducer(folder, model, text, dataclasses.replace(options, pipeline=text).context(), error, verify=True)
+
+
+def _goes_along(place: Place, too_large: Set[str]) -> bool:
+    """Does it hand on what is left out anyhow, so that it stays wide as well?"""
+    maker = next((side for side in place.b if place.value in side.outputs), None)
+    return (
+        place.value in too_large
+        and maker is not None
+        and maker.op in KEEPS_RANGE
+        and not too_large.isdisjoint(maker.inputs)
+    )
 
 
 def _record(entry: Entry, message: str) -> RolledBack:

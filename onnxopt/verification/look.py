@@ -7,8 +7,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from onnxopt.verification.hidden.blank import changed_blanks, outputs_behind, unproven_blanks
 from onnxopt.verification.hidden.bounds import have_others, unreached
 from onnxopt.verification.hidden.decided import is_decided_otherwise
@@ -318,7 +316,7 @@ def _fed(runner: Runner, fed: set[str]) -> Runner:
 
 def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
     found, case = fault.found, fault.case
-    noise = walk.noise([fault.value]).get(fault.value)
+    noise = walk.noise([fault.value]).get(fault.value) if not fault.beyond else None
     if noise:  # what happens on an edge in one case excuses nothing in another
         differences = walk.latest[fault.value]
         case = max(
@@ -338,13 +336,13 @@ def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
     record = OutputRecord(
         value,
         walk.replay.kind(fault.value),
-        list(np.shape(walk.replay.mine(fault.value)[case])),
+        list(fault.shape),
         found.largest,
         found.relative,
         False,
         found.note or how,
     )
-    place = Place(cases[case], value, record, fault.entries, scope=scope)
+    place = Place(cases[case], value, record, fault.entries, scope=scope, beyond=fault.beyond)
     place.a, place.b = (
         [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
         for p, there in zip((walk.a, walk.b), nodes)

@@ -77,7 +77,8 @@ class Side:
 @record
 class Place:
     """Where result and original part: `a` and `b`, the nodes of each between the values `entries`, which agree, and
-    `value`, which does not. `record`: how, and what rounding alone does there (`noise`, of the range)."""
+    `value`, which does not. `record`: how, and what rounding alone does there (`noise`, of the range). `beyond`: the
+    narrower type does not hold the original's own numbers there."""
 
     case: str
     value: str
@@ -88,6 +89,7 @@ class Place:
     scope: str = "main"  # graph path, bodies as the project's Graph.path writes them
     rewrites: list[str] = field(default_factory=list)  # lines: what the journal says made them
     noise: float | None = None
+    beyond: bool = False
 
     @property
     def is_gross(self) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import parser, shape_inference
 
 from onnxopt import OptimizeOptions, Report
 from onnxopt.api import DifferentResult
@@ -16,8 +17,10 @@ from onnxopt.pipeline.instruments import Entry
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import optimize_or_roll_back
 from onnxopt.verification import Verification, Verifier, VerifyOptions
+from onnxopt.verification.programs.program import tensor_types
 from onnxopt.verification.records import Place
 from tests.samples import ROOT
+from tests.verification.test_narrow import products
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
 RIGHT, WRONG = "float[2] r = {1, 2}", "float[2] w = {-1, 2}"
@@ -167,6 +170,42 @@ def test_who_helped_stays_left_out_while_others_are_searched(tmp_path: Path, mon
     report, operators = optimize(tmp_path, body, pipeline="wrong-rule,wrong-at")
     assert operators == ["Mul", "Exp", "Div", "Neg", "Abs", "Relu"]
     assert left_out(report) == ["wrong_for_negative_factors@a", "wrong-at@e"]
+
+
+def narrowed(folder: Path, scales: list[float], **given: Any) -> tuple[Report, set[str]]:
+    """What became of a chain of products in float16; the values that float16 holds."""
+    onnx.save(products(scales), folder / "m.onnx")
+    options = OptimizeOptions(dtype="float16", **{"level": 0, **given})
+    report = optimize_or_roll_back(folder / "m.onnx", folder / "o.onnx", options, verify_options=VerifyOptions())
+    typed = tensor_types(shape_inference.infer_shapes(onnx.load(folder / "o.onnx")))
+    return report, {name for name, kind in typed if kind == "tensor(float16)"}
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_all_that_overflows_is_found_in_one_run(tmp_path: Path, verified: list[str], level: int) -> None:
+    """More than are looked for otherwise. What hands such a value on stays wide with it, and is not named."""
+    report, narrow = narrowed(tmp_path, [40.0, *[1e3, 1.6e-4] * 11, 0.3], level=level)
+    wide = [f"p{i}" for i in range(1, 22, 2)]
+    assert left_out(report) == [f"convert-dtype@{name}" for name in wide]
+    assert {r.message for r in report.rolled_back} == {f"`{name}` overflows the narrower type" for name in wide}
+    assert verified == ["different", "verified in pieces"]
+    assert "p0" in narrow and narrow.isdisjoint(wide)
+
+
+def test_what_agrees_since_the_value_before_was_cut_off_is_found_as_well(tmp_path: Path, verified: list[str]) -> None:
+    """360,000, and half of it, and half of that: where one is 65504 the next is not too large."""
+    body = "a = MatMul (x, w) b = MatMul (a, q) c = MatMul (b, q) d = MatMul (c, q) y = MatMul (d, q)"
+    w, q = "float[2, 2] w = {40000, 40000, -40000, 40000}", "float[2, 2] q = {0.5, 0, 0, 0.5}"
+    onnx.save(parser.parse_model(f"{HEAD} <{w}, {q}> {{ {body} }}"), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array([[8, 1], [2, 6]], np.float32))
+    report = optimize_or_roll_back(
+        tmp_path / "m.onnx",
+        tmp_path / "o.onnx",
+        OptimizeOptions(level=0, dtype="float16"),
+        verify_options=VerifyOptions(inputs={"x": str(tmp_path / "x.npy")}),
+    )
+    assert left_out(report) == [f"convert-dtype@{name}" for name in "abc"]
+    assert verified == ["different", "verified in pieces"]
 
 
 def test_strict_says_what_happened_at_the_place(tmp_path: Path, verified: list[str]) -> None:

@@ -21,6 +21,7 @@ _FILLS: Final = 4  # of a sum of masks, and
 _SCORES: Final = 16  # bits of a number which a score that is added to -1e9 changes
 CODES: Final = {"float16": 10, "bfloat16": 16}  # as onnx numbers them
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
+_BEYOND: Final = {"float16": 65520.0, "bfloat16": (2 - 2**-8) * 2.0**127}  # what is rounded to infinity
 
 
 def narrowed(value: Any, dtype: str) -> Any:
@@ -44,9 +45,19 @@ def forgiven(b: Any, a: Any, dtype: str) -> Any:
     if not isinstance(b, np.ndarray) or b.dtype.kind != "f" or b.shape != a.shape or not np.isinf(b).any():
         return b
     stands = np.isinf(b) & np.isfinite(a) & (np.abs(a) >= _FILL) & (np.sign(a) == np.sign(b))
-    if np.unique(a[stands].astype(np.float32).view(np.int32) >> _SCORES).size > _FILLS:
-        return b
-    return np.where(stands, np.copysign(_LARGEST[dtype], b), b)
+    return np.where(stands, np.copysign(_LARGEST[dtype], b), b) if _are_few(a[stands]) else b
+
+
+def is_beyond(a: Any, dtype: str) -> bool:
+    """Are there numbers in the original's float32 value that are infinite in the type, and stand for no infinity?"""
+    if not isinstance(a, np.ndarray) or a.dtype != np.float32:
+        return False
+    over = a[np.isfinite(a) & (np.abs(a) >= _BEYOND[dtype])]
+    return bool((over.size and np.abs(over).min() < _FILL) or not _are_few(over))
+
+
+def _are_few(numbers: Any) -> bool:
+    return np.unique(numbers.astype(np.float32).view(np.int32) >> _SCORES).size <= _FILLS
 
 
 def lost(a: Any, b: Any) -> str:

@@ -22,7 +22,8 @@ class First:
 
 @dataclass
 class Fault:
-    """A value of B that does not agree although all that its piece reads, `entries`, does. `a` and `b`: nodes."""
+    """A value of B that does not agree although all that its piece reads, `entries`, does. `a` and `b`: nodes.
+    `shape`: of A's value in the case. `beyond`: the narrower type does not hold A's own numbers, whoever makes them."""
 
     value: str
     found: Difference
@@ -30,6 +31,8 @@ class Fault:
     entries: list[str]
     a: list[int]
     b: list[int]
+    shape: tuple[int, ...] = ()
+    beyond: bool = False
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.verification.numbers.narrow import forgiven, lost, narrowed
+from onnxopt.verification.numbers.narrow import forgiven, is_beyond, lost, narrowed
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
 from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.channels import Channels
@@ -21,7 +21,8 @@ from onnxopt.verification.programs.runner import Failed, Runner
 from onnxopt.verification.programs.steps import is_stepped
 from onnxopt.verification.programs.stream import Stream
 
-_OVER: Final = {INFINITE: "overflows the narrower type", NO_NUMBER: "is no number in the narrower type"}
+OVERFLOWS: Final = "overflows the narrower type"
+_OVER: Final = {INFINITE: OVERFLOWS, NO_NUMBER: "is no number in the narrower type"}
 Found = dict[str, list[Any] | Failed]
 
 
@@ -63,6 +64,15 @@ class Replay:
     def is_narrow(self, value: str) -> bool:
         """Does B hold it in the narrower type, and A in float32?"""
         return value in self.held and self.kind(value) == "tensor(float)"
+
+    def beyond(self, value: str) -> int | None:
+        """The first case in which the narrower type, in which B makes it, does not hold A's numbers; None in all."""
+        if not self.is_narrow(value):  # or gives it out, behind a Cast
+            i = self.program.maker.get(value)
+            node = self.program.nodes[i] if i is not None else None
+            if node is None or node.op_type != "Cast" or node.input[0] not in self.held:
+                return None
+        return next((i for i, mine in enumerate(self.mine(value)) if is_beyond(mine, self.dtype)), None)
 
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """What B makes of A's values of `fed`, by case. Raises Failed."""

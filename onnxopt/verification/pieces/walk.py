@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.rounding import Difference, worst
 from onnxopt.verification.pieces.doubts import doubts
+from onnxopt.verification.pieces.faults import Faults
 from onnxopt.verification.pieces.needs import Needs
 from onnxopt.verification.pieces.noise import noise_of
-from onnxopt.verification.pieces.outcome import Fault, First, Outcome
+from onnxopt.verification.pieces.outcome import First, Outcome
 from onnxopt.verification.pieces.outputs import unsettled
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import Path, paths
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.sameness import Sameness
 
 _OPEN: Final = 30_000  # nodes of B behind values that do not agree, before somebody is blamed
-_FAULTS: Final = 8  # looked for
 _PIECE: Final = 2000  # nodes of a piece that are counted
 _DOUBTS: Final = 4  # candidates behind each other that a scale is moved through
 _MOVED: Final = 1e-2  # what makes up for a difference leaves at most this much of it,
@@ -84,6 +84,7 @@ class Walk:
         self.pending: list[str] = []
         self.blank: list[str] = []  # cuts that say nothing, and may be made otherwise
         self.outcome = Outcome()
+        self._faults = Faults(self.replay, self.outcome.faults)
 
     def run(self) -> Outcome:
         """Raises Failed where A fails."""
@@ -119,7 +120,7 @@ class Walk:
         self._assume_all()
         self._tighten()
         while blocked := self._blocked(last):
-            if not self._hear(blocked) and not self._blame(blocked[0]):
+            if not self._hear(blocked) and not self._blame(blocked):
                 break
             self._resolve()
             self._tighten()
@@ -137,6 +138,9 @@ class Walk:
         return before - len(rest)
 
     def _cut(self, value: str, found: Difference) -> None:
+        if self._faults.follow(value, self.fed):
+            self._put_down(value)
+            return
         self.cuts.add(value)
         if self._is_entry(value):
             self._feed(value)
@@ -368,19 +372,17 @@ class Walk:
         how = {"seed": self.seed, "memory": self.memory}
         return is_rounding(self.replay, value, cases, self.fed, self.fed_of_a, share, **how)
 
-    def _blame(self, value: str) -> bool:
+    def _blame(self, blocked: Sequence[str]) -> bool:
         """Put what is in the way down as a fault, and go on behind it with A's value."""
-        if len(self.outcome.faults) >= _FAULTS:
-            return False
-        differences = self.latest[value]
-        found = worst(differences)
-        nodes = self.b.cone([value], self.fed)
-        original = self.pairs.of[value]
-        entries = self.b.entries(nodes, self.fed)
-        fault = Fault(value, found, differences.index(found), entries, self.a.cone([original], self.fed_of_a), nodes)
-        self.outcome.faults.append(fault)
-        self.needs.always.update((original, *self.a.entries(fault.a, self.fed_of_a)))
+        chosen = self._faults.chosen(blocked, self.latest)
+        for value in chosen:
+            self._put_down(value)
+        self.pending = [v for v in self.pending if v not in self.cuts]
+        return bool(chosen)
+
+    def _put_down(self, value: str) -> None:
+        fault = self._faults.add(value, self.fed, self.fed_of_a, self.latest.get(value, []))
+        if not fault.beyond:  # its noise is measured
+            self.needs.always.update((self.pairs.of[value], *self.a.entries(fault.a, self.fed_of_a)))
         self.cuts.add(value)
         self._feed(value)
-        self.pending.remove(value)
-        return True
