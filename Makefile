@@ -74,7 +74,7 @@ fuzz: $(READY) ## optimize many random graphs, and what the suite has a sample o
 	@ONNXOPT_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/test_fuzz.py tests/graph tests/cases/test_mutants.py tests/cases/test_odd_operands.py tests/test_operators.py -q
 	@ONNXOPT_FUZZ=1 $(BIN)/python -m pytest tests/cli/test_optimize.py -k packaged -q
 
-fuzz-hostile: $(READY) ## run 5,700 hostile files and calls, and end commands at 100 moments (JOBS=2 SEED=0)
+fuzz-hostile: $(READY) ## run 5,800 hostile files and calls, and end commands at 100 moments (JOBS=2 SEED=0)
 	@seq 0 $$(( $(JOBS) - 1 )) | xargs -I{} -P $(JOBS) $(BIN)/python -m tests.hostile --seed $(SEED) --part {}/$(JOBS)
 	@$(BIN)/python -m tests.hostile.odd_calls 500 --seed $(SEED) | tail -1
 	@ONNXOPT_MOMENTS=100 $(BIN)/python -m pytest tests/hostile/test_faults.py -q -n $(JOBS)

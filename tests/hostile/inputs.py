@@ -12,6 +12,7 @@ from tests.hostile.bases import NAMES, base
 from tests.hostile.calls import CHEAP, COSTLY, WRONG
 from tests.hostile.damaged import changed, deep, odd_fields, truncated
 from tests.hostile.made import made
+from tests.hostile.many import many
 from tests.hostile.places import at_places
 from tests.hostile.promise import HERE, Call
 
@@ -70,5 +71,7 @@ def inputs(seed: int = 0, changes: int = 900, alterations: int = 2400) -> Iterat
         yield from each(name, _file(data), 2)
     for name, fill in at_places():
         yield from each(name, fill, 3)
+    for name, fill in many():
+        yield from each(name, fill, 2)
     for i, wrong in enumerate(WRONG):
         yield Input(f"call {i}: {' '.join(wrong.args)[:60]}", wrong, _file(base("chain").SerializeToString()))

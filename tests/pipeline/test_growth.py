@@ -49,6 +49,18 @@ def unread_parts(count: int) -> Model:
     return model([split, *unread, helper.make_node("Neg", parts[-1:], ["y"])], {"sizes": np.ones(count, np.int64)})
 
 
+def parts(count: int) -> Model:
+    """A Split of sizes, which a Concat joins."""
+    names = [f"p{i}" for i in range(count)]
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Expand", ["s", "count"], ["e"])]
+    nodes += [
+        helper.make_node("Split", ["e", "sizes"], names, axis=0),
+        helper.make_node("Concat", names, ["c"], axis=0),
+    ]
+    nodes.append(helper.make_node("Expand", ["x", "c"], ["y"]))
+    return model(nodes, {"sizes": np.ones(count, np.int64), "count": np.array([count])})
+
+
 def unread_functions(count: int) -> Model:
     """Functions, most of which call the one before, and nothing the last."""
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
@@ -105,6 +117,7 @@ def steps(m: Model, pipeline: str, level: int) -> int:
         (products, "merge-parallel", 3),
         (adds, "simplify-arithmetic", 1),
         (sizes, "index-chains", 2 * LARGE + 2),
+        (parts, "shape-arithmetic", 5),
         (axes, "merge-chains", 1),
     ],
 )
