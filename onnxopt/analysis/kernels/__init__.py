@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.kernels import arithmetic, movement  # noqa: F401 - they register theirs
 from onnxopt.analysis.kernels.registry import KERNELS, NUMBERS, Inputs, Invalid
 from onnxopt.graph.node import Node
@@ -65,7 +66,7 @@ def result_bytes(node: Node, inputs: Inputs) -> int:
         size = arrays[0].shape[axis] if -arrays[0].ndim <= axis < arrays[0].ndim else 1
         return arrays[0].nbytes // max(1, size) * arrays[1].size
     try:
-        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        shape = broadcast_shape(*(x.shape for x in arrays))
     except ValueError:
         return sum(x.nbytes for x in arrays)
     if node.op == "Cast":

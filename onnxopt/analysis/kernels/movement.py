@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.kernels.registry import Inputs, axes_of, kernel
 from onnxopt.analysis.shapes.sizes import listed_by
 from onnxopt.analysis.shapes.slicing import cuts, indices
@@ -121,7 +122,7 @@ def _slice(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
 def _expand(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     x, shape = inputs
     assert x is not None and shape is not None
-    return [np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape)))]
+    return [np.broadcast_to(x, broadcast_shape(x.shape, tuple(int(d) for d in shape)))]
 
 
 @kernel("Tile")

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxopt.analysis import types
+from onnxopt.analysis.broadcasting import broadcast_together
 from onnxopt.analysis.shapes.ranges import LARGEST, fits
 from onnxopt.analysis.shapes.rounded import rounded
 from onnxopt.analysis.shapes.sizes import axis_of, ints, listed_by, product, reduced
@@ -79,7 +80,7 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Rule:
         a, b = s.content(n.input(0)), s.content(n.input(1))
         if a is None or b is None:
             return None
-        x, y = np.broadcast_arrays(a, b)
+        x, y = broadcast_together(a, b)
         result = np.empty(x.shape, dtype=object)
         for i in np.ndindex(x.shape):
             result[i] = None if x[i] is None or y[i] is None else function(x[i], y[i])
@@ -132,7 +133,7 @@ def _compared(s: ShapeData, n: Node) -> Array | None:
         sizes, numbers = s.content(v), s.content(other)
         if sizes is None or numbers is None or v is None or not s.is_picked(v):
             continue
-        x, y = np.broadcast_arrays(sizes, numbers)
+        x, y = broadcast_together(sizes, numbers)
         for i in np.ndindex(found.shape):
             if found[i] is None and isinstance(y[i], int) and y[i] < 0 and x[i] is not None:
                 found[i] = False
@@ -158,7 +159,7 @@ def _where(s: ShapeData, n: Node) -> Array | None:
     condition, a, b = (s.content(n.input(i)) for i in range(3))
     if condition is None or a is None or b is None:
         return None
-    c, x, y = np.broadcast_arrays(condition, a, b)
+    c, x, y = broadcast_together(condition, a, b)
     result = np.empty(c.shape, dtype=object)
     for i in np.ndindex(c.shape):
         result[i] = None if c[i] is None else x[i] if c[i] else y[i]

@@ -36,7 +36,8 @@ def is_small(array: Array) -> bool:
     tiny = _tiny(array.dtype)
     if array.size and not abs(array.item(0)) < tiny:  # mostly the first says it
         return False
-    return not _largest(array.flat[:_FIRST]) >= tiny and _largest(array) < tiny
+    first = array.reshape(-1)[:_FIRST] if array.flags.c_contiguous else array[:1]
+    return not _largest(first) >= tiny and _largest(array) < tiny
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.weights import linear
 from onnxopt.analysis.weights.copies import is_read_by_many
 from onnxopt.analysis.weights.moved import LARGE, before_move, fits, narrowed
@@ -207,7 +208,7 @@ def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
         return None
     z = value.array
     try:
-        size = prod(np.broadcast_shapes(z.shape, factor.shape))
+        size = prod(broadcast_shape(z.shape, factor.shape))
     except ValueError:
         return None
     return [Edit(node, index, lambda w: scaled(w, factor))] if size <= max(z.size, factor.size) else None
@@ -300,7 +301,7 @@ def _through_split(node: Node, value: Value, factor: Array, reach: Reach) -> lis
         wide = asked.get(v, np.ones(()))
         wide = wide.reshape((1,) * (len(shape) - wide.ndim) + wide.shape)
         factors.append(np.broadcast_to(wide, _put(wide.shape, axis, length)))
-    widest = np.broadcast_shapes(*(_put(f.shape, axis, 1) for f in factors))
+    widest = broadcast_shape(*(_put(f.shape, axis, 1) for f in factors))
     if not 0 < prod(widest) * sum(f.shape[axis] for f in factors) <= LARGE:
         return None
     joined = [np.broadcast_to(f, _put(widest, axis, f.shape[axis])) for f in factors]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Final
 
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.broadcasting import broadcast_shape
 from onnxopt.analysis.weights.underflow import underflows
 from onnxopt.graph import Value
 from onnxopt.graph.node import Node
@@ -128,7 +130,7 @@ def _wrapped(numbers: Array, like: Array) -> Array:
 
 def no_larger_together(m: Match, a: Array, b: Array) -> None:
     m.require(all(1 in (d, e) or d == e for d, e in zip(a.shape[::-1], b.shape[::-1])), "no runtime broadcasts these")
-    m.require(max(a.size, b.size) >= np.broadcast(a, b).size, "the constants together are larger")
+    m.require(max(a.size, b.size) >= prod(broadcast_shape(a.shape, b.shape)), "the constants together are larger")
     m.require_few_copies(max(a.nbytes, b.nbytes))
 
 

@@ -232,7 +232,7 @@ def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
         m.skip()
     array = c.array
     neutral = m.node.op in ("Div", "Mul")
-    if array.dtype.kind not in "iuf" or array.flat[0] != neutral or not (array == neutral).all():
+    if array.dtype.kind not in "iuf" or array.item(0) != neutral or not (array == neutral).all():
         m.skip()
     signed = np.signbit(array) if array.dtype.kind == "f" else None
     if signed is not None and m.node.op in ("Add", "Sub"):

@@ -62,7 +62,7 @@ def _says_little(walk: Walk, value: str) -> bool:
     known = [v[name] for v in walk.original.values if isinstance(v.get(name), np.ndarray) and v[name].size]
     if not known:
         return False
-    first = known[0].flat[0]
+    first = known[0].item(0)
     others = sum(int(np.count_nonzero(v != first)) for v in known)
     most = _FEW if kind == "tensor(bool)" else 0
     return others <= most or sum(v.size for v in known) - others <= most

@@ -177,7 +177,7 @@ def _largest(a: Any) -> float:
 def _unmasked(a: Any, b: Any, span: float) -> float:
     """The range of what is left beside a mask: one huge number, again and again, the same in both. Beside -3.4e38 no
     score would count."""
-    some = np.abs(a.flat[:: a.size // _SAMPLE + 1]).astype(np.float64)
+    some = np.abs(a.reshape(-1)[:: a.size // _SAMPLE + 1]).astype(np.float64)
     if ((some < span / 2) & (some * MASK >= span)).any():  # neither huge nor next to nothing: most activations end here
         return span
     sizes = np.abs(a)
