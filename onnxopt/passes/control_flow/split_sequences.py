@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from onnxopt.analysis import types
@@ -10,13 +12,15 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
 
+_PARTS: Final = 1024  # of which most may not be read: a file may say of an axis what it likes
+
 
 @register
 class SplitSequences(GraphPass):
     """SequenceAt(SplitToSequence(x), i) = Split(x)[i].
 
     Applies when: every reader takes one element, at a position that is constant; axis, sizes and number of parts are
-    known; the parts keep their rank.
+    known; the parts keep their rank, and are 1,024 at most, or as many as are read.
     Not done: sequences that are handed on whole; `keepdims` = 0.
     """
 
@@ -47,11 +51,13 @@ def _sizes(node: Node) -> list[int] | str:
         return "the sizes are computed"
     if split.array.ndim > 1:
         return "the sizes are no list"
+    step = 0 if split.array.ndim else max(0, int(split.array))
+    if (-(-size // step) if step else split.array.size) > max(_PARTS, len(value.users)):
+        return "there are too many parts"
     if split.array.ndim:
         sizes = [int(n) for n in split.array]
     else:
-        step = int(split.array)
-        sizes = [min(step, size - start) for start in range(0, size, step)] if step > 0 else []
+        sizes = [min(step, size - start) for start in range(0, size, step)] if step else []
     if not sizes or sum(sizes) != size:
         return "the sizes do not add up"
     if value.is_output or any(_position(u, value, len(sizes)) is None for u in value.users):
