@@ -14,7 +14,7 @@ from onnxopt.verification.model.random_nodes import is_random
 from onnxopt.verification.model.skeleton import Skeleton
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 # Types that numpy, and so the runtime's interface, does not have: they cross the border of a piece as wider ones, which
 # hold each of their values.
@@ -74,6 +74,12 @@ class Program:
         for i, node in enumerate(self.nodes):
             found.setdefault(node.op_type, []).append(i)
         return found
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """How many axes values have, as far as onnx can tell."""
+        tensors = ((i.name, i.type.tensor_type) for i in inferred_infos(self.skeleton.proto))
+        return {name: len(t.shape.dim) for name, t in tensors if t.HasField("shape")}
 
     @cached_property
     def _makers(self) -> list[list[tuple[str, int]]]:
@@ -257,17 +263,22 @@ def tensor_types(model: ModelProto) -> Iterator[tuple[str, str]]:
     """(name, type as onnxruntime writes it) of the tensors whose types onnx can tell; those in bodies come first."""
     from onnx import TensorProto
 
+    kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
+    for info in inferred_infos(model):
+        code = info.type.tensor_type.elem_type
+        if code and code in kinds:
+            yield info.name, kinds[code]
+
+
+def inferred_infos(model: ModelProto) -> Iterator[ValueInfoProto]:
+    """What onnx can tell of values; of those in bodies first."""
     from onnxopt.inferring import infer_shapes, inferable
 
-    kinds = {code: f"tensor({name.lower()})" for name, code in TensorProto.DataType.items()}
     graphs = [infer_shapes(inferable(model)).graph]
     for graph in graphs:
         graphs += [body for node in graph.node for body in bodies(node).values()]
     for graph in reversed(graphs):
-        for info in (*graph.input, *graph.value_info, *graph.output):
-            code = info.type.tensor_type.elem_type
-            if code and code in kinds:
-                yield info.name, kinds[code]
+        yield from (*graph.input, *graph.value_info, *graph.output)
 
 
 def widened(value: Any) -> Any:

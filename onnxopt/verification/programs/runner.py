@@ -15,6 +15,8 @@ from onnxopt.verification.run import CPU, OnnxRuntime, Reference, reason
 
 Values = dict[str, Any]
 Tell = Callable[[str], None]
+# Of an operand whose rank it does not know, onnx takes the numbers in it to be none at all (`sizes` of a Resize).
+_GUESSED: Final = ("ShapeInferenceError", "TypeInferenceError")
 Prepare = Callable[[Any, Values], Values]  # changes a model in place, and gives the arrays of its large weights
 
 
@@ -91,20 +93,39 @@ class Runner:
         feeds = {i.name for i in model.graph.input}
         inputs = {(carried(name) if carrier(kind) else name): name for name, kind in fed.items()}
         try:
-            if self.reference:
-                _inline(model, weights)
-                engine: Any = Reference(model.SerializeToString())
-            else:
-                engine = OnnxRuntime(
-                    model.SerializeToString(),
-                    stateful=self.stateful,
-                    provider=self.provider,
-                    weights=weights,
-                    folder=self.program.skeleton.path.absolute().parent,
-                )
+            try:
+                engine = self._load(model, weights)
+            except Exception as e:
+                if not any(sign in str(e) for sign in _GUESSED) or not self._give_ranks(model, inputs):
+                    raise
+                engine = self._load(model, weights)
         except Exception as e:  # whatever a runtime raises
             raise Failed(reason(e)) from e
         return Opened(self, engine, {k: v for k, v in inputs.items() if k in feeds}, names, dict(observed), len(nodes))
+
+    def _load(self, model: Any, weights: Mapping[str, Any]) -> Any:
+        """What runs the model. Raises whatever a runtime does."""
+        if self.reference:
+            _inline(model, weights)
+            return Reference(model.SerializeToString())
+        return OnnxRuntime(
+            model.SerializeToString(),
+            stateful=self.stateful,
+            provider=self.provider,
+            weights=weights,
+            folder=self.program.skeleton.path.absolute().parent,
+        )
+
+    def _give_ranks(self, model: Any, inputs: Mapping[str, str]) -> bool:
+        """Say how many axes those `inputs` have of which onnx can tell in the whole model; is there one?"""
+        ranks = self.program.ranks
+        known = [i for i in model.graph.input if inputs[i.name] in ranks and i.type.HasField("tensor_type")]
+        for given in known:
+            shape = given.type.tensor_type.shape
+            shape.SetInParent()  # of a scalar, too
+            for _ in range(ranks[inputs[given.name]]):
+                shape.dim.add()
+        return bool(known)
 
 
 class Opened:

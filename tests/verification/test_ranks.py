@@ -1,0 +1,27 @@
+"""Pieces that onnxruntime does not load unless it knows how many axes there are of what they are fed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.verification.pairs import verdict
+
+# The numbers of a list that is made of what has no rank are taken to be none: too few sizes for a picture.
+TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 1, 3, 3] x, int64 h) => (float[a, b, c, d] y, int64[e] k)
+    <int64[2] one = {{1, 1}}, int64[1] two = {{2}}, int64[1] first = {{0}}, int64[4] sizes = {{1, 1, 3, 3}},
+     int64[1] flat = {{-1}}, int64 few = {{1}}, int64 most = {{9}},
+     float f = {{3}}, float g = {{0.7}}, float fg = {{{fg}}}> {{
+    s = Sin (x) {scaled} m = Reshape (v, sizes)
+    w = Clip (h, few, most) u = Unsqueeze (w, first) p = Concat <axis = 0> (one, u, two)
+    y = Resize <mode = "linear"> (m, , , p) z = Reshape (y, flat) t, k = TopK (z, two)
+}}"""
+
+
+@pytest.mark.parametrize(("factor", "status"), [("2.1", "verified in pieces"), ("2.2", "different")])
+def test_a_size_that_is_fed(factor: str, status: str, tmp_path: Path) -> None:
+    one = TEXT.format(fg=factor, scaled="a = Mul (s, f) v = Mul (a, g)")
+    other = TEXT.format(fg=factor, scaled="v = Mul (s, fg)")
+    found = verdict(tmp_path, one, other)
+    assert found.status == status, found.message
