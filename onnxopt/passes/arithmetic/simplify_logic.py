@@ -24,7 +24,8 @@ _OPPOSITE: Final = {
 }
 _COMPARED: Final = (TensorProto.INT32, TensorProto.INT64)
 _NUMBERS: Final = FLOATS | INTEGERS
-_MOVES: Final = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVES: Final = frozenset({"Expand", "Flatten", "Gather", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_POSITIONS: Final = frozenset({"ArgMax", "ArgMin", "NonZero"})
 _STEPS: Final = 4
 _EXACT: Final = 1 << 24  # below this float32 tells all integers apart
 
@@ -196,8 +197,24 @@ def choice_of_truth(m: Match, x: Value, c: Array, a: Array, b: Array) -> Value:
     return m.op.Expand(m.value("a"), m.op.Shape(x))
 
 
+_FALLS_SHORT: Final = one_of("Less", "LessOrEqual")(var("x"), const("c"), name="compared", shared=True)
+
+
+@rewrite(op.Where(either(_FALLS_SHORT, op.And(_FALLS_SHORT, var("q"), shared=True)), var("a"), var("b")))
+def never_chosen(m: Match, x: Value, c: Array, a: Value, b: Value, q: Value | None = None) -> Value:
+    """Where(x < c and q, a, b) = b, where x counts from c on."""
+    least = _least(x)
+    if least is None:
+        m.skip()
+    never = is_number(m, c, x) and not is_float(c) and c.item() < least + (m.compared.op == "Less")
+    m.require(never, "it may be so of some")
+    shape = m.shape(b)
+    m.require(shape is not None and None not in shape and shape == m.shape(m.anchor.output), "it may be made larger")
+    return b
+
+
 def _least(x: Value) -> int | None:
-    """What integers that are counted begin with, however they are arranged."""
+    """What integers that are counted, or say where something is, begin with, however they are arranged or picked."""
     value: Value | None = x
     for _ in range(_STEPS):
         node = value.producer if value is not None else None
@@ -208,6 +225,8 @@ def _least(x: Value) -> int | None:
             if start is None or step is None or not (start.constant and step.constant) or step.array.item() < 1:
                 return None
             return int(start.array.item())
+        if node.op in _POSITIONS or (node.op == "TopK" and value is node.outputs[1]):
+            return 0
         if node.op not in _MOVES:
             return None
         value = node.inputs[0]
@@ -218,7 +237,7 @@ def _least(x: Value) -> int | None:
 class SimplifyLogic(RewritePass):
     """not (a > b) = a <= b of integers; (Cast(p) = 1) = p, Cast(p) Cast(q) = Cast(p and q); not p and not q = not (p
     or q); Cast(p) a + Cast(not p) b = Where(p, a, b) of integers, which are compared as such; what is true of all
-    positions, as that they are not below zero, says nothing beside another.
+    positions, as that they are not below zero, says nothing beside another; what is true of none chooses nothing.
 
     Applies when: the operands are truth values, or ones and zeros that a Cast made of them.
     Not done: not (a > b) of floats, where NaN is neither; a choice of floats, of which zero times an infinity is NaN.
@@ -243,4 +262,5 @@ class SimplifyLogic(RewritePass):
         beside_expanded_truth,
         beside_truths,
         choice_of_truth,
+        never_chosen,
     )
