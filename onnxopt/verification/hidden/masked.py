@@ -18,6 +18,7 @@ import numpy as np
 from onnxopt.verification.hidden.anew import Piece, explains
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.numbers.rounding import Difference
 from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.noise import is_discrete
 from onnxopt.verification.pieces.sameness import Sameness
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _MOST: Final = 16  # values that are looked at,
 _TRIED: Final = 16  # on so many sets of numbers, or fewer of more:
 _NUMBERS: Final = 1 << 16
-_LONGEST: Final = 200  # nodes of a piece
+_AT_ONCE: Final = 16  # of which the noise is measured together
 _NEAR: Final = 0.5  # of each number, by how much others are larger or smaller, at most half of this
 _LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # integers of a quantizer: hardly a size or an index
 # What moves numbers, or is made of sizes: what is wrong with that no step hides.
@@ -88,7 +89,18 @@ def could_tell(walk: Walk, value: str) -> bool:
 def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
     """The steps among B's cuts between which and those before them stands a value that both have, and that differs by
     more than roundings."""
-    of, behind, known = walk.pairs.of, set[str](), dict[str, bool]()
+    known: dict[str, bool] = {}
+    between = _between(walk, sameness)
+    while some := list(itertools.islice(between, _AT_ONCE)):
+        open_ = dict.fromkeys(v for _, values in some for v in values if v not in known)
+        noise = walk.noise(list(open_))
+        known.update((v, _is_rounded(walk, v, noise.get(v, []))) for v in open_)
+        yield from (output for output, values in some if not all(known[v] for v in values))
+
+
+def _between(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:
+    """The steps among B's cuts, and what differs between them and the cuts before."""
+    of, behind = walk.pairs.of, set[str]()
     for node, reads in zip(walk.b.nodes, walk.b.reads):
         is_behind = not behind.isdisjoint(reads)
         for output in filter(None, node.output):
@@ -96,10 +108,7 @@ def _made_of_moved(walk: Walk, sameness: Sameness) -> Iterator[str]:
                 behind.update([output] if is_behind or output in walk.latest else ())
             elif is_behind and output in of and _is_step(walk, output) and not sameness.is_made_alike(output):
                 inside = (o for i in walk.b.cone([output], walk.fed) for o in walk.b.nodes[i].output)
-                open_ = [v for v in inside if v in walk.latest and v not in walk.cuts]
-                known.update((v, _is_rounded(walk, v)) for v in open_ if v not in known)
-                if not all(known[v] for v in open_):
-                    yield output
+                yield output, [v for v in inside if v in walk.latest and v not in walk.cuts]
 
 
 def _is_step(walk: Walk, value: str) -> bool:
@@ -136,10 +145,9 @@ def _near(walk: Walk, known: Mapping[str, Any], rng: Draws) -> dict[str, Any]:
     return found
 
 
-def _is_rounded(walk: Walk, value: str) -> bool:
+def _is_rounded(walk: Walk, value: str, noise: Sequence[Difference]) -> bool:
     """Is what differs of it, from cuts alone, no more than roundings do?"""
     differences = walk.latest[value]
     if any(d.note for d in differences):
         return False
-    noise = walk.noise([value]).get(value, [])
     return explains(walk, walk.replay, value, differences, noise, (walk.fed, walk.fed_of_a))
