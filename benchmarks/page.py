@@ -58,7 +58,8 @@ def sections(models: list[str], runs: str, rest: list[str]) -> Iterator[str]:
 
 From the start of the process to its end, as users wait for it, of models as exporters write them. One means as long, or
 as much memory, as `onnx.save(onnx.load(IN), OUT)` takes; medians of {runs} runs. `verified`: the result was held
-against the original, which no other does.
+against the original, which no other does. The others are called with nothing but load, optimize and save around them,
+and below that by the programs that some come with, which check or tell more.
 
 {table("whole.py", *models, "--peers", "--runs", runs)}
 """
