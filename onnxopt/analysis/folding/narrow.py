@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from onnx import TensorProto
+
 from onnxopt.graph.node import Node
 from onnxopt.protos import Array, tensor_bytes
 
@@ -13,7 +15,7 @@ _DEEP = 16  # nodes between
 
 def is_widened(node: Node, results: Sequence[Array], inside: Collection[Node]) -> bool:
     """Is a result as many numbers as something that is stored in half of its bytes, or less? The node, and those
-    `inside` that it reads, make it of constants."""
+    `inside` that it reads, make it of constants. Truth values are no weights."""
     sizes = {array.size: array.nbytes for array in results}
     stack, seen = [node], {node}
     while stack:
@@ -25,6 +27,6 @@ def is_widened(node: Node, results: Sequence[Array], inside: Collection[Node]) -
                     stack.append(maker)
             elif v is not None and v.constant:
                 kind, dims = v.constant_type()
-                if 2 * tensor_bytes(kind, dims) <= sizes.get(math.prod(dims), 0):
+                if kind != TensorProto.BOOL and 2 * tensor_bytes(kind, dims) <= sizes.get(math.prod(dims), 0):
                     return True
     return False

@@ -126,7 +126,7 @@ class _Region:
 
     def _direct(self, source: Value) -> Node | None:
         """A node that puts the axes in, which only depends on the source: it can stand wherever that does."""
-        if len(source.users) > _FEW:
+        if source.graph is not self.graph or len(source.users) > _FEW:
             return None
         for user in source.users:
             rest = user.inputs[1:]
