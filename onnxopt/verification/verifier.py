@@ -271,7 +271,12 @@ class Verifier:
 
         if not self._session.is_steady or any(c.status == DIFFERENT for c in cases):
             return []
-        return self._session.further([LONGER])
+        found = self._session.further([LONGER])
+        if not self._session.alive:  # it died of them: who looks into pieces needs one that stands where this one stood
+            self._session.revive()
+            self._session.originals()
+            self._session.result()
+        return found
 
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         from onnxopt.verification.proof import proof

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.protocol import Answer
+from onnxopt.verification.session import Session
 from tests.verification.test_decided import own
 
 HEAD = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, T] x) => (float[N, K] y)
@@ -32,3 +36,16 @@ def test_images_do_not_become_large(tmp_path: Path) -> None:
     one, two = (f"s = Sub (x, x)  y = Mul (s, {z})" for z in ("s", "x"))
     found = own(tmp_path, "", one, two, head)
     assert all(c.dims["T"] * c.dims["U"] < 1 << 17 for c in found.cases)
+
+
+def test_an_original_that_dies_of_them_is_compared_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(session: Session, recipes: Sequence[Recipe]) -> list[Answer]:
+        assert session._service is not None
+        session._service.close()
+        return []
+
+    monkeypatch.setattr(Session, "further", dies)
+    one, two = (MADE.replace("AXIS", a).replace("START", "start") for a in ("axis", "last"))
+    found = own(tmp_path, "", one, two, HEAD)
+    assert found.status == "inconclusive", found.message
+    assert "output `y` is all zero" in found.message
