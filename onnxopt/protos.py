@@ -163,7 +163,8 @@ def array_to_tensor(array: Array, name: str) -> TensorProto:
 
 def is_raw(array: Array) -> bool:
     """Is the array's memory what `raw_data` holds?"""
-    return element_type(array) in _RAW and array.flags.c_contiguous and array.dtype == _RAW[element_type(array)]
+    raw = _RAW.get(element_type(array))
+    return raw is not None and array.dtype == raw and array.flags.c_contiguous
 
 
 def describe_tensor(tensor: TensorProto, array: Array, name: str) -> None:

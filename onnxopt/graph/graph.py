@@ -354,8 +354,9 @@ class Graph(Order):
 
         It becomes an initializer, or where a scope cannot hold one a Constant node before `before`.
         """
-        array = contiguous(value.array)
-        if array is not value.array:
+        made = value.array
+        array = contiguous(made)
+        if array is not made:
             value.array = array
         value.name = self.model.names.fresh(hint)
         value.graph, value.constant = self, True

@@ -13,6 +13,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.ir_version import DEFAULTS_SINCE, FUNCTIONS_SINCE, raise_ir_version
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import HELD, Node
+from onnxopt.graph.schema import may_hold_bodies
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs, tensor_type
@@ -231,12 +232,14 @@ class _Reader:
             value.output_count += 1
         self.scopes.pop()
 
-    def read_nodes(self, graph: Graph, protos: Iterable[NodeProto]) -> None:
-        nodes = [self.new_node(graph, proto) for proto in protos]
+    def read_nodes(self, graph: Graph, protos: Sequence[NodeProto]) -> None:
+        nodes = [self.new_node(graph, proto) for proto in protos[:]]
         *around, table = self.scopes  # all that the scope defines is in its table now
         self.model.names.update(table)
         if around:
             self.hiding += [v for name, v in table.items() if any(name in outer for outer in around)]
+        # Messages of attributes are made when they are asked for: not of operators that never have bodies.
+        owners = {op for op in {n._op for n in nodes} if may_hold_bodies(op, graph.opset(op.rpartition("::")[0]))}
         unsorted = False
         for node in nodes:
             inputs, proto = node.inputs, node.proto
@@ -246,7 +249,7 @@ class _Reader:
                 # Producers join the graph in order: one that has not yet comes later.
                 if value is not None and (producer := value.producer) is not None and producer.graph is None:
                     unsorted = True
-            if len(proto.attribute) and (held := body_graphs(proto)):
+            if node._op in owners and (held := body_graphs(proto)):
                 unsorted = self.read_bodies(graph, node, held) or unsorted
             graph.place(node)
             if node._op == "Constant":
@@ -273,8 +276,8 @@ class _Reader:
         node = Node(proto, [], outputs)
         if node._op == "Constant" and not _has_value(proto):
             raise self.error(graph, f"Constant -> {', '.join(map(str, proto.output))} has no value")
-        for i, name in enumerate(proto.output[:]):
-            outputs.append(self.define(graph, name, node, i) if name else None)
+        for name in proto.output[:]:
+            outputs.append(self.define(graph, name, node, len(outputs)) if name else None)
         return node
 
 

@@ -169,13 +169,14 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_le
         if value.tensor is not None:
             tensor.CopyFrom(value.tensor)
             tensor.name = value.name
-        elif at_least is not None and value.array.nbytes >= at_least and is_raw(value.array):
-            describe_tensor(tensor, value.array, value.name)
-            deferred[len(proto.initializer) - 1] = value.array
-            graph.deferred.append(value)
-            continue
         else:
-            fill_tensor(tensor, value.array, value.name)
+            array = value.array
+            if at_least is not None and array.nbytes >= at_least and is_raw(array):
+                describe_tensor(tensor, array, value.name)
+                deferred[len(proto.initializer) - 1] = array
+                graph.deferred.append(value)
+                continue
+            fill_tensor(tensor, array, value.name)
         value.tensor = tensor
     if model.ir_version < 4 and graph.owner is None:
         listed = {i.name for i in proto.input}

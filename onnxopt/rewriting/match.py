@@ -129,8 +129,9 @@ class Match:
                 raise Declined("the folded constant overflows its type")
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
-        self.require_few_copies(data.nbytes)
-        bound, _, has_fill = self._bound()
+        bound, many, has_fill = self._bound()
+        if many:
+            self.require_few_copies(data.nbytes)
         if has_fill:
             stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
             if data.nbytes > stored + _FEW:

@@ -180,3 +180,27 @@ def test_a_sparse_constant_that_a_body_hands_out_is_no_array() -> None:
     branches = write_model(model).graph.node[0].attribute
     left = [(n.op_type, n.attribute[0].name) for b in branches for n in b.g.node]
     assert left == [("Constant", "sparse_value")] * 2
+
+
+@pytest.mark.parametrize("op", ["l::Each", "Someday"])
+def test_bodies_of_what_the_standard_does_not_know_are_read(op: str) -> None:
+    """What only a body reads stays, and what passes do to it is written into the body."""
+    domain, _, op_type = op.rpartition("::")
+    body = helper.make_graph([helper.make_node("Neg", ["kept"], ["r"])], "body", [], [info("r")])
+    proto = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Identity", ["x"], ["kept"]),
+                helper.make_node(op_type, ["x"], ["y"], domain=domain, body=body),
+            ],
+            "g",
+            [info("x")],
+            [info("y")],
+        ),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("l", 1)],
+    )
+    model = from_proto(proto)
+    optimize_model(model)
+    result = write_model(model)
+    assert [n.op_type for n in result.graph.node] == [op_type]
+    assert list(result.graph.node[0].attribute[0].g.node[0].input) == ["x"]
