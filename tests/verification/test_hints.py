@@ -61,6 +61,16 @@ g (float[b, t, 4] x) => (float[p, q, r] y)
   y = Reshape (tokens, target)
 }
 """
+# A loop over seven steps, which the trace has unrolled.
+_STEPS = range(7)
+UNROLLED = f"""
+g (float[t, 4] x) => (float[t, 4] y) <int64[1] first = {{0}}, {", ".join(f"int64 at{i} = {{{i}}}" for i in _STEPS)}>
+{{
+  {" ".join(f"s{i} = Gather (x, at{i}) r{i} = Unsqueeze (s{i}, first)" for i in _STEPS)}
+  all = Concat <axis = 0> ({", ".join(f"r{i}" for i in _STEPS)})
+  y = Add (x, all)
+}}
+"""
 # Traced with one text, by an exporter that calls dims as they come.
 ONE = """
 g (float[d0, d1] x) => (float[4] y, int64[4] i)
@@ -97,10 +107,11 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
         ),
         (UNTOLD, [{"b": 2, "t": 2, "p": 2, "all": 4}, {"b": 4, "t": 3, "p": 3, "all": 6}]),
         (BAKED, [{"b": 3, "t": 7}]),
+        (UNROLLED, [{"t": 7}]),
         (ONE, [{"d0": 1, "d1": 4}, {"d0": 1, "d1": 4}]),
         (LONG, [{"b": 2, "t": 960}, {"b": 1, "t": 1200}]),
     ],
-    ids=["past", "window", "untold", "baked", "one", "long"],
+    ids=["past", "window", "untold", "baked", "unrolled", "one", "long"],
 )
 def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Path) -> None:
     model = build_text(text)

@@ -60,7 +60,8 @@ def batches(graph: GraphProto) -> frozenset[str]:
 
 
 def baked(graph: GraphProto) -> list[int]:
-    """Sizes that a trace has left in the targets of Reshape and Expand, the usual ones first."""
+    """Sizes that a trace has left: lengths of loops that it unrolled, and what stands in the targets of Reshape and
+    Expand; the usual ones first."""
     constants = {t.name: t for t in graph.initializer}
     constants.update(held_by(graph.node))
     targets = {n.input[1] for n in graph.node if n.op_type in _TARGETS and len(n.input) > 1}
@@ -68,7 +69,17 @@ def baked(graph: GraphProto) -> list[int]:
         if node.op_type == "Concat" and not targets.isdisjoint(node.output):
             targets.update(node.input)
     numbers = Counter(n for name in targets if name in constants for n in _small_integers(constants[name]))
-    return [n for n, _ in numbers.most_common() if 1 < n <= 1 << 16][:_MOST]
+    found = dict.fromkeys(n for counter in (_unrolled(graph, constants), numbers) for n, _ in counter.most_common())
+    return [n for n in found if 1 < n <= 1 << 16][:_MOST]
+
+
+def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counter[int]:
+    """How many elements a trace has taken of a value one by one: by Gathers at 0, 1, 2, and so on."""
+    taken: dict[str, set[int]] = {}
+    for node in graph.node:
+        if node.op_type == "Gather" and len(node.input) == 2 and node.input[1] in constants:
+            taken.setdefault(node.input[0], set()).update(_small_integers(constants[node.input[1]]))
+    return Counter(len(places) for places in taken.values() if len(places) == max(places, default=-1) + 1)
 
 
 def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
