@@ -130,6 +130,18 @@ def test_the_steps_per_node_stay_flat(family: Any, pipeline: str, left: int) -> 
     assert large.node_count() == left
 
 
+def test_of_branches_that_nothing_tells_apart_no_sizes_are_asked() -> None:
+    """Inference copies what is known around each body, and takes the square of the time for Ifs beside each other."""
+    bodies = {
+        name: helper.make_graph([helper.make_node(op, ["x"], ["b"])], name, [], [onnx.ValueInfoProto(name="b")])
+        for name, op in (("then_branch", "Neg"), ("else_branch", "Abs"))
+    }
+    truth = helper.make_node("Cast", ["x"], ["c"], to=TensorProto.BOOL)
+    m = model([truth, helper.make_node("If", ["c"], ["i"], **bodies), helper.make_node("Sqrt", ["i"], ["y"])], {})
+    execute(parse_pipeline("known-conditions"), m)
+    assert m.inferred_version == -1
+
+
 def test_names_do_not_grow_with_rewrites() -> None:
     m = adds(300)
     execute(pipeline_for(2), m)

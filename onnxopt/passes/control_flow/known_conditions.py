@@ -66,11 +66,10 @@ def _stripped(condition: Value) -> tuple[Value, bool]:
 def _left_by_readers(node: Node, live: Running) -> bool | None:
     """What the condition has to be, where what reads the result takes what one branch gives, and not the other's."""
     for value, *results in zip(node.outputs, *(node.bodies[name].outputs for name in _BRANCHES)):
-        ranks = [types.rank(v) for v in results if v is not None]
-        if value is None or not value.users or ranks[0] == ranks[1]:
+        asked = demanded_rank(value, live) if value is not None else None  # first: most ask nothing, and inference costs
+        if asked is None:
             continue
-        asked = demanded_rank(value, live)
-        fail = [asked is not None and rank is not None and rank != asked for rank in ranks]
+        fail = [rank is not None and rank != asked for rank in map(types.rank, results)]
         if fail[0] != fail[1]:
             return fail[1]
     return None
