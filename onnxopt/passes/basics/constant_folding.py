@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Container, Sequence
 
 from onnxopt.analysis import kernels, types
 from onnxopt.analysis.folding.narrow import is_widened
@@ -270,15 +270,10 @@ class _Cone:
             self.ctx.decline(_RULE, reason, repr(node) + detail)
 
     def _run(self, rest: Collection[Node]) -> None:
-        if not rest:
-            return
-        inside = set(rest)
-        used = [v for n in rest for v in n.outputs if v is not None and v.is_used]
-        wanted = [v for v in used if v.is_output or any(u not in inside for u in v.users)]
+        running, wanted = self._worth_running(list(rest))
         needed: set[Value | None] = set(wanted)
-        # Only what is wanted and small enough to keep is worth a session.
         known: dict[Value, Array] = {}
-        for node in rest:
+        for node in running:
             for v in node.inputs:
                 if v is not None and v not in known and (v in self.arrays or v.constant):
                     known[v] = self.arrays[v] if v in self.arrays else v.glance()
@@ -287,8 +282,8 @@ class _Cone:
         from onnxopt.worker.room import Room
 
         with Room(Limits(self.ctx[MEMORY], self.ctx[WORK]), self.spent.seconds) as room:
-            most = max(self.options.max_work, *(self.freed[n] for n in rest))
-            self.arrays.update(run_cone(self.graph, list(rest), known, wanted, room, most, self._give_up))
+            most = max((self.options.max_work, *(self.freed[n] for n in running)))
+            self.arrays.update(run_cone(self.graph, running, known, wanted, room, most, self._give_up))
             self.spent.seconds = room.spent
         for node in rest:
             if self._is_cut_off(node):
@@ -296,13 +291,51 @@ class _Cone:
             elif node in self.nodes and not self.arrays.keys() >= needed.intersection(node.outputs):
                 self._give_up(node, "cannot be run here")
 
+    def _worth_running(self, nodes: Sequence[Node]) -> tuple[list[Node], list[Value]]:
+        """Those of these nodes of which something is kept, and what is: of a result that is known to be too large what
+        it is made of, for its node stays."""
+        inside = set(nodes)
+        stays: set[Node] = set()
+        running: list[Node] = []
+        wanted: list[Value] = []
+        read: set[Value | None] = set()
+        for node in reversed(nodes):
+            found = [v for v in node.outputs if v is not None and _is_read(v, inside, stays)]
+            if found and self._is_too_large(node, found, inside):
+                stays.add(node)
+                found = []
+            if found or not read.isdisjoint(node.outputs):
+                running.append(node)
+                read.update(node.inputs)
+            wanted += reversed(found)
+        return running[::-1], wanted[::-1]
+
+    def _is_too_large(self, node: Node, results: list[Value], inside: set[Node]) -> bool:
+        """Is it known that these cannot be kept, and does no other fold read them?"""
+        made = 0
+        for v in results:
+            shape = types.static_shape(v)
+            if shape is None or any(u in self.nodes and u not in inside for u in v.users):
+                return False
+            made += tensor_bytes(types.dtype(v), shape)
+        return self._grows_too_much(node, made)
+
+    def _grows_too_much(self, node: Node, made: int) -> bool:
+        """Would results of so many bytes make the file larger than it may become?"""
+        growth = made - self.freed[node]
+        limit = self.options.max_bytes
+        if growth <= limit and self.spent.kept + growth <= max(_KEPT, limit):
+            return False
+        self._decline(node, "the file would grow beyond the limit (--max-constant-bytes)", f" (+{growth:,} bytes)")
+        return True
+
     def replace(self) -> bool:
         """Against the order: a node whose result is too large to keep stays, and its own inputs are then wanted.
         Returns whether anything was replaced."""
         replaced: list[tuple[Node, Value]] = []
         kept: set[Node] = set()
         for node in reversed(self.nodes):
-            wanted = [v for v in node.outputs if v is not None and self._wanted(v, kept)]
+            wanted = [v for v in node.outputs if v is not None and _is_read(v, self.nodes, kept)]
             if wanted and self._stays(node, wanted):
                 kept.add(node)
             else:
@@ -333,11 +366,10 @@ class _Cone:
                     self.graph.know(v)  # every rule reads it, and nobody stores it
             self._decline(node, "a fill stays a node: written out it would take the bytes")
             return True
-        growth = sum(self.arrays[v].nbytes for v in wanted) - self.freed[node]
-        if growth > self.options.max_bytes or self.spent.kept + growth > max(_KEPT, self.options.max_bytes):
-            reason = "the file would grow beyond the limit (--max-constant-bytes)"
-            self._decline(node, reason, f" (+{growth:,} bytes)")
+        made = sum(self.arrays[v].nbytes for v in wanted)
+        if self._grows_too_much(node, made):
             return True
+        growth = made - self.freed[node]
         if growth > _NARROW and is_widened(node, [self.arrays[v] for v in wanted], self.nodes):
             self._decline(node, "a weight that is stored in fewer bits stays so")
             return True
@@ -362,9 +394,6 @@ class _Cone:
         """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""
         return array.nbytes > self.options.max_fill and _is_fill(array)
 
-    def _wanted(self, v: Value, kept: set[Node]) -> bool:
-        return v.is_output or any(user not in self.nodes or user in kept for user in v.users)
-
     def _is_initializer(self, value: Value) -> bool:
         """Can it be one? Else a Constant node holds it."""
         return self.graph.holds_initializers and not value.is_output
@@ -386,6 +415,11 @@ class _Cone:
             constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
             graph.insert(constant, node)
             graph.take_over(value, constant)
+
+
+def _is_read(v: Value, gone: Container[Node], stays: Container[Node]) -> bool:
+    """Does anything read it but nodes that go, and do not stay after all?"""
+    return v.is_output or any(user not in gone or user in stays for user in v.users)
 
 
 def _makers(node: Node) -> list[Node | None]:
