@@ -66,7 +66,7 @@ def _stripped(condition: Value) -> tuple[Value, bool]:
 def _left_by_readers(node: Node, live: Running) -> bool | None:
     """What the condition has to be, where what reads the result takes what one branch gives, and not the other's."""
     for value, *results in zip(node.outputs, *(node.bodies[name].outputs for name in _BRANCHES)):
-        asked = demanded_rank(value, live) if value is not None else None  # first: most ask nothing, and inference costs
+        asked = demanded_rank(value, live) if value is not None else None  # most ask nothing: no inference then
         if asked is None:
             continue
         fail = [rank is not None and rank != asked for rank in map(types.rank, results)]
