@@ -11,10 +11,13 @@ import pytest
 from onnx import numpy_helper
 
 from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
-from onnxopt.verification.inputs.cases import OWN
+from onnxopt.verification.inputs.cases import OWN, Recipe
+from onnxopt.verification.inputs.datasets import Data
+from onnxopt.verification.inputs.feeding import feed
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from onnxopt.verification.numbers.compare import is_dull
+from tests.runtime import plain_session
 from tests.samples import build_text, parsed
 
 # The mask is as long as what is there already and what is new; no dim of an input says so.
@@ -124,6 +127,30 @@ def test_the_sizes_are_found(text: str, dims: list[dict[str, int]], tmp_path: Pa
     verdict = verify(path, path)
     assert verdict.status == EQUAL, verdict.message
     assert [c.dims for c in verdict.cases][: len(dims)] == dims
+
+
+# Traced with lengths of which the longest was all of the time, which is one axis or another.
+@pytest.mark.parametrize(("shape", "fed"), [("2, 6, 4", [6, 4]), ("2, 4, 6", [6, 4])], ids=["behind the batch", "last"])
+def test_lengths_are_found(shape: str, fed: list[int], tmp_path: Path) -> None:
+    text = f"""
+    g (float[{shape}] x, int64[2] lengths) => (float[{shape}] y)
+    <int64 zero = {{0}}, int64 one = {{1}}, int64[1] last = {{1}}, int64[3] target = {{{shape.replace("4", "1")}}}>
+    {{
+      longest = ReduceMax <keepdims = 0> (lengths)
+      time = Range (zero, longest, one)
+      each = Unsqueeze (lengths, last)
+      inside = Less (time, each)
+      numbers = Cast <to = 1> (inside)
+      mask = Reshape (numbers, target)
+      y = Mul (x, mask)
+    }}
+    """
+    plan = make_plan(build_text(text))
+    session = plain_session(build_text(text))
+    case, _ = feed(lambda feeds: session.run(None, feeds), plan, Recipe("random"), Data({}), [{}])
+    assert case.feeds["lengths"].tolist() == fed
+    path = save(build_text(text), tmp_path)
+    assert verify(path, path).status == EQUAL
 
 
 # What is read, what makes it, and the size of one of its dims that nothing else would do for.

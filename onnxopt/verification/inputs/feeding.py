@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from onnxopt.verification.inputs.cases import Recipe, Trial
 from onnxopt.verification.inputs.datasets import Data, bound_dims
+from onnxopt.verification.inputs.lengths import AXES, says_lengths
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import KNOWN, MODES, Case, InputMaker, Unsupported
 from onnxopt.verification.inputs.wide import MODES as WIDE
@@ -61,6 +62,8 @@ def feed(
     maker = InputMaker(plan, data.inputs, seed)
     bound = bound_dims(plan, data.inputs)
     modes = WIDE if recipe.wide else MODES if any("int" in i.kind for i in plan.inputs) else MODES[:1]
+    if not recipe.wide and any(map(says_lengths, plan.inputs)):
+        modes = (*modes, *AXES)
     if recipe.amplified(plan):
         modes = (*WIDE, *modes)
     if any(i.kind == "string" and i.use.words for i in plan.inputs):
@@ -111,7 +114,7 @@ def _in_order(
     """Sizes, and what integers are with them. Where a number decides which part of the model runs, first all sizes with
     what it is compared with: others may fit a part that takes more, or that does nothing."""
     decide = any(i.compared and all(d == 1 for d in i.shape) for i in plan.inputs)
-    if not (decide and recipe.drawn and modes == MODES):
+    if not (decide and recipe.drawn and modes[: len(MODES)] == MODES):
         yield from ((choice, modes) for choice in choices)
         return
     first, again = itertools.tee(choices)

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxopt.record import record
 from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.inputs.lengths import AXES, longest, says_lengths, uneven
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.wide import MODES as WIDE
 from onnxopt.verification.inputs.wide import amplified, covering, spread, wide
@@ -50,6 +51,9 @@ class InputMaker:
         known = mode == KNOWN
         if known:
             mode = "near" if recipe.wide else "bounded"
+        most = longest(self.plan, dims, mode)
+        if mode in AXES:
+            mode = "bounded"
         case = Case(recipe.name, dims)
         for i in self.plan.inputs:
             if i.name in self.given:
@@ -60,6 +64,9 @@ class InputMaker:
             shape = [d if isinstance(d, int) else dims[d] for d in i.shape]
             if rows := [dims.get(r, 0) or 1 for r in i.use.rows if isinstance(r, str)]:
                 i = replace(i, bound=min([*rows, *([i.bound] if i.bound else [])]))
+            if most is not None and says_lengths(i):
+                case.feeds[i.name] = uneven(shape, most).astype(_dtype(i.kind))
+                continue
             make = _known if known and i.kind == "string" and i.use.words else _filled
             values = [make(i, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
             case.feeds[i.name] = values if i.sequence else values[0]
