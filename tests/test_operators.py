@@ -9,9 +9,7 @@ What ONNX writes out as a function of other operators is between others in turns
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +17,7 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 import onnxopt
+from tests.node_cases import Case, cases
 from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_worker")
@@ -26,35 +25,6 @@ Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
 TURNS = 1 if "ONNXOPT_FUZZ" in os.environ else 3
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-class Case(NamedTuple):
-    """A model, with what it is given and what one of its outputs looks like."""
-
-    name: str
-    model: ModelProto
-    feeds: dict[str, Any]
-    outputs: list[Any]
-
-
-@cache
-def cases() -> list[Case]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    def arrays(values: Any) -> list[Any]:
-        return [numpy_helper.to_array(v) if isinstance(v, TensorProto) else v for v in values]
-
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of onnx's own generators
-        for case in collect_testcases(""):
-            names = [i.name for i in case.model.graph.input]
-            for inputs, outputs in case.data_sets[:1]:
-                if len(inputs) == len(names):
-                    found.append(
-                        Case(case.name, case.model, dict(zip(names, arrays(inputs), strict=True)), arrays(outputs))
-                    )
-    return found
 
 
 # -- constants in place of inputs ------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from onnxopt.analysis.inference import infer_operator
 from onnxopt.graph import read_model, write_model
 from onnxopt.graph.value import Shape
 from onnxopt.io import from_proto
+from tests.node_cases import cases
 from tests.opsets import at_opset
 from tests.runtime import plain_session
 from tests.samples import parsed
-from tests.test_operators import cases
 
 FUZZ = "ONNXOPT_FUZZ" in os.environ
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 15, 17, 18, 20, 21, 22, 23)
