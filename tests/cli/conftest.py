@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -17,6 +17,7 @@ import psutil
 import pytest
 from onnx import parser
 
+from tests.cli.fork_server import ForkServer
 from tests.samples import build
 
 SCRIPT = Path(sys.executable).with_name("onnxopt")
@@ -90,17 +91,30 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(variable, str(tmp_path_factory.getbasetemp() / "config"))
 
 
+def run_script(folder: Path, args: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """A process from its very start on."""
+    return subprocess.run([SCRIPT, *args], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer | None]:
+    """None where processes cannot be forked, or not safely."""
+    if sys.platform != "linux":
+        yield None
+        return
+    with ForkServer(SCRIPT) as server:
+        yield server
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, fork_server: ForkServer | None) -> Run:
+    """The command in the test's folder; `env`: more for its environment."""
+
     def call(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [SCRIPT, *map(str, args)],
-            cwd=tmp_path,
-            env=os.environ | env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words, environment = [*map(str, args)], os.environ | env
+        if fork_server is None or not fork_server.can_have(environment):
+            return run_script(tmp_path, words, environment)
+        return fork_server.run(words, tmp_path, environment)
 
     return call
 

@@ -12,7 +12,8 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.cli.conftest import Run
+from onnxopt.cli.main import _COMMANDS
+from tests.cli.conftest import Run, run_script
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { i = Identity (x) y = %s (i) }'
 PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
@@ -24,6 +25,24 @@ import onnxopt.batch.worker, onnxopt.batch.run, onnxopt.cli.main, onnxopt.cli.op
 import onnxruntime, onnx, numpy, click, rich.console, rich.progress, onnxopt.rollback, onnxopt.bisect.search
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
+COMMANDS = [
+    ("optimize", "a.onnx", "out.onnx"),
+    ("optimize", "a.onnx", "b.onnx", "--out-dir", "o", "--jobs", "2"),
+    ("optimize", "a.onnx", "out.onnx", "--verify-each"),
+    ("verify", "a.onnx", "b.onnx"),
+    ("bench", "a.onnx", "--seconds", "0.1"),
+    ("bisect", "a.onnx"),
+    ("report", "a.onnx", "a.onnx", "-o", "p.html"),
+    ("partition", "a.onnx", "--ops", "Sin", "--out-dir", "parts"),
+    ("extract", "a.onnx", "part.onnx", "--outputs", "y"),
+    ("stats", "a.onnx"),
+    ("why", "a.onnx", "elim-identity"),
+    ("find", "a.onnx", "Sin(x)"),
+    ("passes",),
+    ("explain", "elim-identity"),
+    ("completion", "bash"),
+    ("reproduce", "nothing"),
+]
 AT_ONCE = {"builtins", "sys", "onnxopt", "__main__"}  # there before anything is looked for
 
 
@@ -31,6 +50,12 @@ def imported() -> set[str]:
     """Every module that a child imports, but those of Python's own start."""
     done = subprocess.run([sys.executable, "-P", "-c", CHILDREN], capture_output=True, text=True, check=True)
     return set(done.stdout.split()) - AT_ONCE
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """From the very start on: what Python imports then counts, and each command has to find all that it needs."""
+    return lambda *args: run_script(tmp_path, [*map(str, args)], os.environ)
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +79,15 @@ def test_the_list_has_what_matters(lying: set[str]) -> None:
     assert len(lying) > 100
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("optimize", "a.onnx", "out.onnx"),
-        ("optimize", "a.onnx", "b.onnx", "--out-dir", "o", "--jobs", "2"),
-        ("optimize", "a.onnx", "out.onnx", "--verify-each"),
-        ("verify", "a.onnx", "b.onnx"),
-        ("bench", "a.onnx", "--seconds", "0.1"),
-        ("bisect", "a.onnx"),
-        ("report", "a.onnx", "a.onnx", "-o", "p.html"),
-        ("partition", "a.onnx", "--ops", "Sin", "--out-dir", "parts"),
-        ("extract", "a.onnx", "part.onnx", "--outputs", "y"),
-        ("stats", "a.onnx"),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_nothing_there_is_run(command: tuple[str, ...], run: Run, folder: Path) -> None:
     r = run(*command)
-    assert "Traceback" not in r.stderr
+    assert "Traceback" not in r.stderr and "internal error" not in r.stderr
     assert not (folder / "was_run").exists(), (folder / "was_run").read_text()
+
+
+def test_each_command_is_among_them() -> None:
+    assert {name for name, *_ in COMMANDS} == set(_COMMANDS)
 
 
 def test_as_a_module_of_python_it_imports_nothing_from_there(folder: Path) -> None:

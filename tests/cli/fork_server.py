@@ -1,0 +1,137 @@
+"""The `onnxopt` command over and over from one start: most of a short run is Python, numpy and onnx beginning.
+
+Each run is a process of its own, forked where the command has numpy and onnx and nothing else: what a command imports
+of ours it imports itself, and what it postpones is postponed. It begins in `onnxopt.__main__`, and ends as it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+ROOT = Path(__file__).resolve().parents[2]
+# The command's own beginning comes before anything else is imported: it postpones what it can.
+PROGRAM = f"""
+from onnxopt.byte_code import import_from_byte_code; import_from_byte_code()
+from onnxopt.lazy_modules import postpone_modules; postpone_modules()
+from onnxopt.threads import let_threads_sleep; let_threads_sleep()
+from onnxopt.lazy_onnx import import_onnx_in_parts; import_onnx_in_parts()
+import onnxopt.__main__, onnxopt.cli.main, numpy, onnx, sys
+sys.path.append({str(ROOT)!r})
+from tests.cli.fork_server import serve
+serve(int(sys.argv[1]))
+"""
+STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
+
+
+class ForkServer:
+    """One run at a time."""
+
+    def __init__(self, script: Path) -> None:
+        self._script = script
+        self._env = dict(os.environ)
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, str(other.fileno())],
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # as of a run: Python asks once what a stream can do
+                stderr=subprocess.PIPE,
+            )
+
+    def can_have(self, env: Mapping[str, str]) -> bool:
+        """Is a run in this environment the same as one of a new process?"""
+        names = (name for name in {*env, *self._env} if env.get(name) != self._env.get(name))
+        return not any(name.startswith(STARTS) for name in names)
+
+    def run(self, args: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """As `subprocess.run` with captured text."""
+        command = [str(self._script), *args]
+        request = json.dumps({"argv": command, "cwd": str(cwd), "env": dict(env)}).encode()
+        (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+        socket.send_fds(self._socket, [len(request).to_bytes(8, "little")], [their_out, their_err])
+        os.close(their_out)
+        os.close(their_err)
+        self._socket.sendall(request)
+        said = _read_to_the_end(out, err)
+        code = int.from_bytes(self._socket.recv(4), "little", signed=True)
+        return subprocess.CompletedProcess(command, code, *map(_text, said))
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._socket.close()
+        self._process.communicate(timeout=30)
+
+
+def _read_to_the_end(*ends: int) -> list[bytes]:
+    found = dict.fromkeys(ends, b"")
+    with selectors.DefaultSelector() as selector:
+        for end in ends:
+            selector.register(end, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                chunk = os.read(key.fd, 1 << 16)
+                found[key.fd] += chunk
+                if not chunk:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+    return list(found.values())
+
+
+def _text(data: bytes) -> str:
+    return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+def serve(descriptor: int) -> None:
+    """Until the other side closes. A request is 8 bytes of its length, with which come a stdout and a stderr, and JSON;
+    the answer is the exit code, below zero for a signal."""
+    with socket.socket(fileno=descriptor) as asked:
+        while True:
+            size, streams, _, _ = socket.recv_fds(asked, 8, 2)
+            if not size:
+                return
+            request = b""
+            while len(request) < int.from_bytes(size, "little"):
+                request += asked.recv(1 << 16)
+            pid = os.fork()
+            if pid == 0:
+                asked.close()
+                _become_the_command(json.loads(request), streams)
+            for stream in streams:
+                os.close(stream)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            asked.sendall(code.to_bytes(4, "little", signed=True))
+
+
+def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> None:
+    try:
+        for to, stream in enumerate(streams, 1):
+            os.dup2(stream, to)
+            os.close(stream)
+        os.chdir(str(request["cwd"]))
+        env, argv = request["env"], request["argv"]
+        assert isinstance(env, dict) and isinstance(argv, list)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv[:] = argv
+        from onnxopt.__main__ import run
+
+        run()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+    os._exit(1)
