@@ -49,7 +49,7 @@ def infer_call(
     schema: OpSchema, call: NodeProto, types: dict[str, TypeProto], data: dict[str, TensorProto], opset: int
 ) -> dict[str, TypeProto]:
     """Types of what one operator makes, which has no bodies, and whose operands have types. Raises what onnx does."""
-    if not _is_sound(call) or (call.op_type in _MINDFUL and any(map(is_below_zero, types.values()))):
+    if not is_sound(call) or (call.op_type in _MINDFUL and any(map(is_below_zero, types.values()))):
         return {}
     imported = [OperatorSetIdProto(domain=call.domain, version=opset)]
     found: dict[str, TypeProto] = shape_inference.infer_node_outputs(schema, call, types, data, opset_imports=imported)
@@ -82,14 +82,14 @@ def _is_marked(data: bytes) -> bool:
 
 def _is_sound_throughout(model: ModelProto) -> bool:
     scopes = (model.graph.node, *(f.node for f in model.functions))
-    return all(n.op_type not in BLIND and _is_sound(n) for nodes in scopes for n in _asked(nodes))
+    return all(n.op_type not in BLIND and is_sound(n) for nodes in scopes for n in _asked(nodes))
 
 
 def _hide(model: ModelProto) -> None:
     """What onnx cannot be asked about, in place: also what is `BLIND` in a function, which cannot be given types."""
     called = [n for f in model.functions for n in _asked(f.node)]
     for node in (*_asked(model.graph.node), *called):
-        if not _is_sound(node):
+        if not is_sound(node):
             node.op_type = ""
     for node in called:
         if node.op_type in BLIND:
@@ -153,7 +153,7 @@ def _asked(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
                 yield from _asked(body.node)
 
 
-def _is_sound(call: NodeProto) -> bool:
+def is_sound(call: NodeProto) -> bool:
     """Is it one of which onnx does not die, if its operands have types?"""
     return call.op_type not in _SOUND or _SOUND[call.op_type](call)
 

@@ -11,7 +11,9 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, helper
 
+from onnxopt import optimize
 from onnxopt.inferring import infer_shapes, inferable
+from onnxopt.worker.room import Room
 from tests.cli.conftest import SCRIPT
 from tests.hostile.odd_calls import COUNT
 
@@ -54,6 +56,16 @@ def test_no_command_dies(odd: str, tmp_path: Path) -> None:
     for command in (["stats", "m.onnx"], ["optimize", "m.onnx", "o.onnx", "--no-verify", "--work", "1"]):
         done = subprocess.run([SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("odd", ["an equation with a digit", "an equation that is no text"])
+def test_no_runtime_is_asked_for_what_has_no_end(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its operands are constant: a fold would take all of --work, in each command."""
+    asked: list[str] = []
+    monkeypatch.setattr(Room, "call", lambda self, method, *given: asked.append(method))
+    report = optimize(model(CALLS[odd])).report.pipeline
+    (folding,) = (p for p in report.passes if p.name == "constant-folding")
+    assert (asked, [*folding.rules["fold"].declined]) == ([], ["runtimes die of it, or take for ever"])
 
 
 def test_the_rest_is_inferred() -> None:

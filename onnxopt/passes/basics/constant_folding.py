@@ -212,9 +212,15 @@ class _Cone:
     def _affordable(self, node: Node) -> bool:
         """Decide before running: the result's size must be known, or small because all it is made of is."""
         from onnxopt.analysis.folding.work import work
+        from onnxopt.graph.writer import write_names
+        from onnxopt.inferring import is_sound
 
         if self._is_cut_off(node):
             del self.nodes[node]
+            return False
+        write_names(node)
+        if not is_sound(node.proto):  # who loads it infers it
+            self._give_up(node, "runtimes die of it, or take for ever")
             return False
         for v in node.inputs:
             if v is None or v not in self.arrays:
