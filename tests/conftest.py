@@ -1,5 +1,5 @@
-"""The same machine for all tests; and for those that optimize hundreds of small models, the process that folds what is
-risky is kept for the next one."""
+"""The same machine for all tests; and for those that optimize or verify hundreds of small models, the process that
+folds what is risky, or judges, is kept for the next one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from onnxopt.verification import session
 from onnxopt.worker import room
 from onnxopt.worker.service import Spare
 
@@ -40,4 +41,30 @@ def keeping_worker() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def kept_worker() -> Iterator[None]:
     with keeping_worker():
+        yield
+
+
+@contextmanager
+def keeping_judge() -> Iterator[None]:
+    """As a batch does with its small models: the worker forgets what it was told, and has imported what it needs.
+
+    One of another program, or with another limit, is a new one; so is one that died, or has had much memory.
+    """
+    spare = Spare()
+
+    def close(self: session.Session) -> None:
+        if self._service is not None:
+            spare.keep(self._service)
+            self._service = None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "Service", spare.take)
+        patch.setattr(session.Session, "close", close)
+        yield
+    spare.close()
+
+
+@pytest.fixture(scope="module")
+def kept_judge() -> Iterator[None]:
+    with keeping_judge():
         yield

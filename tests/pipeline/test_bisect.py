@@ -16,6 +16,8 @@ from onnxopt.pipeline.registry import load_module
 from onnxopt.pipeline.site import Site
 from tests.samples import ROOT, parsed
 
+pytestmark = pytest.mark.usefixtures("kept_judge")
+
 HEAD = "g (float[N, 2] x) => (float[N, 2] y) <float[2] k = {-1, 1}>"
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
 

@@ -22,6 +22,8 @@ from onnxopt.verification.records import Place
 from tests.samples import ROOT
 from tests.verification.test_narrow import products
 
+pytestmark = pytest.mark.usefixtures("kept_judge")
+
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float[N, 2] y)'
 RIGHT, WRONG = "float[2] r = {1, 2}", "float[2] w = {-1, 2}"
 

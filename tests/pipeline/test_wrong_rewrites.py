@@ -15,6 +15,8 @@ from onnxopt.rollback import attempts, optimize_or_roll_back, search
 from onnxopt.verification import VerifyOptions
 from tests.samples import ROOT, parsed
 
+pytestmark = pytest.mark.usefixtures("kept_judge")
+
 OPTIONS = OptimizeOptions(extra=("wrong-rule",), disable=("simplify-arithmetic",))
 
 
