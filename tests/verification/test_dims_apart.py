@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxopt.verification import VerifyOptions, verify
+from onnxopt.verification import Verifier, VerifyOptions, verify
+from onnxopt.verification.session import START
 from tests.samples import parsed
 
 TAKEN = """<int64 i = {FIRST}, int64 j = {SECOND}, int64[1] four = {4}, int64[2] rows = {-1, 4}, int64[1] none = {0}> {
@@ -41,15 +42,24 @@ def test_the_first_of_many_are_named(tmp_path: Path) -> None:
     assert f"({'; '.join(told)})" in found.message
 
 
-def test_a_tensor_of_many_dims_stays_small(tmp_path: Path) -> None:
-    """As many of them as there is room for have sizes of their own."""
+LESS = f"from onnxopt.verification.inputs import cases; cases._FURTHER = {1 << 16}; {START}"
+
+
+@pytest.mark.parametrize(
+    ("cases", "start", "most"),
+    [(("random", "uniform"), START, 1 << 24), (("all",), LESS, 1 << 16)],
+    ids=["two cases", "all cases"],
+)
+def test_a_tensor_of_many_dims_stays_small(cases: tuple[str, ...], start: str, most: int, tmp_path: Path) -> None:
+    """As many of them as there is room for have sizes of their own; with less room where there are many cases."""
     dims = ", ".join(f"d{i}" for i in range(12))
     onnx.save(parsed(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}"), tmp_path / "m.onnx")
-    for cases in (("random", "uniform"), ("all",)):
-        found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", VerifyOptions(cases=cases))
-        assert found.status == "equal"
-        assert max(math.prod(case.dims.values()) for case in found.cases) <= 1 << 24
-        assert max(len({*case.dims.values()}) for case in found.cases) >= 4
+    with Verifier(tmp_path / "m.onnx", VerifyOptions(cases=cases), foreign=True, start=start) as verifier:
+        verifier.submit(tmp_path / "m.onnx")
+        found = verifier.finish()
+    assert found.status == "equal"
+    assert max(math.prod(case.dims.values()) for case in found.cases) <= most
+    assert max(len({*case.dims.values()}) for case in found.cases) >= 4
 
 
 def test_dims_that_have_to_be_the_same_are(tmp_path: Path) -> None:
