@@ -327,7 +327,7 @@ started = []
 thread = threading.Thread(target=lambda: started.append(Worker("import time; time.sleep(600)")))
 thread.start()
 thread.join()
-time.sleep(2)  # the worker does not end with the thread that started it
+time.sleep(1)  # the worker does not end with the thread that started it
 print(started[0]._process.poll(), started[0]._process.pid, flush=True)
 time.sleep(600)
 """
