@@ -151,6 +151,26 @@ def test_a_cast_of_a_condition_asks_the_same(tmp_path: Path) -> None:
     assert judged(tmp_path, a, f"{RARE} {branch('r', 'y', scaled(3.5), scaled(7.0))}").status == "different"
 
 
+@pytest.mark.parametrize("to", [6, 1, 2], ids=["int32", "float", "uint8"])
+def test_a_condition_that_was_a_number_on_the_way_asks_the_same(to: int, tmp_path: Path) -> None:
+    """Paddle hands its conditions on as integers. The branch that no case takes is compared as any other."""
+    a = f"{RARE} z = Cast <to = {to}> (r) q = Cast <to = 9> (z) {branch('q', 'y', scaled(3.0), scaled(7.0))}"
+    then = "u = Neg (x) kk = Constant <value_float = -3.0> () OUT = Mul (u, kk)"
+    v = judged(tmp_path, a, f"{RARE} {branch('r', 'y', then, scaled(7.0))}")
+    assert v.status in RIGHT, v.message
+    v = judged(tmp_path, a, f"{RARE} {branch('r', 'y', then.replace('-3.0', '-3.5'), scaled(7.0))}")
+    assert v.status == "different", v.message
+
+
+def test_a_number_that_becomes_an_integer_on_the_way_asks_something_else(tmp_path: Path) -> None:
+    """One half is true, and zero is not."""
+    max_ = "m = ReduceMax <keepdims = 0> (x) k = Constant <value_float = 9.0> () s = Add (m, k)"
+    branches = branch("q", "y", scaled(3.0), scaled(7.0))
+    a = f"{max_} z = Cast <to = 6> (s) q = Cast <to = 9> (z) {branches}"
+    v = judged(tmp_path, a, f"{max_} q = Cast <to = 9> (s) {branches}")
+    assert v.status == "inconclusive", v.message
+
+
 @pytest.mark.parametrize(("then", "expected"), [("OUT = Relu (x)", RIGHT), ("OUT = Abs (x)", ("different",))])
 def test_one_of_b_is_in_the_place_of_two(then: str, expected: tuple[str, ...], tmp_path: Path) -> None:
     """The conditions are written otherwise, and agree; what they decide is never taken."""

@@ -38,6 +38,7 @@ _MOST: Final = 32  # values that are looked at,
 _NUMBERS: Final = 8  # and numbers of each
 _TRIED: Final = 12  # pieces behind each other,
 _DEPTH: Final = 4  # and so many of them in a row
+_TURNING: Final = 4  # sets of numbers for a piece that takes turns: it may take hundreds, and is asked inside of one
 _LONGEST: Final = 200  # nodes of a piece: in a longer one nobody knows what becomes of what is far larger
 _GROSS: Final = 1e-2  # of the range: less is what rounding does to numbers that are so large
 _SHARE: Final = 0.1  # of the elements of what jumps
@@ -196,6 +197,8 @@ class Beyond:
             every.append(turned)
         if not every:
             return
+        if any(walk.a.nodes[i].op_type in ("Loop", "Scan") for i in nodes):
+            every = every[:: -(-len(every) // _TURNING)]
         opened = walk.runner.open(nodes, {e: types[e] for e in known}, wanted)
         for drawn in every:
             results = opened.run({**known, **drawn})

@@ -26,6 +26,11 @@ Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Assumed = tuple[Mapping[str, bool], Mapping[str, bool]]  # conditions of A and B
 _NOTHING: Final[Assumed] = ({}, {})
 _BOOL: Final = 9  # of TensorProto.DataType
+_STRING: Final = 8
+# Operators that make booleans; of a Cast that depends on what it casts to.
+_BOOLEAN: Final = frozenset((
+    "Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf",
+))  # fmt: skip
 
 
 class Counterpart(NamedTuple):
@@ -127,13 +132,24 @@ def _said(program: Program, name: str, truth: bool) -> dict[str, bool]:
     found = {name: truth}
     while name in program.maker:
         node = program.nodes[program.maker[name]]
-        is_cast = node.op_type == "Cast" and any(a.name == "to" and a.i == _BOOL for a in node.attribute)
-        is_told = is_cast or node.op_type in ("Not", "Identity")
-        if not is_told or domain_of(node.domain):
+        if domain_of(node.domain) or not (node.op_type in ("Not", "Identity") or _keeps_truth(program, node)):
             break
         name, truth = node.input[0], truth is (node.op_type != "Not")
         found[name] = truth
     return found
+
+
+def _keeps_truth(program: Program, node: NodeProto) -> bool:
+    """Is it a Cast to booleans, or one of them to zeros and ones, which some exporter casts back?"""
+    to = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
+    return to == _BOOL or (to not in (0, _STRING) and _is_boolean(program, node.input[0]))
+
+
+def _is_boolean(program: Program, name: str) -> bool:
+    node = program.nodes[program.maker[name]] if name in program.maker else None
+    if node is None or domain_of(node.domain):
+        return False
+    return node.op_type in _BOOLEAN or any(a.name == "to" and a.i == _BOOL for a in node.attribute)
 
 
 def _asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) -> bool | None:
