@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -175,13 +174,13 @@ class Original:
         for factor in (self.factor,) if self.factor else _FACTORS:
             if factor == 1 or not free or self.search.ended:
                 break
-            began = time.monotonic()
+            began = self.search.begin()
             with contextlib.suppress(Exception):  # it does not take them
                 feeds = case.feeds | {n: (case.feeds[n] * factor).astype(case.feeds[n].dtype) for n in free}
                 found = self._run_original(feeds)
                 if (dull := sum(map(is_dull, found))) < least:
                     least, chosen, case, values = dull, factor, replace(case, feeds=feeds), found
-            self.search.spent += time.monotonic() - began
+            self.search.spend(began)
             if not least:
                 break
         self.factor = self.factor or chosen

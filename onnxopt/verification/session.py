@@ -198,6 +198,12 @@ class Session:
         ]
         return bold
 
+    def lengthen(self, died: Died) -> bool:
+        """Have longer inputs, where the original may have died of too short ones; False where that was done, or it is
+        not what it died of: then longer ones would only take longer."""
+        is_of_sizes = died.state == f"running {self.labels[0]}" and not died.late and "SIGKILL" not in died.how
+        return is_of_sizes and self.plan is not None and self.plan.lengthen()
+
     # -- what it answers ---------------------------------------------------------------------------------
 
     def opening(self) -> None:
@@ -301,6 +307,8 @@ class Session:
                 if status == UNVERIFIED and not e.late and recipe.is_bold(self.plan):
                     i -= 1
                     self._requests[i] = replace(recipe, tame=True), read
+                elif status == UNVERIFIED and not answers and self.lengthen(e):
+                    i -= 1
                 else:
                     cases.append(JudgedCase(recipe.name, {}, status=status, note=str(e)))
                 if e.late:  # it would again, and each time take as long

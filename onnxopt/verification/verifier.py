@@ -140,12 +140,7 @@ class Verifier:
             raise UsageError(f"nothing was submitted that {self.original} could be compared with", "call submit first")
         verdict = into if into is not None else Verification(UNVERIFIED, "")
         try:
-            try:
-                self._finish(verdict)
-            except Died as e:
-                if self.stepwise or e.late or e.is_about(self.labels[1]) or not self._session.tame():
-                    raise
-                self._finish(verdict)  # what kills the original is no case
+            self._finish_alive(verdict)
         except Refused as e:
             self._refusal = str(e)
             self._session.drain()
@@ -159,6 +154,25 @@ class Verifier:
                 self._stop(verdict, UNVERIFIED, str(e), "give it data that the model is made for")
         verdict.seconds = time.monotonic() - self._began
         return verdict
+
+    def _finish_alive(self, verdict: Verification) -> None:
+        """What kills the original is no case: again without what is only tried, then with longer inputs."""
+        try:
+            return self._finish(verdict)
+        except Died as e:
+            died = e
+        while not (self.stepwise or died.late or died.is_about(self.labels[1])):
+            if not (self._session.tame() or self._session.lengthen(died)):
+                break
+            try:
+                return self._finish(verdict)
+            except Died as e:
+                died = e
+            except Refused:
+                if not self._plan.least:
+                    raise
+                break  # it has no such sizes
+        raise died
 
     def _stop(self, verdict: Verification, status: str, message: str, hint: str = "") -> None:
         verdict.status, verdict.message, verdict.hint = status, message, hint

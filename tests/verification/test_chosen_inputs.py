@@ -249,3 +249,20 @@ def test_scores_of_few_rows_beside_boxes(tmp_path: Path) -> None:
     weights = {name: array.astype(np.float32) for name, array in numbers.items()}
     a, b = (model(text.replace("BODY", body), **weights) for body in bodies)
     assert judge(a, b, tmp_path).status == DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batches"),
+    [
+        (["batch_size, N", "batch_size"], ["batch_size"]),  # samples
+        (["N, 4"], ["N"]),
+        (["T, N, 4"], ["N"]),
+        (["N, T, 4", "N"], ["N"]),
+        (["batch, b, n"], ["batch"]),
+    ],
+)
+def test_what_is_called_n_inside_of_a_batch_is_none(shapes: list[str], batches: list[str]) -> None:
+    """A batch has three rows at most, and of three samples no window is filled."""
+    inputs = ", ".join(f"float[{s}] x{i}" for i, s in enumerate(shapes))
+    plan = make_plan(model(f"({inputs}) => (y) {{ y = Relu (x0) }}"))
+    assert [s for s in plan.symbols if plan.is_batch(s)] == batches

@@ -85,6 +85,50 @@ def test_after_a_crash_the_next_result_is_judged(when: str, tmp_path: Path) -> N
             assert verifier.finish().status == status
 
 
+SHORT = """
+run = judge.OnnxRuntime.run
+def run_long(self, feeds):
+    if feeds["x"].shape[1] < {least}:
+        import os, signal
+        os.kill(os.getpid(), signal.{how})
+    return run(self, feeds)
+judge.OnnxRuntime.run = run_long
+judge.main()
+"""
+SAMPLES = '<ir_version: 8, opset_import: ["" : 17]> g (float[batch, N] x) => (float[batch, N] y) '
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize(
+    ("least", "how", "sizes"),
+    [(400, "SIGFPE", 512), (40, "SIGSEGV", 64), (400, "SIGKILL", 0), (1 << 20, "SIGFPE", 0)],
+    ids=["a window", "a short one", "memory", "always"],
+)
+def test_an_original_that_dies_of_short_inputs_is_given_longer_ones(
+    least: int, how: str, sizes: int, stepwise: bool, tmp_path: Path
+) -> None:
+    """onnxruntime divides by zero where a sound has no frame. Who takes too much memory is not given more."""
+    for name, text in {"a": "{ y = Relu (x) }", "b": "{ y = Abs (x) }"}.items():
+        (tmp_path / name).write_bytes(parser.parse_model(SAMPLES + text).SerializeToString())
+    start = WORKER + SHORT.format(least=least, how=how)
+    with Verifier(tmp_path / "a", start=start, stepwise=stepwise) as verifier:
+        for name, status in (("a", "equal"), ("b", "different")):
+            verifier.submit(tmp_path / name)
+            v = verifier.finish()
+            assert v.status == (status if sizes else "not verified"), v.message
+            assert {c.dims["N"] for c in v.cases if c.name == "case 1" and c.dims} == ({sizes} if sizes else set())
+            assert sizes or f"crashed ({how})" in v.message, v.message
+
+
+def test_an_original_of_fixed_sizes_that_dies_is_given_no_others(tmp_path: Path) -> None:
+    text = SAMPLES.replace("[batch, N]", "[2, 5]") + "{ y = Relu (x) }"
+    (tmp_path / "a").write_bytes(parser.parse_model(text).SerializeToString())
+    with Verifier(tmp_path / "a", start=WORKER + SHORT.format(least=400, how="SIGFPE")) as verifier:
+        verifier.submit(tmp_path / "a")
+        v = verifier.finish()
+    assert v.status == "not verified" and "crashed (SIGFPE) running the original" in v.message
+
+
 SLOW = """
 run = judge.OnnxRuntime.run
 def slowly(self, feeds):

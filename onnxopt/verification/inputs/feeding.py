@@ -24,7 +24,8 @@ _ENOUGH: Final = 8  # attempts that fail for what no size changes
 
 class Search:
     """How long one original may be tried, in all its cases: `seconds` of attempts that fail, and inputs of at most
-    `most` bytes."""
+    `most` bytes. A machine that does other things takes longer for what takes no longer a processor, and a processor
+    for each thread is none of the caller's time: what is less counts."""
 
     def __init__(self, seconds: float = _SECONDS, most: int = _MOST) -> None:
         self.seconds = seconds
@@ -36,6 +37,15 @@ class Search:
     @property
     def ended(self) -> bool:
         return self.spent > self.seconds
+
+    @staticmethod
+    def begin() -> tuple[float, float]:
+        """What `spend` is told of an attempt."""
+        return time.monotonic(), time.process_time()
+
+    def spend(self, began: tuple[float, float]) -> None:
+        """An attempt that began then was in vain."""
+        self.spent += min(time.monotonic() - began[0], time.process_time() - began[1])
 
     def end(self, why: str) -> None:
         self.spent, self.why = self.seconds + 1, why
@@ -84,7 +94,7 @@ def feed(
         for mode, daring in itertools.product(some, (True, False) if recipe.is_daring(plan) else (False,)):
             if why and search.ended:
                 raise Refused(f"{label} does not take it: {why}; no others were tried{search.why}")
-            began = time.monotonic()
+            began = search.begin()
             try:
                 case = maker.fill(recipe, dims, mode, daring=daring)
             except Unsupported as e:
@@ -100,7 +110,7 @@ def feed(
                 if search.hopeless == _ENOUGH:
                     search.end(", as sizes do not matter to it")
                 refuses = isinstance(choice, Trial) and not isinstance(e, Refused)
-            search.spent += time.monotonic() - began
+            search.spend(began)
             if refuses:
                 break
     if not why and large:

@@ -31,6 +31,7 @@ _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 # Sizes for dynamic dims, tried in this order until the original runs: images and windows need larger ones.
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 _LONG: Final = (512, 1600, 5200)  # windows over raw audio
+_LONGER: Final = (64, 512)  # at least, where runtimes die of what is shorter than a window
 _NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, and integers of 4
 _FITTING: Final = 6  # different sizes of what is given
 _COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
@@ -118,6 +119,7 @@ class Plan:
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     ragged: dict[str, int] = field(default_factory=dict)  # instead of the last of these: they leave something over
     limit: int = 0  # a size at which one of two models does something else
+    least: int = 0  # of dims that are free to be longer: shorter ones have killed the original
     fixed: dict[str, int] = field(default_factory=dict)  # sizes that somebody gave to dims
     likely: list[dict[str, int]] = field(default_factory=list)  # sizes that fit those of inputs that are given
 
@@ -125,9 +127,24 @@ class Plan:
     def symbols(self) -> list[str]:
         return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
 
+    @property
+    def free(self) -> list[str]:
+        """Symbols that may be of any length, as far as is known."""
+        return [s for s in self.symbols if s not in self.demanded and not self.is_batch(s)]
+
+    def lengthen(self) -> bool:
+        """Have free dims longer from now on; False where there are none, or they have been long."""
+        longer = next((n for n in _LONGER if n > self.least), 0) if self.free else 0
+        self.least = longer or self.least
+        return bool(longer)
+
     def is_batch(self, symbol: str) -> bool:
         if symbol in self.demanded:
             return False
+        if len(symbol) == 1 and any(
+            symbol in i.shape[1:] and _BATCH.search(f"{i.shape[0]}") and i.shape[0] != symbol for i in self.inputs
+        ):
+            return False  # N samples of a batch
         return _BATCH.search(symbol) is not None or (bool(self.addends or self.windows) and symbol in self.batches)
 
     @property
@@ -214,7 +231,9 @@ class Plan:
     def size_choices(self, sizes: Sequence[int] = ()) -> Iterator[dict[str, int]]:
         """Sizes of the dynamic dims, likely ones first; one empty choice for a static model."""
         demanded = {s: self.demanded[s] for s in self.symbols if s in self.demanded}
-        return (choice | demanded for choice in self._choices(sizes))
+        free = self.free if self.least else ()
+        choices = (choice | demanded for choice in self._choices(sizes))
+        return (choice for choice in choices if all(choice[s] >= self.least for s in free))
 
     def _choices(self, sizes: Sequence[int]) -> Iterator[dict[str, int]]:
         symbols = self.symbols
