@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
 from onnxopt.verification import Verification, Verifier
+from onnxopt.verification.hidden.undecided import undecided
+from onnxopt.verification.look import open_runner
+from onnxopt.verification.pieces.walk import Walk
 
 FLOATS = {
     "zero": 0,
@@ -111,3 +115,33 @@ def test_what_none_shows_is_inconclusive(used: str, a: str, b: str, tmp_path: Pa
 def test_what_is_made_otherwise_and_is_right(used: str, a: str, b: str, tmp_path: Path) -> None:
     found = own(tmp_path, a, b, used)
     assert found.status in ("equal", "verified", "verified in pieces"), found.message
+
+
+FEW = """n = Neg (x) y = Loop (three, yes, high_) <body = l (int64 i, bool go, bool s) => (on, z)
+    { on = Identity (go) BODY }>"""
+LESS = "m = ReduceMean <keepdims = 0> (n) z = Less (m, high)"
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [(FEW.replace("BODY", LESS), 4), ("n = Neg (x) " + LESS.replace("z =", "y ="), 21)],
+    ids=["a loop", "nodes"],
+)
+def test_what_takes_turns_is_asked_on_few_numbers(text: str, runs: int, tmp_path: Path) -> None:
+    """It may take hundreds of them, and is asked inside of one, too."""
+    told: list[str] = []
+    head = HEAD.replace("bool yes", "bool high_ = {1}, bool yes")
+    other = text.replace("ReduceMean <keepdims = 0> (n)", "ReduceMean <keepdims = 0> (a)").replace(
+        "m =", "a = Abs (n) m ="
+    )
+    runners = []
+    for name, body in (("a", text), ("b", other)):
+        onnx.save(parser.parse_model(f"{head} {{ {body} }}"), tmp_path / name)
+        runners.append(open_runner(str(tmp_path / name), name, tell=told.append))
+    walk = Walk(
+        runners[0], runners[1], [{"x": np.linspace(-1, 2, 16, dtype=np.float32).reshape(2, 8)}], {"x": "tensor(float)"}
+    )
+    walk.run()
+    told.clear()
+    assert list(undecided(walk, walk.sameness)) == ["y"]
+    assert len([t for t in told if t.startswith("running a piece of a ")]) == runs
