@@ -12,7 +12,7 @@ from onnxopt.verification.hidden.bounds import have_others, unreached
 from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.masked import is_computed_otherwise
-from onnxopt.verification.hidden.taken import all_are_taken, as_taken
+from onnxopt.verification.hidden.taken import as_taken
 from onnxopt.verification.hidden.undecided import is_made_otherwise
 from onnxopt.verification.hidden.unseen import may_differ, unseen
 from onnxopt.verification.inputs.plan import Plan
@@ -113,7 +113,7 @@ class Look:
         feeds = self._complete([case.feeds for case in cases])
         types = {name: type_of(value) for name, value in feeds[0].items()}
         groups = as_taken(self.a, self.b, feeds, types)
-        if not groups or not all_are_taken(groups):
+        if not groups:
             return None
         known: Pieces | None = None
         for one in groups:

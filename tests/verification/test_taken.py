@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,69 @@ def test_an_if_that_only_the_result_has_is_said(tmp_path: Path) -> None:
     only = "t = ReduceMax <keepdims = 0> (x) c = Greater (t, high) n = Exp (x) y = If (c) <"
     only += "then_branch = a () => (p) { p = Neg (x) }, else_branch = b () => (q) { q = Abs (n) }>"
     status, message = judge(tmp_path, "n = Exp (x) y = Abs (n)", only, OPEN)
+    assert status == "inconclusive", message
+
+
+FLAGS = """<ir_version: 9, opset_import: ["" : 17]> g (float[S, 4] x, bool f, bool g) => (float[A, B] y)"""
+TWO = """u = If (f) <then_branch = a () => (p) { p = Neg (x) }, else_branch = b () => (q) { q = Abs (x) }>
+v = If (FLAG) <then_branch = d () => (r) { r = Exp (x) }, else_branch = e () => (s) { s = Sin (x) }> y = Add (u, v)"""
+ONE = """y = If (f) <then_branch = a () => (p) { p0 = Neg (x) p1 = Exp (x) p = Add (p0, p1) },
+else_branch = b () => (q) { q0 = Abs (x) q1 = Sin (x) q = Add (q0, q1) }>"""
+
+
+@pytest.mark.parametrize("wrong", [TWO.replace("FLAG", "f"), ONE])
+def test_one_if_is_not_taken_for_another(wrong: str, tmp_path: Path) -> None:
+    """Each branch is taken, and never one without the other."""
+    status, message = judge(tmp_path, TWO.replace("FLAG", "g"), wrong, FLAGS)
+    assert status == "inconclusive", message
+
+
+def test_two_ifs_of_one_flag_may_be_one(tmp_path: Path) -> None:
+    status, message = judge(tmp_path, TWO.replace("FLAG", "f"), ONE, FLAGS)
+    assert status in ("equal", "verified in pieces"), message
+
+
+NAMESAKES = """y = If (f) <then_branch = a () => (p) { THEN p = Abs (k) }, else_branch = b () => (q) {
+  k = If (g) <then_branch = d () => (r) { r = Neg (x) }, else_branch = e () => (s) { ELSE }> q = Sin (k) }>"""
+CHOICE = "k = If (g) <then_branch = i () => (t) { t = Neg (x) }, else_branch = j () => (u) { u = Exp (x) }>"
+
+
+def test_a_branch_is_not_seen_where_another_of_its_name_is(tmp_path: Path) -> None:
+    one = NAMESAKES.replace("THEN", CHOICE).replace("ELSE", "n = Neg (x) s = Exp (n)")
+    other = NAMESAKES.replace("THEN", "k = Neg (x)").replace("ELSE", "m = Exp (x) s = Reciprocal (m)")
+    status, message = judge(tmp_path, one, other, FLAGS)
+    assert status == "inconclusive", message
+
+
+OVERRIDDEN = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[K, 4] x, int64[2] to = {2, 6}, int64[1] at = {1}) => (float[A, B] y) <int64[1] some = {2}, int64[1] four = {4}>
+{ MADE y = If (c) <then_branch = a () => (p) { p = Neg (r) }, else_branch = b () => (q) { q = Exp (r) }> }"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "r = Reshape (x, to) s = Shape <start = 0, end = 1> (r) c = Equal (s, some)",
+        "r = Identity (x) t = Shape (x) s = Gather (t, at) c = Equal (s, four)",
+    ],
+)
+def test_a_default_decides_nothing(made: str, tmp_path: Path) -> None:
+    """Callers may give something else."""
+    one = OVERRIDDEN.replace("MADE", made)
+    other = re.sub("y = If .*", "y = Neg (r) }", one)
+    found = verdict(tmp_path, one, other, VerifyOptions(dims={"K": 3}))
+    assert found.status == "inconclusive", found.message
+
+
+NO_PRODUCT = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[K, L] x, int64[2] to = {-1, 3}) => (float[A, B] y)
+<float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[1] much = {1000000}>"""
+
+
+def test_a_default_makes_nothing_impossible(tmp_path: Path) -> None:
+    one = """n = ReduceSum <keepdims = 0> (x) c = Greater (n, much) y = If (c) <
+      then_branch = a () => (p) { r = Reshape (x, to) p = MatMul (r, w) }, else_branch = b () => (q) { q = Exp (x) }>"""
+    status, message = judge(tmp_path, one, "y = Exp (x)", NO_PRODUCT)
     assert status == "inconclusive", message
 
 

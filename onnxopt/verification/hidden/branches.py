@@ -60,7 +60,7 @@ def known_here(walk: Walk, name: str) -> bool | None:
     """What the branches around a body of A say of a condition; None if they say nothing."""
     straight = True
     while True:
-        name, is_so = _asked(walk.a, name)
+        name, is_so = asked(walk.a, name)
         straight = straight is is_so
         enclosing = walk.enclosing
         if enclosing is None or not _is_captured(walk.a, name):
@@ -68,7 +68,7 @@ def known_here(walk: Walk, name: str) -> bool | None:
         x, walk = enclosing.nodes[0], enclosing.outer
         if _is_if(x):
             known = _said(walk.a, x.input[0], enclosing.name == BRANCHES[0])
-            name, is_so = _asked(walk.a, name)
+            name, is_so = asked(walk.a, name)
             straight = straight is is_so
             if name in known:
                 return known[name] is straight
@@ -121,7 +121,7 @@ def _in_place(outer: Walk, nodes: Nodes, name: str, cases: Sequence[int]) -> Ite
 # -- conditions ------------------------------------------------------------------------------------------
 
 
-def _asked(program: Program, name: str) -> tuple[str, bool]:
+def asked(program: Program, name: str) -> tuple[str, bool]:
     """What a condition asks, and whether it asks so, or the opposite."""
     *_, (found, is_so) = _said(program, name, True).items()
     return found, is_so
@@ -159,7 +159,7 @@ def _asks_alike(walk: Walk, mine: str, theirs: str, *, by_name: bool = False) ->
     while True:
         if _is_one(walk, mine, theirs, by_name=by_name):
             return straight
-        (mine, is_so), (theirs, is_theirs_so) = _asked(walk.a, mine), _asked(walk.b, theirs)
+        (mine, is_so), (theirs, is_theirs_so) = asked(walk.a, mine), asked(walk.b, theirs)
         straight = straight is (is_so is is_theirs_so)
         if walk.enclosing is None or not (_is_captured(walk.a, mine) and _is_captured(walk.b, theirs)):
             return straight if _is_one(walk, mine, theirs, by_name=by_name) else None

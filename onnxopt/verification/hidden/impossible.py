@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.model.decisions import forget_defaults
 from onnxopt.verification.programs.program import Program, bodies
 from onnxopt.verification.programs.spliced import opened
 
@@ -42,6 +43,7 @@ class _Failing:
         self._left = _ASKED
         self._model = ModelProto()
         self._model.CopyFrom(program.skeleton.proto)
+        forget_defaults(self._model)
         graph = self._model.graph
         for info in graph.input:  # nor is what the file says of shapes known, which nobody has to keep
             for dim in info.type.tensor_type.shape.dim:

@@ -1,23 +1,24 @@
 """Ifs that only one of two models has, or that they do not have alike, with the branch that cases take in their place.
 
 Whoever takes a branch for granted leaves nothing that the If could be compared with, nor those inside it. So both are
-compared once more as these cases run them, and what is left to say is which branches none of them takes.
+compared once more as these cases run them, if they take all branches that data may take, and all together that may be
+taken together: of two Ifs that always take the same one may have been taken for the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.hidden.branches import asked
 from onnxopt.verification.hidden.impossible import cannot_be_taken
 from onnxopt.verification.hidden.parts import BRANCHES
 from onnxopt.verification.hidden.unseen import changed
 from onnxopt.verification.model.decisions import can_change
-from onnxopt.verification.model.order import first_of
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.runner import Runner
@@ -29,80 +30,101 @@ if TYPE_CHECKING:
 _DEEP: Final = 8  # Ifs in Ifs
 
 
-Branch = tuple[str, str]  # the first value of an If, and the attribute
-
-
 @dataclass
 class Taken:
-    """What runs the two as some `cases` do. `ran`: the branches that these take, of A's Ifs and of B's; `left`: those
-    that they do not, with what decides upon them."""
+    """What runs the two as some `cases` do."""
 
     a: Runner
     b: Runner
     cases: list[int]
-    ran: tuple[set[Branch], set[Branch]]
-    left: tuple[dict[Branch, str], dict[Branch, str]]
+
+
+@dataclass
+class _Question:
+    """What decides upon Ifs of A, and of B, which calls it `theirs`: whether it is so, by case. `ifs`: those of A, and
+    whether they ask so or the opposite."""
+
+    mine: str = ""
+    theirs: str = ""
+    truths: dict[int, bool] = field(default_factory=dict)
+    ifs: list[tuple[int, bool]] = field(default_factory=list)
 
 
 def as_taken(a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> list[Taken]:
-    """The two with branches in place, for cases that take the same; none where nothing can be put in place. Raises
-    Failed."""
+    """The two with branches in place, for cases that take the same; none where nothing can be put in place, or the
+    cases do not take all that others may. Raises Failed."""
     found: list[Taken] = []
-    left = [Taken(a, b, list(range(len(feeds))), (set(), set()), ({}, {}))]
+    left = [Taken(a, b, list(range(len(feeds))))]
     for _ in range(_DEEP):
         following: list[Taken] = []
         for one in left:
             parts = _parts(one, feeds, types)
+            if parts is None:
+                return []
             following += parts
             found += [] if parts or one.a is a else [one]
         left = following
     return found + left
 
 
-def all_are_taken(groups: Sequence[Taken]) -> bool:
-    """Is each branch that some cases do not take one that others do, or that nothing can take?
-
-    What decides upon an If that only the second has decides upon one of the first, or cannot change either.
-    """
-    for side in (0, 1):
-        ran = set[Branch]().union(*(one.ran[side] for one in groups))
-        for one in groups:
-            open_ = {name for branch, name in one.left[side].items() if branch not in ran}
-            if open_ and not open_.isdisjoint(_changing((one.a, one.b)[side].program)):
-                return False
-    return True
-
-
-def _parts(one: Taken, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> list[Taken]:
-    """The same with the next Ifs opened, by what cases take."""
+def _parts(one: Taken, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> list[Taken] | None:
+    """The same with the next Ifs opened, by what cases take; None if other data may take what none of them does."""
     pairs = Pairs(one.a.program, one.b.program)
     apart = changed(pairs, Sameness.of_files(pairs))
     sides = [_conditions(r, nodes, feeds, types, one.cases) for r, nodes in zip((one.a, one.b), apart)]
     if not any(sides):
         return []
-    impossible = {
-        (i, name)
-        for i, truths in sides[0].items()
-        for name, truth in zip(BRANCHES, (True, False))
-        if truth not in truths.values() and cannot_be_taken(one.a.program, i, name)
-    }
+    questions = _questions(pairs, sides)
+    if not _all_are_taken(one, questions):
+        return None
+    both = [q for q in questions if q.mine in pairs.a.maker and q.theirs in pairs.b.maker]
     found = []
     for cases in _alike(sides, one.cases):
-        runners, ran, left = [], [], []
-        for r, side, conditions in zip((one.a, one.b), (0, 1), sides):
-            truths = {i: known[cases[0]] for i, known in conditions.items()}
-            program = with_branches(r.program, {i: BRANCHES[not t] for i, t in truths.items()}) if truths else r.program
+        runners = []
+        for r, conditions, kept in zip((one.a, one.b), sides, ([q.mine for q in both], [q.theirs for q in both])):
+            branches = {i: BRANCHES[not known[cases[0]]] for i, known in conditions.items()}
+            program = with_branches(r.program, branches, kept) if branches or kept else r.program
             if program is None:
                 return []
             runners.append(r.inside(program))
-            nodes = r.program.nodes
-            ran.append(one.ran[side] | {(first_of(nodes[i]), BRANCHES[not t]) for i, t in truths.items()})
-            left.append(dict(one.left[side]))
-            for i, t in truths.items():
-                if side or (i, BRANCHES[t]) not in impossible:
-                    left[side][first_of(nodes[i]), BRANCHES[t]] = nodes[i].input[0]
-        found.append(Taken(runners[0], runners[1], cases, (ran[0], ran[1]), (left[0], left[1])))
+        found.append(Taken(runners[0], runners[1], cases))
     return found
+
+
+def _questions(pairs: Pairs, sides: Sequence[Mapping[int, Mapping[int, bool]]]) -> list[_Question]:
+    """What decides upon these Ifs of A, and of B: the same where what they ask is called so, and is the same in all
+    cases."""
+    found: dict[str, _Question] = {}
+    for i, truths in sides[0].items():
+        name, is_so = asked(pairs.a, pairs.a.nodes[i].input[0])
+        question = found.setdefault(name, _Question(name, truths={k: t is is_so for k, t in truths.items()}))
+        question.ifs.append((i, is_so))
+    only: dict[str, _Question] = {}
+    for j, truths in sides[1].items():
+        name, is_so = asked(pairs.b, pairs.b.nodes[j].input[0])
+        known = {k: t is is_so for k, t in truths.items()}
+        same = found.get(pairs.of.get(name, name if name in pairs.a.given else ""))
+        if same is not None and same.truths == known:
+            same.theirs = name
+        else:
+            only.setdefault(name, _Question(theirs=name, truths=known))
+    return [*found.values(), *only.values()]
+
+
+def _all_are_taken(one: Taken, questions: Sequence[_Question]) -> bool:
+    """Do the cases answer these in each way in which they may be answered together? One answer is all there is where
+    nothing that callers give changes it, or A cannot come to an end with the other."""
+    open_ = [q for q in questions if len({*q.truths.values()}) > 1]
+    rest = [q for q in questions if len({*q.truths.values()}) == 1]
+    changing = [_changing(r.program) if rest else () for r in (one.a, one.b)]
+    for q in rest:
+        may_change = q.mine in changing[0] if q.mine else q.theirs in changing[1]
+        answer = next(iter(q.truths.values()))
+        others = [(i, BRANCHES[is_so is answer]) for i, is_so in q.ifs]
+        if may_change and not any(cannot_be_taken(one.a.program, i, other) for i, other in others):
+            return False
+    answers = {tuple(q.truths[k] for q in open_) for k in one.cases}
+    return len(answers) == 1 << len(open_)
 
 
 def _changing(program: Program) -> Collection[str]:

@@ -139,11 +139,24 @@ def _inferred(proto: ModelProto) -> tuple[ModelProto, dict[str, list[int | None]
     """The model, and what inference knows of shapes."""
     from onnxopt.inferring import infer_shapes, inferable
 
+    forget_defaults(proto)
     _forget_claims(proto.graph)
     model = infer_shapes(inferable(proto), values=True)
     graph = model.graph
     infos = (*graph.input, *graph.value_info, *graph.output)
     return model, {i.name: [d.dim_value if is_fixed(d) else None for d in i.type.tensor_type.shape.dim] for i in infos}
+
+
+def forget_defaults(proto: ModelProto) -> None:
+    """What initializers hold that callers may override is no proof either: onnx takes a default for a constant."""
+    if proto.ir_version < 4:  # before, every initializer is listed as input, and is what it is
+        return
+    graph = proto.graph
+    given = {i.name for i in graph.input}
+    names = [t.name for t in graph.initializer], [t.values.name for t in graph.sparse_initializer]
+    for tensors, its in zip((graph.initializer, graph.sparse_initializer), names):
+        for k in reversed([k for k, name in enumerate(its) if name in given]):
+            del tensors[k]
 
 
 def _forget_claims(graph: GraphProto) -> None:

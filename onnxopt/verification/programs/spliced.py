@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from onnxopt.verification.programs.program import Program, bodies
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 
-def with_branches(program: Program, branches: Mapping[int, str]) -> Program | None:
-    """A main graph with these branches, by node, in place of Ifs. None where they have names that others have."""
+def with_branches(program: Program, branches: Mapping[int, str], kept: Collection[str]) -> Program | None:
+    """A main graph with these branches, by node, in place of Ifs, which gives out what is to be `kept`, too. None where
+    they have names that others have."""
     from onnx import ModelProto
 
     skeleton = copy.copy(program.skeleton)
@@ -35,6 +36,8 @@ def with_branches(program: Program, branches: Mapping[int, str]) -> Program | No
         graph.node.extend(opened(node, branches[i]))
         graph.initializer.extend(body.initializer)
         graph.sparse_initializer.extend(body.sparse_initializer)
+    for name in kept:
+        graph.output.add(name=name)
     return Program(skeleton, fed=program.given & program.constants.keys())
 
 
