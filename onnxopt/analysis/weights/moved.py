@@ -17,7 +17,10 @@ LARGE: Final = 1 << 20  # elements of a factor
 
 
 def narrowed(factor: Array) -> Array:
-    """Axes along which nothing changes have one element, and none of these is in front."""
+    """Axes along which nothing changes have one element, and none of these is in front. What has no elements
+    stays."""
+    if not factor.size:
+        return factor
     for axis in [i for i, d in enumerate(factor.shape) if d > 1]:
         first = factor.take([0], axis)
         if (factor == first).all():
