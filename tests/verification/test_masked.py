@@ -19,8 +19,9 @@ HEAD = """<ir_version: 9, opset_import: ["" : 19]> g (float[FIRST, 8] x) => (y)
 STEPS = "q = QuantizeLinear (m, s, z) y = DequantizeLinear (q, s, z)"
 ROUNDS = "r = Round (m) y = Mul (r, s)"
 FLOOR = "r = Floor (m) i = Cast <to = 7> (r) y = Cast <to = 1> (i)"
+CUT = "i = Cast <to = 7> (m) y = Cast <to = 1> (i)"
 MASK = "g = Greater (m, half) y = Where (g, two, s)"
-USED = pytest.mark.parametrize("used", [STEPS, ROUNDS, FLOOR, MASK], ids=["quantizer", "Round", "Floor", "Greater"])
+USED = pytest.mark.parametrize("used", [STEPS, ROUNDS, FLOOR, CUT, MASK], ids=["quantizer", "Round", "Floor", "Cast", "Greater"])
 
 
 def files(folder: Path, a: str, b: str, first: str = "n") -> tuple[Path, Path]:
@@ -49,9 +50,10 @@ def test_more_rows_show_what_few_do_not(used: str, tmp_path: Path) -> None:
         (STEPS, np.arange(4, 12) * 0.0625),
         (ROUNDS, np.arange(4, 12)),
         (FLOOR, np.arange(4, 12) + 0.5),
+        (CUT, np.arange(4, 12) + 0.5),
         (MASK, [0.45, 0.45, 0.45, 0.45, 1, 2, 3, 4]),
     ],
-    ids=["quantizer", "Round", "Floor", "Greater"],
+    ids=["quantizer", "Round", "Floor", "Cast", "Greater"],
 )
 def test_what_no_input_shows_is_inconclusive(used: str, numbers: Any, tmp_path: Path) -> None:
     """All that is given is far from an edge."""

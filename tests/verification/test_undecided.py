@@ -27,7 +27,7 @@ FLOATS = {
 }
 CONSTANTS = ", ".join(f"float {name} = {{{number}}}" for name, number in FLOATS.items())
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (y) '
-HEAD += f"<{CONSTANTS}, int64 three = {{3}}, bool yes = {{1}}>"
+HEAD += f"<{CONSTANTS}, int64 three = {{3}}, int64[1] first = {{1}}, int64[1] last = {{-1}}, bool yes = {{1}}>"
 CHOSEN = "y = Where (c, x, two)"
 BRANCH = "y = If (c) <then_branch = t () => (p) { p = Add (x, two) }, else_branch = e () => (q) { q = Neg (x) }>"
 TURNS = """y = Loop (three, c, x) <body = l (int64 i, bool go, float[n, 8] s) => (on, z)
@@ -57,6 +57,14 @@ def test_a_bound_that_a_further_case_reaches(used: str, tmp_path: Path) -> None:
     a = "m = ReduceMin <keepdims = 0> (x) c = Greater (m, low)"
     found = own(tmp_path, a, a.replace("c = Greater (m, low)", "n = Neg (m) c = Less (n, high)"), used)
     assert (found.status, [p.value for p in found.places][:1]) == ("different", ["c"]), found.message
+
+
+def test_the_place_of_what_is_largest_is_always_the_same(tmp_path: Path) -> None:
+    a = "t = Concat <axis = 1> (x, m) v, k = TopK <axis = 1> (t, first) y = Cast <to = 1> (k)"
+    made = "s = ReduceSum (x, last) m = Add (s, FAR)"
+    found = own(tmp_path, *(f"{made.replace('FAR', far)} {a}" for far in ("high", "higher")), used="")
+    assert found.status == "inconclusive", found.message
+    assert "`k` says next to nothing in any case" in found.message
 
 
 def test_further_cases_are_for_the_result_that_asked_for_them(tmp_path: Path) -> None:

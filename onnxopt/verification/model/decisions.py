@@ -27,7 +27,9 @@ GIVE_OTHERS: Final = frozenset((
     "NonMaxSuppression", "ArgMax", "ArgMin", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "NonZero",
     "IsNaN", "IsInf",
 ))  # fmt: skip
-_STEPS: Final = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "Round", "Floor", "Ceil", "Sign"))
+_STEPS: Final = frozenset((
+    "QuantizeLinear", "DynamicQuantizeLinear", "Round", "Floor", "Ceil", "Sign", "Mod", "Hardmax", "Cast",
+))  # fmt: skip
 
 
 def decides(proto: ModelProto) -> bool:
@@ -41,8 +43,10 @@ def decides(proto: ModelProto) -> bool:
 def decisions(proto: ModelProto) -> tuple[list[str], list[str]]:
     """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest; and
     where it is steps."""
-    found = [(node.op_type, node.output[0]) for node in _deciding(proto)]
-    return [name for kind, name in found if kind in GIVE_OTHERS], [name for kind, name in found if kind in _STEPS]
+    found = list(_deciding(proto))
+    others = [n.output[0] for n in found if n.op_type in GIVE_OTHERS]
+    others += [n.output[1] for n in found if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
+    return others, [n.output[0] for n in found if n.op_type in _STEPS]
 
 
 def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
