@@ -21,7 +21,8 @@ ROUNDS = "r = Round (m) y = Mul (r, s)"
 FLOOR = "r = Floor (m) i = Cast <to = 7> (r) y = Cast <to = 1> (i)"
 CUT = "i = Cast <to = 7> (m) y = Cast <to = 1> (i)"
 MASK = "g = Greater (m, half) y = Where (g, two, s)"
-USED = pytest.mark.parametrize("used", [STEPS, ROUNDS, FLOOR, CUT, MASK], ids=["quantizer", "Round", "Floor", "Cast", "Greater"])
+STEP = {"quantizer": STEPS, "Round": ROUNDS, "Floor": FLOOR, "Cast": CUT, "Greater": MASK}
+USED = pytest.mark.parametrize("used", STEP.values(), ids=STEP)
 
 
 def files(folder: Path, a: str, b: str, first: str = "n") -> tuple[Path, Path]:

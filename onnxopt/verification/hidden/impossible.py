@@ -8,6 +8,7 @@ to the same.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from onnxopt.verification.model.decisions import forget_defaults
 from onnxopt.verification.programs.program import Program, bodies
@@ -18,12 +19,21 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto, TensorProto
 
+# Each set of cases asks of the same branches: by node and attribute.
+_KNOWN: Final[WeakKeyDictionary[Program, dict[tuple[int, str], bool]]] = WeakKeyDictionary()
 _MANY: Final = 16  # parts, of each of which it would be asked
 _ASKED: Final = 48  # models that inference is asked about
 
 
 def cannot_be_taken(program: Program, i: int, name: str) -> bool:
     """Does the model fail whenever node i, an If of the main graph, takes this branch, and not for the other's sake?"""
+    known = _KNOWN.setdefault(program, {})
+    if (i, name) not in known:
+        known[i, name] = _cannot_be_taken(program, i, name)
+    return known[i, name]
+
+
+def _cannot_be_taken(program: Program, i: int, name: str) -> bool:
     node = program.nodes[i]
     is_main = program.graph is program.skeleton.proto.graph
     if not is_main or node.op_type != "If" or name not in bodies(node) or len(program.hiding) > _MANY:
