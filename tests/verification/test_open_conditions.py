@@ -9,7 +9,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.model.decisions import open_conditions
+from onnxopt.verification.model.decisions import open_conditions, open_nodes
 
 
 @pytest.mark.parametrize(("asked", "status"), [(1, "equal"), (3, "inconclusive")])
@@ -52,3 +52,22 @@ def test_what_a_file_claims_of_a_dim_decides_nothing(tmp_path: Path) -> None:
     assert model.graph.value_info[0].name == "m"
     onnx.save(model, tmp_path / "a.onnx")
     assert open_conditions(tmp_path / "a.onnx") == {"c"}
+
+
+def test_a_name_in_two_bodies_is_not_one_value(tmp_path: Path) -> None:
+    """In the one it is the shape of something fixed, in the other anything."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 3] x, int64[2] k, bool c) => (float[?] y) <int64 one = {1}, int64 three = {3}> {
+          y = If (c) <
+            then_branch: graph = th () => (float[?] p) {
+              s = Shape (x)  d = Gather (s, one)  e = Equal (d, three)
+              p = If (e) <then_branch: graph = t1 () => (float[?] p1) { p1 = ReduceSum <keepdims = 0> (x) },
+                          else_branch: graph = e1 () => (float[?] p2) { p2 = ReduceMax <keepdims = 0> (x) }> },
+            else_branch: graph = el () => (float[?] q) {
+              s = Add (k, one)  d = Gather (s, one)  e = Equal (d, three)
+              q = If (e) <then_branch: graph = t2 () => (float[?] q1) { q1 = ReduceSum <keepdims = 0> (x) },
+                          else_branch: graph = e2 () => (float[?] q2) { q2 = ReduceMax <keepdims = 0> (x) }> }> }"""
+    )
+    onnx.save(model, tmp_path / "a.onnx")
+    assert open_nodes(tmp_path / "a.onnx") == {"y", "q"}

@@ -104,6 +104,8 @@ class Changing:
 
     def _node(self, node: NodeProto, read: set[str]) -> None:
         values, shapes, ranks = self.values, self.shapes, self.ranks
+        for output in node.output:  # in another body it may have been the name of something else
+            self._measured.pop(output, None)
         if node.op_type == "Shape" and not node.attribute:
             self._measured[node.output[0]] = node.input[0]
         elif node.op_type == "Shape":
