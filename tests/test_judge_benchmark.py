@@ -7,6 +7,7 @@ import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import onnx
 import pytest
@@ -118,3 +119,25 @@ def test_a_verdict_names_the_broken_node_or_another() -> None:
     assert judged("different").right is False
     missed = judged("verified in pieces", "y")
     assert not missed.found and missed.right is None
+
+
+def test_no_far_larger_inputs_are_made_of_a_size_that_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second case has another batch. Hundreds of millions of numbers were drawn for sizes that it does not take."""
+    from judging.noise import measure
+
+    from onnxopt.verification.inputs.values import InputMaker
+
+    made: list[int] = []
+    fill = InputMaker.fill
+
+    def filled(self: InputMaker, recipe: Any, dims: dict[str, int], *args: Any, **options: Any) -> Any:
+        made.append(self.plan.elements(dims))
+        return fill(self, recipe, dims, *args, **options)
+
+    monkeypatch.setattr(InputMaker, "fill", filled)
+    model = build_text("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[b, t, 8] x) => (float[b, 3, 8] y) <int64[3] shape = {0, 3, 8}> { r = Reshape (x, shape) y = Neg (r) }
+    """)
+    found = measure(model, 1)
+    assert {feeds["x"].shape[1] for feeds in found.cases} == {3}
+    assert max(made) < 1 << 16

@@ -108,6 +108,8 @@ def measure(model: ModelProto, runs: int) -> Original:
 
 
 _VALUES: Final = ("random", "uniform")
+_FIRST: Final = 1 << 26  # elements of all inputs, before any sizes are known to be taken,
+_LARGER: Final = 64  # and then so many times those
 
 
 def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
@@ -118,6 +120,8 @@ def _cases(maker: InputMaker, engine: Engine) -> list[tuple[Feeds, list[Any]]]:
     plan = maker.plan
     for dims in plan.size_choices():
         if any(dims[s] == d[s] for d in sizes for s in dims if not plan.is_batch(s)):
+            continue
+        if plan.elements(dims) > (_LARGER * plan.elements(sizes[0]) if sizes else _FIRST):
             continue
         for mode in MODES:
             try:
