@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from onnxopt import VerifyOptions
+from onnxopt.verification import Verification
 from tests.verification.pairs import verdict
 
 NUMBERS = [str((i * 7 % 11 - 5) / 4) for i in range(100)]
@@ -74,11 +75,29 @@ ONE = """y = If (f) <then_branch = a () => (p) { p0 = Neg (x) p1 = Exp (x) p = A
 else_branch = b () => (q) { q0 = Abs (x) q1 = Sin (x) q = Add (q0, q1) }>"""
 
 
+def alike(folder: Path, one: str, other: str) -> Verification:
+    """In cases in which both flags are alike."""
+    options = VerifyOptions(cases=("random", "uniform"))
+    return verdict(folder, f"{FLAGS} {{ {one} }}", f"{FLAGS} {{ {other} }}", options)
+
+
 @pytest.mark.parametrize("wrong", [TWO.replace("FLAG", "f"), ONE])
 def test_one_if_is_not_taken_for_another(wrong: str, tmp_path: Path) -> None:
     """Each branch is taken, and never one without the other."""
+    found = alike(tmp_path, TWO.replace("FLAG", "g"), wrong)
+    assert found.status == "inconclusive", found.message
+
+
+@pytest.mark.parametrize("wrong", [TWO.replace("FLAG", "f"), ONE])
+def test_flags_are_told_apart(wrong: str, tmp_path: Path) -> None:
     status, message = judge(tmp_path, TWO.replace("FLAG", "g"), wrong, FLAGS)
-    assert status == "inconclusive", message
+    assert status == "different", message
+
+
+def test_one_of_two_flags_is_not_both(tmp_path: Path) -> None:
+    one, other = (f"{c} n = Neg (x) y = Where (c, x, n)" for c in ("c = And (f, g)", "c = Identity (f)"))
+    status, message = judge(tmp_path, one, other, FLAGS)
+    assert status == "different", message
 
 
 def test_two_ifs_of_one_flag_may_be_one(tmp_path: Path) -> None:
@@ -94,8 +113,8 @@ CHOICE = "k = If (g) <then_branch = i () => (t) { t = Neg (x) }, else_branch = j
 def test_a_branch_is_not_seen_where_another_of_its_name_is(tmp_path: Path) -> None:
     one = NAMESAKES.replace("THEN", CHOICE).replace("ELSE", "n = Neg (x) s = Exp (n)")
     other = NAMESAKES.replace("THEN", "k = Neg (x)").replace("ELSE", "m = Exp (x) s = Reciprocal (m)")
-    status, message = judge(tmp_path, one, other, FLAGS)
-    assert status == "inconclusive", message
+    found = alike(tmp_path, one, other)
+    assert found.status == "inconclusive", found.message
 
 
 OVERRIDDEN = """<ir_version: 9, opset_import: ["" : 17]>

@@ -21,9 +21,10 @@ class Recipe:
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
     inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
-    `single`: batches are of one. `longer`: all else is much larger than before, if that is little. `proves`: False
-    where few numbers, or such as are all alike, agree with too much: what differs is wrong then, and what agrees says
-    nothing, nor is a part seen that no other case reaches.
+    `single`: batches are of one. `flags`: every other input that is one boolean is not what the first is. `longer`: all
+    else is much larger than before, if that is little. `proves`: False where few numbers, or such as are all alike,
+    agree with too much: what differs is wrong then, and what agrees says nothing, nor is a part seen that no other case
+    reaches.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Recipe:
     single: bool = False
     rows: bool = False
     longer: bool = False
+    flags: bool = False
     proves: bool = True
 
     @property
@@ -85,6 +87,7 @@ RECIPES: Final = {
         Recipe("mask-left", mask="left"),
         Recipe("mask-one", mask="one"),
         Recipe("overrides", override=True),
+        Recipe("flags", flags=True),
         Recipe("uniform", "uniform", other=True),  # as the optimizer's own second case
     )
 }
@@ -97,6 +100,7 @@ OWN: Final = (
     Recipe("wide", "wide"),
     Recipe("edges", "edges"),
     Recipe("other values for overridable initializers", override=True),
+    Recipe("flags", flags=True),
     SINGLE,
 )
 # And with these, where something was not seen in any of those: they may show it, and do not excuse it.
@@ -147,6 +151,8 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
         return "the model has no initializers that are also inputs"
     if (recipe.values != "random" or recipe.other) and not plan.inputs:
         return "the model has no inputs"
+    if recipe.flags and len([f for f in plan.flags if f not in given]) < 2:
+        return "the model has no two inputs that are one boolean each"
     if recipe.wide and not plan.asks_wide(given):
         return "nothing asks for wide values"
     if recipe.values == "edges" and not plan.asks_edges(given):

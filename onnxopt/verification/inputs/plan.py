@@ -128,6 +128,12 @@ class Plan:
         return list(dict.fromkeys(d for i in self.inputs for d in i.shape if isinstance(d, str)))
 
     @property
+    def flags(self) -> list[str]:
+        """Inputs that are one boolean each."""
+        every = (i for i in self.inputs if i.kind == "bool" and not i.sequence and not i.is_mask)
+        return [i.name for i in every if all(d == 1 for d in i.shape)]
+
+    @property
     def free(self) -> list[str]:
         """Symbols that may be of any length, as far as is known."""
         return [s for s in self.symbols if s not in self.demanded and not self.is_batch(s)]

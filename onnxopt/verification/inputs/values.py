@@ -69,6 +69,8 @@ class InputMaker:
                 continue
             make = _known if known and i.kind == "string" and i.use.words else _filled
             values = [make(i, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
+            if recipe.flags and i.name in self.plan.flags[1::2]:
+                values = [np.logical_not(v, out=v) for v in values]
             case.feeds[i.name] = values if i.sequence else values[0]
         return self._override(case, daring) if recipe.override else case
 
