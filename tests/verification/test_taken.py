@@ -39,6 +39,24 @@ def test_ifs_in_ifs_may_be_gone(tmp_path: Path) -> None:
     assert status == "verified in pieces", message
 
 
+def test_sizes_are_known_once_all_branches_are_in_place(tmp_path: Path) -> None:
+    """Of what an If in an If gives, whose branches have different ranks, nothing is known before."""
+    inner = CELL.partition("w =")[0]
+    nested = f"y0 = If (b1) <then_branch = j () => (l0) {{ {inner} l0 = Neg (v) }}, "
+    nested += f"else_branch = j0 () => (l1) {{ {inner} l1 = Abs (v) }}>"
+    column = "col = Constant <value = float[4, 1] {1, -2, 3, 0.5}> () k2 = MatMul (y0, col)"
+    size = "one = Constant <value_int = 1> () z2 = Shape (k2) d2 = Gather (z2, one)"
+    only = "e2 = Equal (d2, one) y1 = If (e2) <then_branch = v2 () => (v0) { v0 = Neg (k2) }, "
+    only += "else_branch = w2 () => (w0) { w0 = Abs (k2) }> y = Unsqueeze (y1, first)"
+    status, message = judge(
+        tmp_path,
+        f"{SQUEEZED} {STATE} {nested} {column} {size} {only}",
+        f"u = Squeeze (x, last) y0 = Neg (u) {column} y1 = Neg (k2) y = Unsqueeze (y1, first)",
+        HEAD.replace("4, M]", "4, 1]"),
+    )
+    assert status == "verified in pieces", message
+
+
 @pytest.mark.parametrize("wrong", ["y = Abs (l)", "k = Neg (l) y = Neg (k)"])
 def test_not_with_the_other_branch(wrong: str, tmp_path: Path) -> None:
     status, message = judge(tmp_path, f"{SQUEEZED} {STATE} {NESTED}", f"{PLAIN} {wrong}")

@@ -32,11 +32,13 @@ _DEEP: Final = 8  # Ifs in Ifs
 
 @dataclass
 class Taken:
-    """What runs the two as some `cases` do."""
+    """What runs the two as some `cases` do. `unanswered`: what decides upon Ifs of A, or of B only, and has one answer
+    in all of them, though nothing says that A fails with the other."""
 
     a: Runner
     b: Runner
     cases: list[int]
+    unanswered: tuple[set[str], set[str]]
 
 
 @dataclass
@@ -54,7 +56,7 @@ def as_taken(a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], types: Ma
     """The two with branches in place, for cases that take the same; none where nothing can be put in place, or the
     cases do not take all that others may. Raises Failed."""
     found: list[Taken] = []
-    left = [Taken(a, b, list(range(len(feeds))))]
+    left = [Taken(a, b, list(range(len(feeds))), (set(), set()))]
     for _ in range(_DEEP):
         following: list[Taken] = []
         for one in left:
@@ -64,7 +66,8 @@ def as_taken(a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], types: Ma
             following += parts
             found += [] if parts or one.a is a else [one]
         left = following
-    return found + left
+    found += left
+    return [] if any(map(_may_be_otherwise, found)) else found
 
 
 def _parts(one: Taken, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> list[Taken] | None:
@@ -75,8 +78,9 @@ def _parts(one: Taken, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, s
     if not any(sides):
         return []
     questions = _questions(pairs, sides)
-    if not _all_are_taken(one, questions):
+    if not _all_are_answered(one, questions):
         return None
+    unanswered = _unanswered(one, questions)
     both = [q for q in questions if q.mine in pairs.a.maker and q.theirs in pairs.b.maker]
     found = []
     for cases in _alike(sides, one.cases):
@@ -87,7 +91,7 @@ def _parts(one: Taken, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, s
             if program is None:
                 return []
             runners.append(r.inside(program))
-        found.append(Taken(runners[0], runners[1], cases))
+        found.append(Taken(runners[0], runners[1], cases, unanswered))
     return found
 
 
@@ -111,20 +115,31 @@ def _questions(pairs: Pairs, sides: Sequence[Mapping[int, Mapping[int, bool]]]) 
     return [*found.values(), *only.values()]
 
 
-def _all_are_taken(one: Taken, questions: Sequence[_Question]) -> bool:
-    """Do the cases answer these in each way in which they may be answered together? One answer is all there is where
-    nothing that callers give changes it, or A cannot come to an end with the other."""
+def _all_are_answered(one: Taken, questions: Sequence[_Question]) -> bool:
+    """Do the cases answer those that they do not all answer alike in each way in which they may be answered
+    together?"""
     open_ = [q for q in questions if len({*q.truths.values()}) > 1]
-    rest = [q for q in questions if len({*q.truths.values()}) == 1]
-    changing = [_changing(r.program) if rest else () for r in (one.a, one.b)]
-    for q in rest:
-        may_change = q.mine in changing[0] if q.mine else q.theirs in changing[1]
-        answer = next(iter(q.truths.values()))
-        others = [(i, BRANCHES[is_so is answer]) for i, is_so in q.ifs]
-        if may_change and not any(cannot_be_taken(one.a.program, i, other) for i, other in others):
-            return False
     answers = {tuple(q.truths[k] for q in open_) for k in one.cases}
     return len(answers) == 1 << len(open_)
+
+
+def _unanswered(one: Taken, questions: Sequence[_Question]) -> tuple[set[str], set[str]]:
+    """What has one answer in all cases, of A and of B only, but where A cannot come to an end with the other."""
+    found = set(one.unanswered[0]), set(one.unanswered[1])
+    for q in questions:
+        if len({*q.truths.values()}) == 1:
+            answer = next(iter(q.truths.values()))
+            others = [(i, BRANCHES[is_so is answer]) for i, is_so in q.ifs]
+            if not any(cannot_be_taken(one.a.program, i, other) for i, other in others):
+                found[not q.mine].add(q.mine or q.theirs)
+    return found
+
+
+def _may_be_otherwise(group: Taken) -> bool:
+    """May callers give what has another answer, where all else is as these cases have it? Asked when all branches are
+    in place: before, less is known of sizes."""
+    sides = zip(group.unanswered, (group.a, group.b))
+    return any(names and not names.isdisjoint(_changing(r.program)) for names, r in sides)
 
 
 def _changing(program: Program) -> Collection[str]:
