@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
 
 import pytest
 
 from onnxopt.verification import session
+from onnxopt.verification.session import Session
 from onnxopt.worker import room
+from onnxopt.worker.room import Room
 from onnxopt.worker.service import Spare
 
 # What commands do otherwise in a build, in colours, or as their user has set them up.
@@ -22,46 +25,37 @@ for name in (
 
 
 @contextmanager
-def keeping_worker() -> Iterator[None]:
-    """Its start is most of what a fold there costs; that it starts and ends is tested elsewhere."""
+def _keeping(module: ModuleType, owner: type[Room] | type[Session]) -> Iterator[None]:
+    """As a batch does with its small models: what `owner` closes is kept for the next one, which begins where its start
+    would end. One of another program, or with another limit, is a new one; so is one that died, or has had much memory.
+    """
     spare = Spare()
 
-    def close(self: room.Room) -> None:
+    def close(self: Room | Session) -> None:
         if self._service is not None:
             spare.keep(self._service)
             self._service = None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "Service", spare.take)
-        patch.setattr(room.Room, "close", close)
+        patch.setattr(module, "Service", spare.take)
+        patch.setattr(owner, "close", close)
         yield
     spare.close()
+
+
+def keeping_worker() -> AbstractContextManager[None]:
+    """Of what folds: its start is most of what a fold there costs; that it starts and ends is tested elsewhere."""
+    return _keeping(room, Room)
+
+
+def keeping_judge() -> AbstractContextManager[None]:
+    return _keeping(session, Session)
 
 
 @pytest.fixture(scope="module")
 def kept_worker() -> Iterator[None]:
     with keeping_worker():
         yield
-
-
-@contextmanager
-def keeping_judge() -> Iterator[None]:
-    """As a batch does with its small models: the worker forgets what it was told, and has imported what it needs.
-
-    One of another program, or with another limit, is a new one; so is one that died, or has had much memory.
-    """
-    spare = Spare()
-
-    def close(self: session.Session) -> None:
-        if self._service is not None:
-            spare.keep(self._service)
-            self._service = None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "Service", spare.take)
-        patch.setattr(session.Session, "close", close)
-        yield
-    spare.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from onnxopt.verification import DIFFERENT, EQUAL, VerifyOptions, verify
 from onnxopt.verification.inputs.cases import OWN, Recipe
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.feeding import feed
+from onnxopt.verification.inputs.lengths import says_lengths
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from onnxopt.verification.numbers.compare import is_dull
@@ -151,6 +152,17 @@ def test_lengths_are_found(shape: str, fed: list[int], tmp_path: Path) -> None:
     assert case.feeds["lengths"].tolist() == fed
     path = save(build_text(text), tmp_path)
     assert verify(path, path).status == EQUAL
+
+
+def test_what_are_no_lengths() -> None:
+    """Bytes, which hold no long ones; what indexes a table; what is compared; more than one number each."""
+    text = """
+    g (uint8[2] pixels, int64[2] words, int64[2] flags, int64[2, 2] pairs, int64[2] lengths) => (bool[2] y)
+    <float[3, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int64 seven = {7}>
+    { t = Gather (table, words) y = Equal (flags, seven) }
+    """
+    plan = make_plan(build_text(text))
+    assert [i.name for i in plan.inputs if says_lengths(i)] == ["lengths"]
 
 
 # What is read, what makes it, and the size of one of its dims that nothing else would do for.

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 # Where sequences lie, in modes that are tried after those that know nothing of it: behind the batch, or last.
 AXES: Final = {"lengths": 1, "last lengths": -1}
+_INTEGERS: Final = ("int32", "int64")
 _STEP: Final = 3  # each is shorter by a third of the longest
 
 
 def says_lengths(i: InputSpec) -> bool:
-    """May these be lengths: integers, one for each of a batch, that index nothing and are compared with nothing?"""
-    return "int" in i.kind and len(i.shape) < 2 and not (i.sequence or i.bound or i.compared or i.is_mask)
+    """May these be lengths: integers, one for each of a batch, that index nothing and are compared with nothing? Those
+    of 8 bits hold none."""
+    return i.kind in _INTEGERS and len(i.shape) < 2 and not (i.sequence or i.bound or i.compared or i.is_mask)
 
 
 def longest(plan: Plan, dims: Mapping[str, int], mode: str) -> int | None:
