@@ -81,6 +81,18 @@ def is_harmless(node: Node) -> bool:
     return found is not None and found.operations <= _HERE
 
 
+def of_known_size(nodes: Sequence[Node]) -> dict[Node, None]:
+    """Those whose results have a size that is known before they are run, and that can be run at once."""
+    waiting: set[Value] = set()
+    found: dict[Node, None] = {}
+    for node in nodes:
+        if is_harmless(node) and not any(v in waiting for v in node.inputs if v is not None):
+            found[node] = None
+        else:
+            waiting.update(v for v in node.outputs if v is not None)
+    return found
+
+
 def _run_elsewhere(
     room: Room, data: bytes, nodes: Sequence[Node], wanted: Sequence[str], most: int, give_up: GiveUp
 ) -> dict[str, Array]:

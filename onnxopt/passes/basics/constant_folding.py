@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container
 
 from onnxopt.analysis import kernels, types
+from onnxopt.analysis.folding.kept import is_fill, is_read, worth_running
 from onnxopt.analysis.folding.narrow import is_widened
 from onnxopt.analysis.folding.once import Once
 from onnxopt.analysis.folding.quantization import quantize
@@ -124,8 +124,11 @@ class _Cone:
         `patient`: what has no known size waits for the rest to be folded, and may have one then.
         """
         rest = [n for n in self._by_kernels(list(self.nodes)) if n in self.nodes and self._affordable(n)]
-        ready = self._of_known_size(rest)
-        if ready:
+        if not rest:
+            return
+        from onnxopt.analysis.folding.runtime import of_known_size
+
+        if ready := of_known_size(rest):
             self._run(ready)
             rest = [n for n in self._by_kernels([n for n in rest if n not in ready]) if n in self.nodes]
         if not patient:
@@ -172,21 +175,6 @@ class _Cone:
                 self.arrays.update((v, r) for v, r in zip(node.outputs, results) if v is not None)
         return rest
 
-    def _of_known_size(self, rest: list[Node]) -> dict[Node, None]:
-        """Those whose results have a size that is known before they are run, and that can be run at once."""
-        if not rest:
-            return {}
-        from onnxopt.analysis.folding.runtime import is_harmless
-
-        waiting: set[Value] = set()
-        found: dict[Node, None] = {}
-        for node in rest:
-            if is_harmless(node) and not any(v in waiting for v in node.inputs if v is not None):
-                found[node] = None
-            else:
-                waiting.update(v for v in node.outputs if v is not None)
-        return found
-
     def _is_cut_off(self, node: Node) -> bool:
         """Does it read what was given up on?"""
         return any(v is not None and not v.constant and v.producer not in self.nodes for v in node.inputs)
@@ -227,7 +215,7 @@ class _Cone:
                 continue
             array = self.arrays[v]
             v.dtype, v.shape = element_type(array), array.shape
-            if v not in self.written_out and _is_fill(array):
+            if v not in self.written_out and is_fill(array):
                 self.written_out.add(v)
                 if not self._pays(node, self.arrays[v].nbytes + self.freed[node]):
                     return False
@@ -276,7 +264,10 @@ class _Cone:
             self.ctx.decline(_RULE, reason, repr(node) + detail)
 
     def _run(self, rest: Collection[Node]) -> None:
-        running, wanted = self._worth_running(list(rest))
+        inside = set(rest)
+        running, wanted = worth_running(list(rest), lambda node, made: self._is_too_large(node, made, inside))
+        if not running:
+            return
         needed: set[Value | None] = set(wanted)
         known: dict[Value, Array] = {}
         for node in running:
@@ -297,26 +288,7 @@ class _Cone:
             elif node in self.nodes and not self.arrays.keys() >= needed.intersection(node.outputs):
                 self._give_up(node, "cannot be run here")
 
-    def _worth_running(self, nodes: Sequence[Node]) -> tuple[list[Node], list[Value]]:
-        """Those of these nodes of which something is kept, and what is: of a result that is known to be too large what
-        it is made of, for its node stays."""
-        inside = set(nodes)
-        stays: set[Node] = set()
-        running: list[Node] = []
-        wanted: list[Value] = []
-        read: set[Value | None] = set()
-        for node in reversed(nodes):
-            found = [v for v in node.outputs if v is not None and _is_read(v, inside, stays)]
-            if found and self._is_too_large(node, found, inside):
-                stays.add(node)
-                found = []
-            if found or not read.isdisjoint(node.outputs):
-                running.append(node)
-                read.update(node.inputs)
-            wanted += reversed(found)
-        return running[::-1], wanted[::-1]
-
-    def _is_too_large(self, node: Node, results: list[Value], inside: set[Node]) -> bool:
+    def _is_too_large(self, node: Node, results: list[Value], inside: Container[Node]) -> bool:
         """Is it known that these cannot be kept, and does no other fold read them?"""
         made = 0
         for v in results:
@@ -341,7 +313,7 @@ class _Cone:
         replaced: list[tuple[Node, Value]] = []
         kept: set[Node] = set()
         for node in reversed(self.nodes):
-            wanted = [v for v in node.outputs if v is not None and _is_read(v, self.nodes, kept)]
+            wanted = [v for v in node.outputs if v is not None and is_read(v, self.nodes, kept)]
             if wanted and self._stays(node, wanted):
                 kept.add(node)
             else:
@@ -398,7 +370,7 @@ class _Cone:
 
     def _stays_filled(self, array: Array) -> bool:
         """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""
-        return array.nbytes > self.options.max_fill and _is_fill(array)
+        return array.nbytes > self.options.max_fill and is_fill(array)
 
     def _is_initializer(self, value: Value) -> bool:
         """Can it be one? Else a Constant node holds it."""
@@ -423,16 +395,5 @@ class _Cone:
             graph.take_over(value, constant)
 
 
-def _is_read(v: Value, gone: Container[Node], stays: Container[Node]) -> bool:
-    """Does anything read it but nodes that go, and do not stay after all?"""
-    return v.is_output or any(user not in gone or user in stays for user in v.users)
-
-
 def _makers(node: Node) -> list[Node | None]:
     return [v.producer if v is not None else None for v in node.inputs]
-
-
-def _is_fill(array: Array) -> bool:
-    """Does it hold at most a quarter of what it says?"""
-    distinct = math.prod(n for n, stride in zip(array.shape, array.strides) if stride)
-    return bool(4 * distinct * array.itemsize <= array.nbytes)
