@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -58,6 +57,9 @@ _BITS: Final[dict[int, int]] = {
 _NAMELESS: Final = frozenset(n for name, n in TensorProto.DataType.items() if name.startswith(("BFLOAT16", "FLOAT8")))
 is_external: Final[Callable[[TensorProto], int]] = attrgetter("data_location")  # DEFAULT is 0, EXTERNAL is 1
 
+_QUALIFIED: Final[dict[tuple[str, str], str]] = {}
+_OPERATORS: Final = 1 << 10  # of which the names are kept
+
 # Element types whose arithmetic rounds.
 FLOATS: Final = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 INTEGERS: Final = frozenset(
@@ -68,13 +70,18 @@ INTEGERS: Final = frozenset(
 )
 
 
-@lru_cache(1 << 10)
 def qualified(op_type: str, domain: str) -> str:
     """`Conv` in the default domain, `com.microsoft::Gelu` elsewhere: one key for one operator.
 
     One object too, or each node would have a string of its own, which is far away when it is compared.
     """
-    return op_type if domain in DEFAULT_DOMAINS else f"{domain}::{op_type}"
+    known = _QUALIFIED.get((op_type, domain))
+    if known is not None:
+        return known
+    if len(_QUALIFIED) >= _OPERATORS:  # what strangers call theirs; a `lru_cache` keeps an order, which costs more
+        _QUALIFIED.clear()
+    _QUALIFIED[op_type, domain] = made = op_type if domain in DEFAULT_DOMAINS else f"{domain}::{op_type}"
+    return made
 
 
 def type_name(data_type: int) -> str:
@@ -119,7 +126,7 @@ def tensor_bytes(data_type: int, dims: Iterable[int]) -> int:
 
 
 def read_only(array: Array) -> Array:
-    array.flags.writeable = False
+    array.setflags(write=False)  # `flags.writeable = False` takes twice as long
     return array
 
 
@@ -130,8 +137,7 @@ def contiguous(array: Array) -> Array:
         array = array.copy(order="C")
         flags = array.flags
     if flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
+        array = read_only(array.view())
     return array
 
 
@@ -175,12 +181,12 @@ def describe_tensor(tensor: TensorProto, array: Array, name: str) -> None:
 
 def fill_tensor(tensor: TensorProto, array: Array, name: str) -> None:
     """Make an empty TensorProto hold `array`."""
-    data_type = element_type(array)
-    if data_type not in _RAW:
+    raw = _RAW.get(element_type(array))
+    if raw is None:
         tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), name))
         return
     describe_tensor(tensor, array, name)
-    tensor.raw_data = array.astype(_RAW[data_type], copy=False).tobytes()
+    tensor.raw_data = (array if array.dtype == raw else array.astype(raw)).tobytes()
 
 
 def make_attribute(name: str, value: Any) -> AttributeProto:

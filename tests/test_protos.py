@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxopt.protos import tensor_to_array
+from onnxopt.protos import _QUALIFIED, qualified, tensor_to_array
 
 NUMBERS: dict[str, list[Any]] = {
     "FLOAT": [0.1, -0.0, float("nan"), float("inf"), 1e-45, 3.4e38],
@@ -72,3 +72,13 @@ def test_a_segment_is_an_error() -> None:
     tensor.segment.CopyFrom(onnx.TensorProto.Segment(begin=0, end=1))
     with pytest.raises(ValueError, match="segment"):
         tensor_to_array(tensor)
+
+
+def test_an_operator_has_one_name_however_many_others_a_stranger_invents() -> None:
+    assert [qualified("Gelu", domain) for domain in ("", "ai.onnx", "com.microsoft")] == [
+        *("Gelu", "Gelu", "com.microsoft::Gelu")
+    ]
+    assert qualified("Gelu", "x") is qualified("Gelu", "x")
+    for i in range(5000):
+        assert qualified(f"Op{i}", "x") == f"x::Op{i}"
+    assert len(_QUALIFIED) < 5000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from onnxopt.errors import InvariantError
@@ -109,19 +109,21 @@ class Graph(Order):
     def drop_use(self, value: Value, node: Node) -> None:
         """`node` reads `value` once less."""
         if value.users[node] == 1:
-            self._drop_uses(value, node)
+            self._drop_uses((value,), node)
         else:
             value.users[node] -= 1
 
-    def _drop_uses(self, value: Value, node: Node) -> None:
-        """`node` does not read `value` any more; the last reader left may now be fusable with the producer."""
-        users = value.users
-        users.pop(node, None)
-        if not users:
-            if value.tensor is not None:
-                value.forget()
-        elif len(users) == 1:
-            self.model.mark(next(iter(users)))
+    def _drop_uses(self, values: Iterable[Value | None], node: Node) -> None:
+        """`node` does not read these any more; the last reader left may now be fusable with the producer."""
+        for value in values:
+            if value is not None:
+                users = value.users
+                users.pop(node, None)
+                if not users:
+                    if value.tensor is not None:
+                        value.forget()
+                elif len(users) == 1:
+                    self.model.mark(next(iter(users)))
 
     @overload
     def make(
@@ -188,7 +190,7 @@ class Graph(Order):
         for v in node.inputs:
             if v is not None:
                 users = v.users
-                users[node] = users.get(node, 0) + 1
+                users[node] = users[node] + 1 if node in users else 1
         if node.bodies:
             self.owners[node] = None
             for body in node.bodies.values():
@@ -222,9 +224,7 @@ class Graph(Order):
         del self.by_op[node._op][node]
         model.marked.pop(node, None)
         self.nodes_changed = True
-        for v in node.inputs:
-            if v is not None:
-                self._drop_uses(v, node)
+        self._drop_uses(node.inputs, node)
         model.version += 1
         if model.watch is not None:
             model.watch(node)
@@ -383,8 +383,11 @@ class Graph(Order):
             for user in value.users:
                 self.model.mark(user)
 
-    def remove_initializer(self, value: Value) -> None:
-        assert not value.users and not value.output_count
-        del self.initializers[value.name]
+    def remove_initializer(self, *values: Value) -> None:
+        """Remove constants that nobody reads."""
+        initializers = self.initializers
+        for value in values:
+            assert not value.users and not value.output_count
+            del initializers[value.name]
         self.initializers_changed = True
         self.model.version += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,13 +104,8 @@ class Node:
         proto.CopyFrom(self.proto)
         return Node(proto, inputs, outputs)
 
-    @property
-    def op(self) -> str:
-        """The qualified name. Another may be set that takes the attributes, and gives the types, that there are."""
-        return self._op
-
-    @op.setter
-    def op(self, op: str) -> None:
+    def _become(self, op: str) -> None:
+        """What setting `op` does. Raises EmissionError for what the other operator's definition does not allow."""
         graph = self.graph
         if graph is None or self.bodies or "Constant" in (op, self._op):
             raise EmissionError(f"{self!r} cannot become {op}", "make a node, and let it take over the results")
@@ -121,6 +117,11 @@ class Node:
             admit(graph, self)
         graph.by_op[op][self] = None
         graph.touch(self)
+
+    if TYPE_CHECKING:
+        op: str  # the qualified name; another may be set that takes the attributes, and gives the types, that there are
+    else:  # what is asked most of all is read in C, without a frame of Python's
+        op = property(attrgetter("_op"), _become)
 
     @property
     def name(self) -> str:

@@ -60,9 +60,10 @@ def _check(
             for read in node.input:
                 if read not in defined and not any(read in around for around in outer):
                     _fail(name, path, f"{_shown(node)} reads `{read}`, which nothing before it defines")
-        if not node.op_type:
+        op_type = node.op_type
+        if not op_type:
             _fail(name, path, f"the node that makes `{', '.join(node.output)}` has no operator")
-        if node.op_type in CONTROL_FLOW or node.domain:
+        if op_type in CONTROL_FLOW or node.domain:
             for key, body in body_graphs(node):
                 inner = f"{path} / {_operator(node)} / {key}"
                 _check(name, inner, body, _stored(name, inner, body) | _inputs(name, inner, body), (defined, *outer))

@@ -130,7 +130,9 @@ class Value:
     def glance(self) -> Array:
         """As `array`, to be looked at once: of what stayed in a file its pages, wherever they begin, and nothing is
         kept."""
-        if self._array is None and self.tensor is not None and self.stored is not None:
+        if self._array is not None:
+            return self._array
+        if self.tensor is not None and self.stored is not None:
             return self.graph.model.decode(self.tensor, self.stored)
         return self.array
 
@@ -161,7 +163,8 @@ class Value:
             if self.tensor is not None:
                 self._type = _shared(self.tensor.data_type, tuple(self.tensor.dims[:]))
             else:
-                self._type = _shared(element_type(self.array), self.array.shape)
+                array = self.array if self._array is None else self._array
+                self._type = _shared(element_type(array), array.shape)
         return self._type
 
     def rename(self, name: str) -> None:

@@ -162,7 +162,8 @@ def _write_initializers(graph: Graph, deferred: dict[int, Array | Stored], at_le
     stays.intersection_update(map(id, there))
     new = [v for v in values if id(v.tensor) not in stays]
     if len(stays) < len(there):  # behind what stays, which is not copied
-        proto.initializer.sort(key=lambda tensor: id(tensor) not in stays)
+        if stays:
+            proto.initializer.sort(key=lambda tensor: id(tensor) not in stays)
         del proto.initializer[len(stays) :]
     for value in new:
         tensor = proto.initializer.add()

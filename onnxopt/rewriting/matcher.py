@@ -25,24 +25,24 @@ class Bindings:
 
     __slots__ = ("constants", "covered", "literals", "nodes", "roots", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, constants: Sequence[str] = ()) -> None:
         self.values: dict[str, Value | None] = {}
-        self.constants: dict[str, None] = {}  # which of `values` the pattern wants to be constant
+        self.constants = constants  # which of `values` the pattern wants to be constant
         self.nodes: dict[str, Node] = {}
         self.covered: list[tuple[Node, Call]] = []
         self.literals: list[tuple[Node, Value]] = []
         self.roots: tuple[Node, ...] = ()  # of a pattern with several: their results may be used elsewhere
 
     def copy(self) -> Bindings:
-        made = Bindings()
-        made.values, made.constants, made.nodes = dict(self.values), dict(self.constants), dict(self.nodes)
+        made = Bindings(self.constants)
+        made.values, made.nodes = dict(self.values), dict(self.nodes)
         made.covered, made.literals = list(self.covered), list(self.literals)
         return made
 
 
 def match(pattern: Call, anchor: Node) -> Bindings | str | None:
     """Bindings; None if the structure differs; a reason if only a condition on it does not hold."""
-    b = Bindings()
+    b = Bindings(pattern.constants)
     if not _match_node(pattern, anchor, b):
         return None
     return _refusal(b) or b
@@ -51,7 +51,7 @@ def match(pattern: Call, anchor: Node) -> Bindings | str | None:
 def match_roots(roots: Sequence[Call], anchor: Node) -> Bindings | str | None:
     """Like `match`, for a pattern with several results: `anchor` produces the first, the others are searched for
     in its scope among the readers of what is bound by then."""
-    b = Bindings()
+    b = Bindings(tuple(dict.fromkeys(name for root in roots for name in root.constants)))
     if not _match_node(roots[0], anchor, b) or not _one_to_one(b):
         return None
     found = _match_rest(roots[1:], b, (anchor,))
@@ -128,7 +128,6 @@ def _match_node(p: Call, node: Node, b: Bindings) -> bool:
             if values.setdefault(q.name, v) is not v:
                 return False
         elif isinstance(q, Const):
-            b.constants[q.name] = None
             if (v is None and not q.optional) or values.setdefault(q.name, v) is not v:
                 return False
         elif not _match_value(q, v, node, b):
@@ -217,11 +216,12 @@ def kind_of_initializer(value: Value) -> str:
 
 def _refusal(b: Bindings) -> str | None:
     """Why a structure that matches may not be rewritten; checked from the cheap to the costly."""
-    anchor = b.covered[0][0]
-    assert anchor.graph is not None
-    if anchor.graph.root.is_function and any(node.has_references for node, _ in b.covered):
+    graph = b.covered[0][0].graph
+    assert graph is not None
+    root = graph if graph.owner is None else graph.root
+    if root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
-    if anchor.graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
+    if graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):
         return "an attribute says which axes broadcast, before opset 7"
     for name in b.constants:
         value = b.values[name]
@@ -232,12 +232,12 @@ def _refusal(b: Bindings) -> str | None:
         for node, p in b.covered[1:]:
             if p.shared or node in b.roots:
                 continue
-            if node.graph is not anchor.graph:
+            if node.graph is not graph:
                 return f"{node.op} is in another scope"
             for output in node.outputs:
                 if output is None:
                     continue
-                if output.is_output:
+                if output.output_count:
                     return f"{node.op} output is a graph output"
                 if not nodes.issuperset(output.users):
                     return f"{node.op} output used elsewhere"

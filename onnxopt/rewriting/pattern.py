@@ -115,6 +115,17 @@ class Call:
         return tuple(variants(self))
 
     @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """Names of what has to be constant in a plain pattern, from the left to the right."""
+        found: dict[str, None] = {}
+        for p in self.inputs:
+            if isinstance(p, Const):
+                found[p.name] = None
+            elif isinstance(p, Call):
+                found.update(dict.fromkeys(p.constants))
+        return tuple(found)
+
+    @cached_property
     def form(self) -> Form:
         return _form([_fixed(p) for p in self.inputs])
 

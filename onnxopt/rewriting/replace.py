@@ -101,7 +101,7 @@ def _remove_replaced(m: Match, before: Sequence[Sequence[Value | None]]) -> None
     if m.anchor.graph is None:
         for inputs in before:
             for v in inputs:
-                if v is not None and v.producer is not None:
+                if v is not None and v.producer is not None and not v.users and not v.output_count:
                     remove_dead(v.producer)
     for node in m.new_nodes:
         remove_dead(node)
@@ -131,10 +131,7 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
     is no replacement; changes nothing."""
     results = result if isinstance(result, tuple) else (result,)
     wanted = len(m.anchor.outputs) if m.results is None else len(m.results)
-    fits = result is not None
-    for i, v in enumerate(results):
-        fits = fits and (v is None or (isinstance(v, Value) and i < wanted))
-    if not fits:
+    if not (isinstance(result, Value) and wanted) and not _fits(result, wanted):
         said = f"what replaces it is {_shown(result)}, not {counted(wanted, 'value')}"
         raise refusal(m.graph, m.anchor, said, hint=_HINT)
     pairs = _pairs(m, results)
@@ -152,6 +149,13 @@ def check_replacement(m: Match, result: Value | tuple[Value | None, ...]) -> lis
     return pairs
 
 
+def _fits(result: object, wanted: int) -> bool:
+    """Is it a tuple of values, some perhaps absent, of which no more are there than are wanted?"""
+    if not isinstance(result, tuple):
+        return False
+    return all(v is None or (isinstance(v, Value) and i < wanted) for i, v in enumerate(result))
+
+
 def _shown(result: object) -> str:
     if isinstance(result, tuple):
         odd = next((v for v in result if v is not None and not isinstance(v, Value)), None)
@@ -164,7 +168,7 @@ def _pairs(m: Match, results: tuple[Value | None, ...]) -> list[tuple[Value, Val
     pairs: list[tuple[Value, Value]] = []
     if m.results is None:
         for i, old in enumerate(m.anchor.outputs):
-            if old is None or not old.is_used:
+            if old is None or not (old.users or old.output_count):
                 continue
             new = results[i] if i < len(results) else None
             if new is None:
@@ -189,14 +193,14 @@ def _keep_type(old: Value, new: Value) -> None:
 
 def _must_stay(old: Value, new: Value) -> bool:
     """Is `old` a graph output that nothing but a node of its own can produce?"""
-    return old.is_output and (new.producer is None or new.graph is not old.graph or new.is_output)
+    return old.output_count > 0 and (new.producer is None or new.graph is not old.graph or new.is_output)
 
 
 def _forward(m: Match, old: Value, new: Value) -> None:
     """Readers of `old` read `new`; a graph output goes to the producer of `new`, or keeps an Identity."""
     graph = m.graph
     old.redirect_readers(new)
-    if not old.is_output:
+    if not old.output_count:
         return
     if not _must_stay(old, new):
         new.redirect_readers(old)
@@ -224,8 +228,6 @@ def bypass(graph: Graph, node: Node, x: Value) -> None:
 
 def remove_dead(node: Node) -> int:
     """Remove `node` if nothing reads it and it is pure, then what only it kept alive. Iterative; returns how many."""
-    if node.is_used:
-        return 0
     removed = 0
     stack = [node]
     while stack:
@@ -239,5 +241,7 @@ def remove_dead(node: Node) -> int:
             reads += body.outputs
         n.graph.remove(n)
         removed += 1
-        stack += [v.producer for v in reads if v is not None and v.producer is not None and not v.is_used]
+        for v in reads:
+            if v is not None and v.producer is not None and not v.users and not v.output_count:
+                stack.append(v.producer)
     return removed

@@ -21,7 +21,7 @@ _FEW: Final = 1 << 12
 def holds(condition: Array) -> bool:
     """Is it true of all elements? Faster than `all`, which numpy has written in Python; of a few, than its counting."""
     if condition.size <= _FEW:
-        return b"\0" not in condition.tobytes()
+        return 0 not in condition.tobytes()  # a number: of b"\0" Python asks first, by an error, whether it is one
     return int(np.count_nonzero(condition)) == condition.size
 
 
@@ -128,7 +128,7 @@ def batch_norm_affine(
 ) -> tuple[Array, Array] | None:
     """BatchNormalization in inference as y = a x + c, per channel, float64; None where var + eps is not positive."""
     variance = var.astype(np.float64) + epsilon
-    if not holds(variance > 0):
-        return None
     a = scale / np.sqrt(variance)
+    if not is_finite(a) and not holds(variance > 0):  # where it is not, neither the root nor what it divides is finite
+        return None
     return a, shift - a * mean

@@ -126,13 +126,11 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
 def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
     unused = [v for v in graph.initializers.values() if not v.users and not v.output_count]
     dead = [v for v in unused if v.constant or not v.is_input]
-    for value in dead:
-        graph.remove_initializer(value)
     if dead:
+        graph.remove_initializer(*dead)
         ctx.count("dead_initializer", len(dead))
-    if any(v.is_input for v in dead):  # IR 3, or frozen: a weight listed among the inputs, not an interface
-        gone = set(dead)
-        graph.inputs = [v for v in graph.inputs if v not in gone]
+    if listed := {v for v in dead if v.is_input}:  # IR 3, or frozen: a weight among the inputs, not an interface
+        graph.inputs = [v for v in graph.inputs if v not in listed]
 
 
 def _drop_functions(model: Model, ctx: PassContext) -> None:

@@ -22,7 +22,7 @@ class DeduplicateConstants(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         contents = Contents(self.max_bytes)
         for value in list(graph.initializers.values()):
-            if not value.constant or value.is_input or value.is_output or not value.users:
+            if not value.constant or value.is_input or value.output_count or not value.users:
                 continue
             kept = contents.first_like(value)
             if kept is not value and ctx.spend("duplicate_constant", at=value):

@@ -25,10 +25,11 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
     """(a, c) of y = a x + c per channel, float32 or float64; declines where BatchNormalization is not in inference."""
     opset = m.opset
     m.require(not bn.attr("training_mode", 0), "training_mode is set")
-    m.require(opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
-    m.require(opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
+    if opset < 14:
+        m.require(opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
+        m.require(opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
+        m.require(len(bn.outputs) == 1, "the training outputs are there")
     m.require(scale.ndim == 1, "the statistics are no vectors")
-    m.require(opset >= 14 or len(bn.outputs) == 1, "the training outputs are there")
     result = linear.batch_norm_affine(scale, shift, mean, var, bn.attr("epsilon", 1e-5))
     m.require(result is not None, "var + epsilon is not positive")
     assert result is not None
@@ -43,9 +44,9 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
 
 def scaled(m: Match, node: Node, x: Value, w: Array, b: Array | None, a: Array, c: Array) -> Value:
     """The same Conv or Gemm of x, a times as large per output channel, and c larger."""
-    bias = bias_per_channel(m, node, b, a.size)
+    bias = c if b is None else a * bias_per_channel(m, node, b, a.size) + c
     weight = m.const(linear.scale_outputs(node, w, a), like=w)
-    return again(m, node, x, weight, m.const(a * bias + c, like=w, hint=m.value("shift").name))
+    return again(m, node, x, weight, m.const(bias, like=w, hint=m.value("shift").name))
 
 
 def again(m: Match, node: Node, x: Value, weight: Value, bias: Value) -> Value:
