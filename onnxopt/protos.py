@@ -219,15 +219,15 @@ def attribute_value(attribute: AttributeProto) -> Any:
     if kind == AttributeProto.INT:
         return attribute.i
     if kind == AttributeProto.INTS:
-        return list(attribute.ints)
+        return attribute.ints[:]
     if kind == AttributeProto.FLOAT:
         return attribute.f
     if kind == AttributeProto.STRING:
         return attribute.s.decode("utf-8", "surrogateescape")
     if kind == AttributeProto.FLOATS:
-        return list(attribute.floats)
+        return attribute.floats[:]
     if kind == AttributeProto.STRINGS:
-        return [s.decode("utf-8", "surrogateescape") for s in attribute.strings]
+        return [s.decode("utf-8", "surrogateescape") for s in attribute.strings[:]]
     if kind == AttributeProto.TENSOR:
         return tensor_to_array(attribute.t)
     return onnx.helper.get_attribute_value(attribute)
@@ -252,7 +252,7 @@ def body_graphs(proto: NodeProto) -> list[tuple[str, GraphProto]]:
 
 def attribute_bytes(proto: NodeProto) -> tuple[bytes, ...]:
     """What the attributes of a node say, in whatever order they are written: the same for calls that are alike."""
-    return tuple(sorted(a.SerializeToString(deterministic=True) for a in proto.attribute))
+    return tuple(sorted(a.SerializeToString(deterministic=True) for a in proto.attribute[:]))
 
 
 def fields(message: Any, leave_out: Collection[str] = (), only: Collection[str] = ()) -> dict[str, Any]:

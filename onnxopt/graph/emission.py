@@ -46,7 +46,7 @@ def make_call(
     same = like is not None and (op_type, domain) == (like.op_type, like.domain)
     if like is not None:
         proto.CopyFrom(like)
-        kept = [a for a in proto.attribute if a.name not in attributes]
+        kept = [a for a in proto.attribute[:] if a.name not in attributes]
         if len(kept) < len(proto.attribute):
             del proto.attribute[:]
             proto.attribute.extend(kept)

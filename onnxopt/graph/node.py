@@ -147,8 +147,12 @@ class Node:
     @property
     def has_references(self) -> bool:
         """Does an attribute refer to the enclosing function's attributes? Then its value is unknown here."""
-        in_function = self.graph is None or self.graph.root.is_function  # elsewhere they are illegal
-        return in_function and any(a.ref_attr_name for a in self.proto.attribute)
+        if (graph := self.graph) is not None and not (graph if graph.owner is None else graph.root).is_function:
+            return False  # elsewhere they are illegal
+        for a in self.proto.attribute[:]:
+            if a.ref_attr_name:
+                return True
+        return False
 
     def input(self, index: int) -> Value | None:
         return self.inputs[index] if index < len(self.inputs) else None
@@ -181,7 +185,8 @@ class Node:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The attribute's value; else the schema's default for the opset in force; else `default`."""
-        found = self.attributes.get(name)
+        attributes = self.attributes if self._attributes is None else self._attributes
+        found = attributes.get(name)
         if found is not None:
             return self._referred(found) if found.ref_attr_name else attribute_value(found)
         if self.graph is not None:

@@ -75,7 +75,10 @@ def _check_text(model: Model) -> None:
 
 
 def _has_value(constant: NodeProto) -> bool:
-    return any(a.ref_attr_name or HELD.get(a.name) == a.type != a.UNDEFINED for a in constant.attribute)
+    for a in constant.attribute[:]:
+        if HELD.get(a.name) == a.type or a.ref_attr_name:
+            return True
+    return False
 
 
 def add_function(model: Model, function: FunctionProto) -> Graph:

@@ -15,7 +15,7 @@ WITH_BODIES: Final = frozenset((
 
 def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list[int]:
     """A topological order: as it stands, if it is one."""
-    maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}
+    maker = {o: i for i, n in enumerate(nodes) for o in n.output[:] if o}
     done: dict[int, None] = {}
     for root in range(len(nodes)):
         stack = [root]
@@ -31,8 +31,10 @@ def in_order(nodes: Sequence[NodeProto], reads: Sequence[Sequence[str]]) -> list
 
 def reads_of(node: NodeProto) -> Iterator[str]:
     """What a node reads of its graph: its inputs, and what its bodies take from outside."""
-    yield from (name for name in node.input if name)
-    for a in node.attribute:
+    for name in node.input[:]:
+        if name:
+            yield name
+    for a in node.attribute[:]:
         for body in (a.g,) if a.HasField("g") else a.graphs:
             yield from captured(body)
 
@@ -41,7 +43,7 @@ def captured(body: GraphProto) -> Iterator[str]:
     """What a body reads from outside."""
     made = {i.name for i in body.input} | {t.name for t in body.initializer}
     made |= {t.values.name for t in body.sparse_initializer}
-    for node in body.node:
+    for node in body.node[:]:
         yield from (name for name in reads_of(node) if name not in made)
         made.update(node.output)
     yield from (o.name for o in body.output if o.name not in made)
@@ -52,12 +54,12 @@ def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
     not looked through."""
     if node.op_type not in WITH_BODIES and not node.domain:
         return ()
-    return [body for a in node.attribute for body in ((a.g,) if a.HasField("g") else a.graphs)]
+    return [body for a in node.attribute[:] for body in ((a.g,) if a.HasField("g") else a.graphs)]
 
 
 def first_of(node: NodeProto) -> str:
     """What it makes first."""
-    return next((o for o in node.output if o), "")
+    return next((o for o in node.output[:] if o), "")
 
 
 def inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -53,18 +53,18 @@ class Program:
         if outer is None:  # a default that nobody feeds is a constant
             self.given = {name for name in self.given if name not in self.constants or name in fed}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
-        nodes = list(self.graph.node)
+        nodes = self.graph.node[:]
         reads = [list(dict.fromkeys(reads_of(n))) for n in nodes]
         order = in_order(nodes, reads)
         self.nodes = [nodes[i] for i in order]
         self.reads = [reads[i] for i in order]
-        self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output if o}
+        self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output[:] if o}
         self.outputs = [o.name for o in self.graph.output]
         self.random = self._random()
         self.fixed = self._fixed()
         # Constants that others are made of: shaken, what is decided upon them (a quantizer of weights) would jump.
         self.sources = {
-            r for n, reads in zip(self.nodes, self.reads) for r in reads if self.fixed.intersection(n.output)
+            r for n, reads in zip(self.nodes, self.reads) if not self.fixed.isdisjoint(n.output[:]) for r in reads
         }
 
     @cached_property
@@ -115,7 +115,7 @@ class Program:
         found: set[str] = set()
         for i, (node, reads) in enumerate(zip(self.nodes, self.reads)):
             if i not in self.random and all(r in found or self.is_constant(r) for r in reads):
-                found.update(o for o in node.output if o)
+                found.update(o for o in node.output[:] if o)
         return found
 
     def is_constant(self, name: str) -> bool:
