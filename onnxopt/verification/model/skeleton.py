@@ -54,7 +54,7 @@ class Skeleton:
         self.foreign: list[NodeProto] = []  # nodes that were cut out
         self.operands: dict[str, Operand] = {}  # of nodes that draw, by the names that they got
         inside = self._parse()
-        for i, tensor in enumerate(self.proto.graph.initializer):
+        for i, tensor in enumerate(self.proto.graph.initializer[:]):
             if i in inside:
                 self.stored[tensor.name] = Stored(self.path, *inside[i])
             elif tensor.data_location == TensorProto.EXTERNAL:
@@ -111,11 +111,11 @@ class Skeleton:
 
     def whole(self, tensor: TensorProto) -> TensorProto:
         """An initializer with its data inside."""
-        from onnx import TensorProto
-
         where = self.stored.get(tensor.name)
         if where is None:
             return tensor
+        from onnx import TensorProto
+
         whole = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         whole.raw_data = bytes(where.bytes())
         return whole

@@ -49,21 +49,22 @@ _MANY: Final = 256  # terms of a sum whose length only the run knows
 
 def roundings(node: NodeProto, weights: Mapping[str, TensorProto]) -> float:
     """About how many roundings a result of `node` has behind it that its inputs do not have; `weights` by name."""
-    if node.op_type in _MOVES:
+    op = node.op_type
+    if op in _MOVES:
         return 0.0
-    dims = [tuple(weights[n].dims) if n in weights else () for n in node.input]
+    dims = [tuple(weights[n].dims[:]) if n in weights else () for n in node.input[:]]
     terms: float = 1
-    if node.op_type in ("Conv", "ConvTranspose") and len(dims) > 1 and dims[1]:
+    if op in ("Conv", "ConvTranspose") and len(dims) > 1 and dims[1]:
         terms = math.prod(dims[1][1:])
-    elif node.op_type in ("MatMul", "Gemm"):
+    elif op in ("MatMul", "Gemm"):
         known = [max(d[-2:]) for d in dims[:2] if d]
         terms = known[0] if known else _MANY
-    elif node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute):
+    elif node.domain not in ("", "ai.onnx") or any(a.HasField("g") for a in node.attribute[:]):
         terms = _MANY  # a function, or bodies: whatever they do
     elif (
-        node.op_type.startswith(("Reduce", "Global", "Average"))
-        or node.op_type.endswith(("Normalization", "Softmax"))
-        or node.op_type in ("LSTM", "GRU", "RNN", "Einsum", "Attention", "CumSum", "STFT", "DFT", "Gelu", "Conv", "LRN")
+        op.startswith(("Reduce", "Global", "Average"))
+        or op.endswith(("Normalization", "Softmax"))
+        or op in ("LSTM", "GRU", "RNN", "Einsum", "Attention", "CumSum", "STFT", "DFT", "Gelu", "Conv", "LRN")
     ):
         terms = _MANY
     return 1.0 + math.log2(max(terms, 1.0))

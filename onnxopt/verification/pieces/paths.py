@@ -96,7 +96,7 @@ def paths(
         for before in (found[r] for r in program.reads[i] if r in found and r not in cuts):
             depth, coarsest = max(depth, before[0]), max(coarsest, before[1])
         own = roundings(node, program.constants)
-        for output in node.output:
+        for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
             width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:

@@ -89,7 +89,7 @@ class Walk:
     def run(self) -> Outcome:
         """Raises Failed where A fails."""
         for nodes in segments(self.a, self.memory // 4, lambda: self.original.most):
-            made = [o for i in nodes for o in self.a.nodes[i].output if o]
+            made = [o for i in nodes for o in self.a.nodes[i].output[:] if o]
             self.original.run(self.original.open(nodes, self.needs.observed(made, nodes[-1])))
             last = nodes[-1] + 1 == len(self.a.nodes)
             self._settle(list(self.pairs.made_from(made)), last)

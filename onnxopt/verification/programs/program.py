@@ -49,7 +49,7 @@ class Program:
             taken = set(captured(self.graph))
             self.given |= {name for name in taken if not outer.is_constant(name)}
             self.constants = {name: t for name, t in outer.constants.items() if name in taken}
-        self.constants |= {t.name: t for t in self.graph.initializer}
+        self.constants |= {t.name: t for t in self.graph.initializer[:]}
         if outer is None:  # a default that nobody feeds is a constant
             self.given = {name for name in self.given if name not in self.constants or name in fed}
         self.sparse = {t.values.name: t for t in self.graph.sparse_initializer}
@@ -150,7 +150,7 @@ class Program:
 
     def entries(self, nodes: Sequence[int], fed: Collection[str]) -> list[str]:
         """What these nodes read that others make or callers give."""
-        made = {o for i in nodes for o in self.nodes[i].output if o not in fed}
+        made = {o for i in nodes for o in self.nodes[i].output[:] if o not in fed}
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
         return [r for r in reads if r not in made and not self.is_constant(r)]
 
@@ -182,26 +182,22 @@ class Program:
         graph, weights = model.graph, dict[str, Any]()
         graph.name = "piece"
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
-        made = {o for i in nodes for o in self.nodes[i].output if o}
+        made = {o for i in nodes for o in self.nodes[i].output[:] if o}
         for name in reads:
             if name in fed:
                 continue
             if name in self.sparse:
                 graph.sparse_initializer.add().CopyFrom(self.sparse[name])
             elif name in self.constants and name not in made:
-                array = self.skeleton.array(self.constants[name])
+                tensor = self.constants[name]
+                array = self.skeleton.array(tensor)
                 if array is None:
-                    graph.initializer.add().CopyFrom(self.skeleton.whole(self.constants[name]))
+                    graph.initializer.append(self.skeleton.whole(tensor))
                     continue
-                graph.initializer.append(
-                    TensorProto(
-                        name=name,
-                        data_type=self.constants[name].data_type,
-                        dims=self.constants[name].dims,
-                        data_location=TensorProto.EXTERNAL,
-                    )
+                outside = graph.initializer.add(
+                    name=name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
                 )
-                graph.initializer[-1].external_data.add(key="location", value="piece")
+                outside.external_data.add(key="location", value="piece")
                 weights[name] = array
         for name, kind in fed.items():
             if name not in reads:
@@ -214,7 +210,7 @@ class Program:
         for i in nodes:
             node = graph.node.add()
             node.CopyFrom(self.nodes[i])
-            for k, output in enumerate(node.output):
+            for k, output in enumerate(node.output[:]):
                 if output in fed:
                     node.output[k] = seen(output)
         for name, kind in observed.items():

@@ -50,7 +50,7 @@ class Stream:
         """What makes the `wanted` values of these nodes, from those that are known."""
         program = self.runner.program
         known = self.types.keys() - program.fixed
-        nodes = program.cone((o for i in nodes for o in program.nodes[i].output if o), known)
+        nodes = program.cone((o for i in nodes for o in program.nodes[i].output[:] if o), known)
         return self.runner.open(
             nodes, {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}, wanted
         )
@@ -113,7 +113,7 @@ class Streamed:
             end = nodes[-1]
             opened = self._open.get(end)
             if opened is None:
-                made = (o for i in nodes for o in program.nodes[i].output if o)
+                made = (o for i in nodes for o in program.nodes[i].output[:] if o)
                 opened = stream.open(nodes, [o for o in made if last.get(o, -1) > end])
                 if self._keep:
                     self._open[end] = opened
