@@ -105,7 +105,7 @@ def _give_types(model: ModelProto) -> None:
 def _give_types_in(graph: GraphProto) -> set[str]:
     """Returns the names of what is not made here."""
     asked: set[str] = set()
-    for node in graph.node:
+    for node in graph.node[:]:
         for _, body in body_graphs(node):
             asked |= _give_types_in(body)
         if node.op_type in BLIND:
@@ -113,8 +113,8 @@ def _give_types_in(graph: GraphProto) -> set[str]:
     if not asked:
         return asked
     infos = {i.name: i for i in (*graph.output, *graph.value_info, *graph.input)}
-    stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    made = stored.union(infos, (o for n in graph.node for o in n.output))
+    stored = {t.name for t in graph.initializer[:]} | {t.values.name for t in graph.sparse_initializer}
+    made = stored.union(infos, (o for n in graph.node[:] for o in n.output[:]))
     for name in sorted((asked & made) - stored):
         info = infos[name] if name in infos else graph.value_info.add(name=name)
         if info.type.WhichOneof("value") is None:

@@ -206,7 +206,7 @@ class _Facts:
                 self.open = True
         if graph.owners:
             for node, copy in zip(nodes, proto.node):
-                for a in copy.attribute:
+                for a in copy.attribute[:]:
                     if a.name in node.bodies:
                         self._read(node.bodies[a.name], node.bodies[a.name], a.g)
 

@@ -186,8 +186,8 @@ def contradicted(graph: GraphProto, around: Mapping[str, Typed] | None = None) -
     """The nodes of what was inferred, in bodies too, whose operands are not as inference takes them to be."""
     said = (*graph.input, *graph.value_info, *graph.output)
     kinds: dict[str, Typed] = {**(around or {}), **{i.name: i.type for i in said}}
-    kinds |= {t.name: t for t in graph.initializer}
-    for node in graph.node:
+    kinds |= {t.name: t for t in graph.initializer[:]}
+    for node in graph.node[:]:
         if not _are_as_taken(node, kinds):
             yield node
         for _, body in body_graphs(node):
@@ -196,7 +196,7 @@ def contradicted(graph: GraphProto, around: Mapping[str, Typed] | None = None) -
 
 def hide(graph: GraphProto, made: Container[str]) -> None:
     """What makes one of these values is, for good, of an operator that onnx does not know."""
-    for node in graph.node:
+    for node in graph.node[:]:
         if node.output and node.output[0] in made:
             node.op_type = ""
         for _, body in body_graphs(node):
@@ -257,7 +257,7 @@ _ONE: Final = str(TensorShapeProto.Dimension(dim_value=1))
 def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
     """Of what is computed, in bodies too, and of what these are given."""
     yield from (*graph.value_info, *graph.output)
-    for node in graph.node:
+    for node in graph.node[:]:
         for _, body in body_graphs(node):
             yield from body.input
             yield from _infos(body)

@@ -55,7 +55,7 @@ def _check(
 ) -> None:
     """`defined`: what the scope is given. `outer`: what is defined around it so far, innermost first."""
     defined.add("")  # what is absent
-    for node in scope.node:
+    for node in scope.node[:]:
         if not defined.issuperset(node.input[:]):
             for read in node.input:
                 if read not in defined and not any(read in around for around in outer):
@@ -93,7 +93,7 @@ def _inputs(name: str, path: str, graph: GraphProto) -> set[str]:
 
 
 def _stored(name: str, path: str, graph: GraphProto) -> set[str]:
-    stored = {t.name for t in graph.initializer}
+    stored = {t.name for t in graph.initializer[:]}
     if len(stored) < len(graph.initializer):
         _fail(name, path, "an initializer is there twice")
     return stored.union(s.values.name for s in graph.sparse_initializer)

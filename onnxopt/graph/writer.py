@@ -43,7 +43,7 @@ def write_deferred(model: Model, at_least: int | None) -> tuple[ModelProto, dict
 
 def _leave_stored(model: Model, deferred: dict[int, Array | Stored], fill: bool) -> None:
     values = model.graph.initializers
-    for i, tensor in enumerate(model.proto.graph.initializer):
+    for i, tensor in enumerate(model.proto.graph.initializer[:]):
         value = values[tensor.name]
         if value.stored is not None and not fill:
             deferred[i] = value.stored
@@ -130,7 +130,7 @@ def _set_strings(field, names: list[str], least: int = 0) -> None:  # type: igno
 
 def _arrange(field, nodes: list[Node]) -> None:  # type: ignore[no-untyped-def]
     """Have a scope's field hold what backs `nodes`, in their order. Only what is new in it is copied."""
-    there = set(map(id, field))  # a node keeps its message alive: no other has its id
+    there = set(map(id, field[:]))  # a node keeps its message alive: no other has its id
     new = [node for node in nodes if id(node.proto) not in there]
     field.extend(node.proto for node in new)
     for node, copy in zip(new, field[len(field) - len(new) :]):

@@ -116,7 +116,7 @@ class _Merging:
             return node.op, id(self.contents.first_like(node.output))
         attributes = sorted(
             (a.name, a.SerializeToString(deterministic=True))
-            for a in node.proto.attribute
+            for a in node.proto.attribute[:]
             if not a.HasField("g") and not a.graphs
         )
         inputs = self._values(node.inputs, inside)
