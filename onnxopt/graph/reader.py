@@ -13,7 +13,6 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.ir_version import DEFAULTS_SINCE, FUNCTIONS_SINCE, raise_ir_version
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import HELD, Node
-from onnxopt.graph.schema import may_hold_bodies
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
 from onnxopt.protos import body_graphs, tensor_type
@@ -241,8 +240,6 @@ class _Reader:
         self.model.names.update(table)
         if around:
             self.hiding += [v for name, v in table.items() if any(name in outer for outer in around)]
-        # Messages of attributes are made when they are asked for: not of operators that never have bodies.
-        owners = {op for op in {n._op for n in nodes} if may_hold_bodies(op, graph.opset(op.rpartition("::")[0]))}
         unsorted = False
         for node in nodes:
             inputs, proto = node.inputs, node.proto
@@ -252,7 +249,7 @@ class _Reader:
                 # Producers join the graph in order: one that has not yet comes later.
                 if value is not None and (producer := value.producer) is not None and producer.graph is None:
                     unsorted = True
-            if node._op in owners and (held := body_graphs(proto)):
+            if held := body_graphs(proto):
                 unsorted = self.read_bodies(graph, node, held) or unsorted
             graph.place(node)
             if node._op == "Constant":

@@ -134,14 +134,6 @@ def is_known(op: str, opset: int) -> bool:
     return find_schema(op, opset) is not None
 
 
-@cache
-def may_hold_bodies(op: str, opset: int) -> bool:
-    """May an attribute be a graph? Of an operator that the standard does not define any may."""
-    defined = find_schema(op, opset)
-    bodies = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return defined is None or any(int(a.type) in bodies for a in defined.attributes.values())
-
-
 def is_alike(op: str, opset: int, other: int) -> bool:
     """Is an operator the same in two opsets, as far as the installed onnx knows both?"""
     if newer(opset) or newer(other):

@@ -8,7 +8,6 @@ from typing import Any
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import InvariantError
-from onnxopt.graph.schema import CONTROL_FLOW
 from onnxopt.protos import body_graphs, qualified
 
 Interface = tuple[dict[str, bytes], dict[str, bytes]]
@@ -60,13 +59,11 @@ def _check(
             for read in node.input:
                 if read not in defined and not any(read in around for around in outer):
                     _fail(name, path, f"{_shown(node)} reads `{read}`, which nothing before it defines")
-        op_type = node.op_type
-        if not op_type:
+        if not node.op_type:
             _fail(name, path, f"the node that makes `{', '.join(node.output)}` has no operator")
-        if op_type in CONTROL_FLOW or node.domain:
-            for key, body in body_graphs(node):
-                inner = f"{path} / {_operator(node)} / {key}"
-                _check(name, inner, body, _stored(name, inner, body) | _inputs(name, inner, body), (defined, *outer))
+        for key, body in body_graphs(node):
+            inner = f"{path} / {_operator(node)} / {key}"
+            _check(name, inner, body, _stored(name, inner, body) | _inputs(name, inner, body), (defined, *outer))
         made = node.output[:]
         if not defined.isdisjoint(made) or (len(made) > 1 and len(set(made)) < len(made)):
             _refuse_twice(name, path, node, defined)
