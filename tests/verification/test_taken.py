@@ -123,14 +123,15 @@ def test_two_ifs_of_one_flag_may_be_one(tmp_path: Path) -> None:
     assert status in ("equal", "verified in pieces"), message
 
 
-NAMESAKES = """y = If (f) <then_branch = a () => (p) { THEN p = Abs (k) }, else_branch = b () => (q) {
-  k = If (g) <then_branch = d () => (r) { r = Neg (x) }, else_branch = e () => (s) { ELSE }> q = Sin (k) }>"""
+NAMESAKES = """y = If (f) <then_branch = a () => (p) { THEN p = Abs (k) },
+else_branch = b () => (q) { ELSE q = Sin (k) }>"""
 CHOICE = "k = If (g) <then_branch = i () => (t) { t = Neg (x) }, else_branch = j () => (u) { u = Exp (x) }>"
 
 
 def test_a_branch_is_not_seen_where_another_of_its_name_is(tmp_path: Path) -> None:
-    one = NAMESAKES.replace("THEN", CHOICE).replace("ELSE", "n = Neg (x) s = Exp (n)")
-    other = NAMESAKES.replace("THEN", "k = Neg (x)").replace("ELSE", "m = Exp (x) s = Reciprocal (m)")
+    """Of an If called `k` one branch is taken in one body, and of its namesake in the other body the other."""
+    one = NAMESAKES.replace("THEN", CHOICE).replace("ELSE", CHOICE)
+    other = NAMESAKES.replace("THEN", "k = Neg (x)").replace("ELSE", "k = Exp (x)")
     found = alike(tmp_path, one, other)
     assert found.status == "inconclusive", found.message
 
