@@ -54,7 +54,7 @@ class ConstantFolding(GraphPass):
             if cone.nodes:
                 cone.evaluate(patient)
             replaced = bool(cone.nodes) and cone.replace()
-            again = cone.waiting and (replaced or (patient and cone.patient))
+            again = cone.measured or (cone.waiting and (replaced or (patient and cone.patient)))
             patient = replaced
 
 
@@ -89,6 +89,7 @@ class _Cone:
         self.written_out: set[Value] = set()  # fills that a runtime gets as what they are
         self.waiting = False  # was anything left for when more is known?
         self.patient = False  # was anything left only for that?
+        self.measured = False  # was a result too large of which no size was known? What it is made of is wanted then
 
     def collect(self) -> None:
         for node in self.graph:
@@ -206,7 +207,7 @@ class _Cone:
         if self._is_cut_off(node):
             del self.nodes[node]
             return False
-        write_names(node)
+        write_names(node)  # operands are counted in the message
         if not is_sound(node.proto):  # who loads it infers it
             self._give_up(node, "runtimes die of it, or take for ever")
             return False
@@ -346,6 +347,7 @@ class _Cone:
             return True
         made = sum(self.arrays[v].nbytes for v in wanted)
         if self._grows_too_much(node, made):
+            self._measure(wanted)
             return True
         growth = made - self.freed[node]
         if growth > _NARROW and is_widened(node, [self.arrays[v] for v in wanted], self.nodes):
@@ -356,6 +358,12 @@ class _Cone:
             return True
         self.spent.kept += max(0, growth)
         return False
+
+    def _measure(self, results: Collection[Value]) -> None:
+        for v in results:
+            if types.static_shape(v) is None or not types.dtype(v):
+                v.dtype, v.shape = element_type(self.arrays[v]), self.arrays[v].shape
+                self.measured = True
 
     def _remove(self, unread: Node) -> None:
         """If nothing reads the node it goes, then what only it read."""
