@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.inputs.carried import CARRYING, Call, Shape, carried
 from onnxopt.verification.model.constants import constants as held_by
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, TensorProto, ValueInfoProto
+    from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 _INNERMOST: Final = re.compile(r"\([^()]*\)")
 _DEEPEST: Final = 16
@@ -19,10 +20,6 @@ _MOST: Final = 12  # sizes
 _COMPARING: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 _NUMBERS: Final = (1, 6, 7, 11)  # of TensorProto.DataType: FLOAT, INT32, INT64, DOUBLE
 _STANDARD: Final = ("", "ai.onnx")
-_KEEPING: Final = frozenset((
-    "Identity", "Cast", "Dropout", "QuantizeLinear", "DequantizeLinear", "Clip", "Relu", "LeakyRelu", "Elu", "Sigmoid",
-    "Tanh", "Neg", "Abs", "Exp", "Log", "Sqrt", "Softmax", "LogSoftmax", "Erf", "Gelu", "HardSwish", "HardSigmoid",
-))  # fmt: skip
 # Where a weight stands, and which axis of what is read is as long as which of its axes (times the groups).
 _WEIGHTED: Final = {
     **dict.fromkeys(("Conv", "ConvInteger"), (1, 1, 1)),
@@ -84,34 +81,45 @@ def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counte
 
 def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
     """Sizes of symbols about which weights leave no choice: channels of a Conv, rows of a matrix. Followed as far as
-    what is read has the sizes of an input; `given`: their shapes."""
-    shapes = dict(given)
-    constants = {t.name: tuple(t.dims) for t in graph.initializer}
+    what is read has sizes of an input; `given`: their shapes."""
+    shapes: dict[str, Shape] = {name: tuple(shape) for name, shape in given.items()}
+    tensors = {t.name: t for t in graph.initializer if t.name not in shapes}
     found: dict[int | str, int] = {}
+
+    def integers(name: str) -> list[int] | None:
+        return list(_small_integers(tensors[name])) or None if name in tensors else None
+
+    shapes.update((name, tuple(t.dims)) for name, t in tensors.items())
     for node in (n for n in graph.node if n.output and n.domain in _STANDARD):
-        first = node.input[0] if node.input else ""
-        says = {a.name: a for a in node.attribute}
         if node.op_type == "Constant":
-            constants.update((name, tuple(t.dims)) for name, t in held_by([node]))
-        elif first in constants and node.op_type in _KEEPING:
-            constants[node.output[0]] = constants[first]
-        elif first not in shapes:
+            made = dict(held_by([node]))
+            tensors.update(made)
+            shapes.update((name, tuple(t.dims)) for name, t in made.items())
             continue
-        elif node.op_type in _KEEPING:
-            shapes[node.output[0]] = shapes[first]
-        elif node.op_type == "Transpose" and "perm" in says:
-            if sorted(says["perm"].ints) == list(range(len(shapes[first]))):
-                shapes[node.output[0]] = tuple(shapes[first][i] for i in says["perm"].ints)
-        elif node.op_type in _WEIGHTED and len(node.input) > _WEIGHTED[node.op_type][0]:
-            at, mine, theirs = _WEIGHTED[node.op_type]
-            if node.op_type == "Gemm":
-                turned, theirs = (int(name in says and says[name].i != 0) for name in ("transA", "transB"))
-                mine = 1 - turned
-            weight, dims = constants.get(node.input[at], ()), shapes[first]
-            if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
-                groups = says["group"].i if "group" in says and theirs == 1 else 1
-                found.setdefault(dims[mine], weight[theirs] * groups)
+        if node.op_type in _WEIGHTED:
+            _ask(node, shapes, found)
+        elif node.op_type in CARRYING and node.input:
+            shape = carried(Call(node, [shapes.get(name) for name in node.input], integers))
+            if shape is not None:
+                shapes[node.output[0]] = shape
     return {symbol: size for symbol, size in found.items() if isinstance(symbol, str) and size > 0}
+
+
+def _ask(node: NodeProto, shapes: Mapping[str, Shape], found: dict[int | str, int]) -> None:
+    """What its weight asks for."""
+    at, mine, theirs = _WEIGHTED[node.op_type]
+    if len(node.input) <= at or node.input[0] not in shapes:
+        return
+    says = {a.name: a for a in node.attribute}
+    if node.op_type == "Gemm":
+        turned, theirs = (int(name in says and says[name].i != 0) for name in ("transA", "transB"))
+        mine = 1 - turned
+    weight, dims = shapes.get(node.input[at], ()), shapes[node.input[0]]
+    if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
+        groups = says["group"].i if "group" in says and theirs == 1 else 1
+        size = weight[theirs]
+        if isinstance(size, int):
+            found.setdefault(dims[mine], size * groups)
 
 
 def compared(graph: GraphProto) -> dict[str, tuple[int, ...]]:
@@ -164,7 +172,10 @@ def _small_integers(tensor: TensorProto) -> Iterable[int]:
 
     if tensor.data_type != tensor.INT64 or tensor.data_location != tensor.DEFAULT or sum(tensor.dims) > _MOST:
         return ()
-    return [int(n) for n in tensor_to_array(tensor).reshape(-1)]
+    try:
+        return [int(n) for n in tensor_to_array(tensor).reshape(-1)]
+    except ValueError:  # it has not the elements that it should have
+        return ()
 
 
 def _dims(info: ValueInfoProto) -> list[str]:
