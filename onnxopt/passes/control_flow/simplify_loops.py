@@ -18,6 +18,7 @@ from onnxopt.analysis.trips import (
     starts_below,
 )
 from onnxopt.graph import Graph, Value
+from onnxopt.graph.schema import signature
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.rewriting.replace import remove_dead
 
@@ -53,6 +54,13 @@ class SimplifyLoops(GraphPass):
 class _Loop(Recurrence):
     """One that is rewritten."""
 
+    @property
+    def least(self) -> int:
+        """How many states it has to have: a Loop has one before opset 11, and runtimes refuse one without."""
+        graph = self.node.graph
+        said = signature(self.node.op, graph.opset()) if graph is not None else None
+        return max(0, said.inputs[0] - self.first_in) if said is not None and self.node.op == "Loop" else 0
+
     def drop_state(self, i: int) -> None:
         """The body reads it no more, and the node gives it to nobody."""
         self.drop_result(i)
@@ -87,6 +95,7 @@ class _Loop(Recurrence):
             if given is None or _named(handed) is not inside:
                 continue
             stays = inside.output_count > (handed is inside) or (result is not None and result.is_output)
+            stays = stays or self.states <= self.least
             if (stays and not inside.users) or not ctx.spend("unchanged", at=inside):
                 continue
             inside.redirect_readers(given)
@@ -171,6 +180,8 @@ class _Loop(Recurrence):
         if not read or len(read) == results:
             return  # dead code is another pass
         live = self.live(read)
+        if self.least and not any(i < self.states for i in live):
+            live = min((self.live([*read, i]) for i in range(self.states)), key=len)
         gone = [i for i in range(results) if i not in live]
         if not gone or not ctx.spend("unread", at=self.node):
             return

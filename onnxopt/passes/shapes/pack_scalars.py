@@ -75,7 +75,7 @@ class _Packing:
         self._known: dict[tuple[Value, ...], _Vector | None] = {}
         self._order: list[_Vector] = []  # none before its operands
         self.runs: dict[int, _Vector] = {}
-        if int(concat.attr("axis")) not in (0, -1):
+        if concat.attr("axis") not in (0, -1):  # nor is what a function's caller says
             return
         numbers = [self._number(v) for v in concat.inputs]
         i = 0
