@@ -120,7 +120,9 @@ def factors(m: Match, x: Value, size: int, scale: Array | None, axis: int = -1) 
 
 def is_along(m: Match, c: Array, x: Value, size: int, axis: int) -> bool:
     """Has the constant one element for each of the axis of `x`, or one for all?"""
-    rank = m.rank(x) or 0
+    rank = m.rank(x)
+    if not rank:  # unknown, as in functions: what has more axes than it makes more
+        return False
     behind = rank - 1 - axis % rank
     lies = c.ndim > behind and c.shape[c.ndim - 1 - behind] == c.size
     return c.ndim <= rank and (c.size == 1 or (c.size == size and lies))
