@@ -27,6 +27,16 @@ CARRIED = [
     ("float[n, 1, c, t] x", f"a = Squeeze (x, one) {CONV}", f"{W}, {ONE}"),
     ("float[n, s, c] x", "a = Concat <axis = 1> (x, x) y = MatMul (a, w)", "float[12, 8] w"),
     (X, f"b = Unsqueeze (m, two) a = Mul (x, b) {CONV}", f"{W}, float[1] m = {{2}}, {TWO}"),
+    (
+        "float[n, c] x",
+        "v = Pad (w, p) q = MatMul (x, v) y = MatMul (x, w)",
+        "float[12, 8] w, int64[4] p = {0, 0, 0, 1}",
+    ),
+    (
+        "float[n, c] x",
+        "v = Pad (w, p) u = Slice (v, o, e, o) q = MatMul (x, u) y = MatMul (x, w)",
+        "float[12, 8] w, int64[4] p = {1, 0, 0, 0}, int64[1] o = {0}, int64[1] e = {12}",
+    ),
     (X, "a = Relu (x) v = Transpose <perm = [1, 0, 2]> (w) y = Conv (a, v)", "float[12, 8, 3] w"),
 ]
 # What changes the size itself, or may.

@@ -102,7 +102,7 @@ def demanded(graph: GraphProto, given: Mapping[str, Sequence[int | str]]) -> dic
             shape = carried(Call(node, [shapes.get(name) for name in node.input], integers))
             if shape is not None:
                 shapes[node.output[0]] = shape
-    return {symbol: size for symbol, size in found.items() if isinstance(symbol, str) and size > 0}
+    return {symbol: size for symbol, size in found.items() if isinstance(symbol, str)}
 
 
 def _ask(node: NodeProto, shapes: Mapping[str, Shape], found: dict[int | str, int]) -> None:
@@ -118,7 +118,7 @@ def _ask(node: NodeProto, shapes: Mapping[str, Shape], found: dict[int | str, in
     if -len(weight) <= theirs < len(weight) and -len(dims) <= mine < len(dims):
         groups = says["group"].i if "group" in says and theirs == 1 else 1
         size = weight[theirs]
-        if isinstance(size, int):
+        if isinstance(size, int) and size > 0:  # else it is not known
             found.setdefault(dims[mine], size * groups)
 
 
