@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from onnxopt.worker.serving import Refused, Tell, serve
 
 
 class Native:
-    def __init__(self, tell: Tell = lambda state: None) -> None:
+    def __init__(self, tell: Tell = lambda state: None, threads: int = 0) -> None:
+        """`threads` that a session has; 0: one for each core."""
         self.tell = tell
+        self.threads = threads
 
     def evaluate(self, data: bytes, wanted: Sequence[str], most: int) -> dict[str, Array]:
         """The `wanted` values of a model without inputs, in one session, but for those of more than `most` bytes."""
         self.tell("")
-        return {name: array for name, array in run_session(data, wanted).items() if array.nbytes <= most}
+        found = run_session(data, wanted, self.threads)
+        return {name: array for name, array in found.items() if array.nbytes <= most}
 
     def evaluate_each(
         self, data: bytes, wanted: Collection[str], most: int, leave_out: Collection[int]
@@ -47,7 +51,7 @@ class Native:
             )
             outputs = [name for name in node.output if name]
             one.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
-            for run in (run_session, _reference):
+            for run in (partial(run_session, threads=self.threads), _reference):
                 try:
                     found = run(one.SerializeToString(), outputs)
                     made |= {name: array for name, array in found.items() if array.nbytes <= most}
@@ -73,13 +77,16 @@ class Native:
         return objection(source)
 
 
-def run_session(data: bytes, wanted: Sequence[str]) -> dict[str, Array]:
-    """The `wanted` values of a model without inputs, by onnxruntime with optimizations off."""
+def run_session(data: bytes, wanted: Sequence[str], threads: int = 0) -> dict[str, Array]:
+    """The `wanted` values of a model without inputs, by onnxruntime with optimizations off. `threads`: 0 for one on
+    each core, whose start and end take longer than a handful of numbers."""
     rt = onnxruntime()
     options = rt.SessionOptions()
     options.graph_optimization_level = rt.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_mem_reuse = False
     options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # for milliseconds after each session
     session = rt.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     results: list[Any] = session.run(list(wanted), {})
     made = zip(wanted, session.get_outputs(), results)

@@ -27,6 +27,7 @@ Arrays = dict[Value, Array]
 GiveUp = Callable[[Node, str], None]
 
 _HERE: Final = 1 << 30  # operations at once: about a second, in which no signal is heard
+_ALONE: Final = 1 << 20  # that are done by the time in which threads would have started
 _FEW: Final = 1 << 14  # that an evaluator in Python does in the time in which a process starts
 _DEATHS: Final = 4  # of one cone, before the rest of it is left alone
 # Whatever their operands hold, onnxruntime's kernels of these return or raise.
@@ -61,13 +62,14 @@ def run_cone(
     names = [v.name for v in wanted]
     operations = sum(f.operations for n in nodes if (f := work(n)))
     if all(map(is_harmless, nodes)) and operations <= _HERE:
+        threads = 1 if operations <= _ALONE else 0
         try:
-            found = run_session(data, names)
+            found = run_session(data, names, threads)
             return {v: found[v.name] for v in wanted if v.name in found}
         except Exception:  # one of them has no kernel, or raises: find out which
             pass
         if operations <= _FEW:
-            found = Native().evaluate_each(data, names, most, ())
+            found = Native(threads=1).evaluate_each(data, names, most, ())
             return {v: found[v.name] for v in wanted if v.name in found}
     found = _run_elsewhere(room, data, nodes, names, most, give_up)
     return {v: found[v.name] for v in wanted if v.name in found}
