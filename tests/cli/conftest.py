@@ -30,21 +30,6 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def shown_on(terminal: int) -> bytes:
-    """All that comes to this side of a pseudo-terminal, until the other is closed; then this one is too."""
-    data = b""
-    while True:
-        try:
-            chunk = os.read(terminal, 1 << 16)
-        except OSError:  # nobody has it open any more
-            break
-        if not chunk:
-            break
-        data += chunk
-    os.close(terminal)
-    return data
-
-
 def is_gone(process: psutil.Process) -> bool:
     """Also where it is dead, and nobody has asked how it died: that is up to the system, which takes its time to take
     back what it had."""

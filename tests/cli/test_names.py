@@ -17,7 +17,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.cli.conftest import SCRIPT, shown_on
+from tests.cli.conftest import SCRIPT
+from tests.cli.fork_server import ForkServer, shown_on
 from tests.samples import ROOT
 
 PACKAGE = ROOT / "onnxopt"
@@ -137,17 +138,21 @@ COMMANDS: dict[str, list[str]] = {
 DATA = (" json", "stats csv")
 
 
-def run_both(folder: Path, words: list[str], **env: str) -> list[tuple[int, str]]:
-    """(exit code, all that was written) through a pipe and through a pseudo-terminal, at the same time."""
+def run_both(server: ForkServer | None, folder: Path, words: list[str], **env: str) -> list[tuple[int, str]]:
+    """(exit code, all that was written) through pipes and through a pseudo-terminal."""
+    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm"} | env
+    if server is not None:
+        piped = server.run(words, folder, environment)
+        return [(piped.returncode, piped.stdout + piped.stderr), server.run_at_terminal(words, folder, environment)]
     import pty
 
     leading, following = pty.openpty()
-    settings = {"cwd": folder, "env": os.environ | {"COLUMNS": "100", "TERM": "xterm"} | env}
+    settings = {"cwd": folder, "env": environment}
     seen = subprocess.Popen([SCRIPT, *words], stdin=following, stdout=following, stderr=following, **settings)  # type: ignore[call-overload]
-    piped = subprocess.run([SCRIPT, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **settings)  # type: ignore[call-overload]
+    done = subprocess.run([SCRIPT, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **settings)  # type: ignore[call-overload]
     os.close(following)
     data = shown_on(leading)
-    return [(piped.returncode, piped.stdout.decode()), (seen.wait(), data.decode().replace("\r\n", "\n"))]
+    return [(done.returncode, done.stdout.decode()), (seen.wait(), data.decode().replace("\r\n", "\n"))]
 
 
 def refuse(text: str, *, terminal: bool, data: bool, commands: tuple[str, ...] = ()) -> None:
@@ -165,19 +170,19 @@ def refuse(text: str, *, terminal: bool, data: bool, commands: tuple[str, ...] =
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal, and files that may be called anything")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_but_text_is_written(command: str, folder: Path) -> None:
-    for terminal, (code, text) in zip((False, True), run_both(folder, COMMANDS[command])):
+def test_nothing_but_text_is_written(command: str, folder: Path, fork_server: ForkServer | None) -> None:
+    for terminal, (code, text) in zip((False, True), run_both(fork_server, folder, COMMANDS[command])):
         assert code in (0, 1, 2, 3) or "crash" in command, text
         assert text
         refuse(text, terminal=terminal, data=command.endswith(DATA) or "watched" in command)
 
 
-def test_what_builds_read(folder: Path) -> None:
+def test_what_builds_read(folder: Path, fork_server: ForkServer | None) -> None:
     """Annotations are the only commands, and end where they should; the summary has no links; the XML is XML."""
     summary = folder / "summary.md"
     command = ["optimize", "foreign.onnx", EVIL_FILE, "--check", "--junit", "j2.xml", "--fail-if", "nodes_after > 0"]
     for terminal, (code, text) in zip(
-        (False, True), run_both(folder, command, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+        (False, True), run_both(fork_server, folder, command, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
     ):
         assert code == 1
         refuse(text, terminal=terminal, data=False, commands=("::error file=",))
@@ -221,13 +226,13 @@ def test_what_a_shell_reads(folder: Path) -> None:
     assert {row.partition(",")[2] for row in done.stdout.splitlines()} == {START, LONG}
 
 
-def test_names_that_are_not_utf8(folder: Path) -> None:
+def test_names_that_are_not_utf8(folder: Path, fork_server: ForkServer | None) -> None:
     """A file may be called anything: it is read, and said."""
     odd = os.fsdecode(b"odd\xff\xed\xa0\x80.onnx")
     (folder / odd).write_bytes((folder / "runs.onnx").read_bytes())
     out = os.fsdecode(b"out\xff.onnx")
     for words in (["optimize", odd, out], ["stats", odd], ["optimize", odd, "--check", "--junit", "j3.xml"]):
-        for terminal, (code, text) in zip((False, True), run_both(folder, words)):
+        for terminal, (code, text) in zip((False, True), run_both(fork_server, folder, words)):
             assert code in (0, 1), text
             assert "\\udcff" in text
             refuse(text, terminal=terminal, data=False)

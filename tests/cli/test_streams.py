@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import SCRIPT, Run, shown_on
+from tests.cli.conftest import SCRIPT, Run
+from tests.cli.fork_server import shown_on
 
 SLEEPER = '''
 import pathlib, time

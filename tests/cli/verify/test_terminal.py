@@ -11,7 +11,8 @@ from typing import Any
 
 import onnx
 
-from tests.cli.conftest import SCRIPT, Run, shown_on
+from tests.cli.conftest import SCRIPT, Run
+from tests.cli.fork_server import shown_on
 from tests.cli.verify.conftest import BATCH, CHAIN
 
 
