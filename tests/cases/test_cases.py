@@ -187,6 +187,7 @@ def check_what_happened(case: Case, model: Model, report: PipelineReport) -> Non
         assert Counter(node.op for node in model.nodes()) == case.left
 
 
+@pytest.mark.usefixtures("kept_worker")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_case(case: Case) -> None:
     before = case.build()

@@ -20,6 +20,7 @@ def run(case: Case, *sites: Site) -> tuple[Model, Journal, list[Site]]:
     return model, journal, report.left_out
 
 
+@pytest.mark.usefixtures("kept_worker")
 @pytest.mark.parametrize("case", FIRED, ids=lambda c: c.name)
 def test_a_rewrite_is_left_out(case: Case) -> None:
     _, journal, left_out = run(case)

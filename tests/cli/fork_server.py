@@ -2,7 +2,7 @@
 
 Each run is a process of its own, forked where the command has numpy and onnx and nothing else: what a command imports
 of ours it imports itself, and what it postpones is postponed. It begins in `onnxopt.__main__`, and ends as it does.
-A worker that it starts is its child as ever, and runs the same program, but is forked from it (`ForkedWorker`).
+A worker that it starts is its child as ever, and runs the same program, but is forked from it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import contextlib
 import json
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+
+from tests.cli.forked_worker import fork_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 # The command's own beginning comes before anything else is imported: it postpones what it can.
@@ -157,7 +156,7 @@ def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> N
         os.environ.clear()
         os.environ.update(env)
         sys.argv[:] = argv
-        subprocess.Popen = _started  # type: ignore[assignment, misc]
+        fork_workers()
         from onnxopt.__main__ import run
 
         run()
@@ -168,68 +167,3 @@ def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> N
         with contextlib.suppress(OSError):
             sys.stderr.flush()
     os._exit(1)
-
-
-# -- what a command starts -------------------------------------------------------------------------------------
-
-_POPEN = subprocess.Popen
-_OF_WORKERS = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-
-
-class ForkedWorker:
-    """As much of a Popen as `onnxopt.worker.process` uses."""
-
-    def __init__(self, program: str) -> None:
-        (source, to_it), (from_it, target) = os.pipe(), os.pipe()
-        self.returncode: int | None = None
-        self._lock = threading.Lock()  # nobody may end a process that has ended, and whose number is another's
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become_a_worker(program, source, target)
-        os.close(source)
-        os.close(target)
-        self.stdin, self.stdout = os.fdopen(to_it, "wb"), os.fdopen(from_it, "rb")
-
-    def poll(self) -> int | None:
-        with self._lock:
-            if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG)) != (0, 0):
-                self.returncode = os.waitstatus_to_exitcode(ended[1])
-            return self.returncode
-
-    def wait(self) -> int | None:
-        with contextlib.suppress(ChildProcessError):  # whose end another thread was told
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        return self.poll()
-
-    def kill(self) -> None:
-        with self._lock:
-            if self.returncode is None:
-                os.kill(self.pid, signal.SIGKILL)
-
-
-def _started(command: Any, *args: Any, **given: Any) -> Any:
-    """A process: forked if it is a worker, any other as ever."""
-    is_worker = command[:-1] == [sys.executable, "-P", "-c"] and given == _OF_WORKERS | {"start_new_session": True}
-    return ForkedWorker(command[-1]) if is_worker and not args else _POPEN(command, *args, **given)
-
-
-def _become_a_worker(program: str, source: int, target: int) -> NoReturn:
-    """What a new process has: a session, its pipes and nothing else that is open, signals that mean what they did."""
-    code = 1
-    try:
-        os.setsid()
-        os.dup2(source, 0)
-        os.dup2(target, 1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.stdin = os.fdopen(0, closefd=False)
-        sys.argv[:] = ["-c"]
-        exec(program, {"__name__": "__main__"})
-        code = 0
-    except SystemExit as e:
-        code = e.code if isinstance(e.code, int) else e.code is not None
-    finally:
-        os._exit(code)

@@ -18,7 +18,10 @@ import signal
 import sys
 import time
 from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any
+
+from tests.cli.forked_worker import fork_workers
 
 MEMORY = 3 << 30  # bytes that a process of a run gets, so that a fault does not take the machine down
 GRACE = 10.0  # seconds in which what a run started has to be gone
@@ -31,8 +34,12 @@ def main() -> None:
 
     for module, _ in _COMMANDS.values():
         import_module(module)
-    for module in ("numpy", "onnx.reference", "onnx.shape_inference", "onnxopt.passes", "onnxopt.api"):
+    for module in ("numpy", "onnx.reference", "onnx.shape_inference", "onnxopt.api"):
         import_module(module)
+    for folder in ("analysis", "graph", "io", "passes", "pipeline", "report", "rewriting"):
+        package = import_module(f"onnxopt.{folder}")
+        for found in walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(found.name)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     gc.freeze()
@@ -107,6 +114,7 @@ def run(request: dict[str, Any]) -> None:
         resource.setrlimit(limit, (value, value))
     os.environ.update(request["env"])
     sys.argv = ["onnxopt", *request["args"]]
+    fork_workers()
     code: object = 0
     try:
         from onnxopt.cli.main import main as command
