@@ -67,11 +67,17 @@ def _later() -> dict[str, Later]:
     return {name: Later(name, level, ops) for name, (level, ops) in NEEDS.items()}
 
 
+@cache
+def _alone(level: int) -> Sequential:
+    """Nothing in it changes: whoever optimizes a thousand small models need not read it a thousand times."""
+    return parse_pipeline(LEVELS[level], _later())
+
+
 def pipeline_for(level: int, extra: Sequence[str] = ()) -> Sequential:
     """The pipeline of a level, 0 to 3. The passes named in `extra` join its last fixed point, placed by their own
     `after` and `before`, else at the end. Raises UsageError for a name that does not exist, or has its own option."""
     if not extra:
-        return parse_pipeline(LEVELS[level], _later())
+        return _alone(level)
     pipeline = parse_pipeline(LEVELS[level])
     for name in extra:
         if (own := _OWN.get(get_pass(name).info.name)) is not None:

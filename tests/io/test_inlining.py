@@ -12,6 +12,7 @@ from onnx import parser
 from onnxopt import OptimizeOptions, optimize_file
 from tests.runtime import plain_session
 
+pytestmark = pytest.mark.usefixtures("kept_judge")
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "my" : 1]> g (float[N] x) => (float[N] y) '
 X = np.array([3, -1, 0.5], np.float32)
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.io.overlaps import spans
 
+pytestmark = pytest.mark.usefixtures("kept_judge")
 SIZE = 4 * 5000
 
 

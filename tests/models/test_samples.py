@@ -14,6 +14,7 @@ import onnxopt
 from tests.runtime import plain_session
 from tests.samples import ROOT, build
 
+pytestmark = pytest.mark.usefixtures("kept_judge")
 SAMPLES = ROOT / "models"
 NAMES = sorted(path.stem for path in SAMPLES.glob("*.onnxtxt"))
 DIMENSIONS = {"batch": 2, "sequence": 5}
