@@ -7,20 +7,23 @@ that take the branch, for of others it says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from onnxopt.verification.hidden.parts import BRANCHES, held, holds, taken
 from onnxopt.verification.model.functions import domain_of
 from onnxopt.verification.pieces.enclosing import Enclosing
+from onnxopt.verification.pieces.sameness import Sameness
+from onnxopt.verification.programs.runner import Failed
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
+    from onnxopt.verification.programs.runner import Runner
 
 Nodes = tuple["NodeProto", "NodeProto"]  # of A and B
 Assumed = tuple[Mapping[str, bool], Mapping[str, bool]]  # conditions of A and B
@@ -176,6 +179,28 @@ def _agree(walk: Walk, mine: str, theirs: str) -> bool | None:
     return found.pop() if len(found) == 1 and not any(None in pair for pair in both) else None
 
 
+def _are_alike_folded(walk: Walk, mine: str, theirs: str) -> bool:
+    """Are they made alike of what constants make, which one of the two may have folded?"""
+    a = _made_of_constants(walk.runner, mine, walk.fed_of_a)
+    b = _made_of_constants(walk.replay.runner, theirs, walk.fed)
+    if not a and not b:
+        return False
+    return Sameness(walk.pairs, walk.agreed, walk.replay.views, (a, b)).are_made_alike(mine, theirs)
+
+
+def _made_of_constants(runner: Runner, value: str, fed: Collection[str]) -> dict[str, Any]:
+    """What nodes on the way from what is fed to this value make of constants only, and others read."""
+    program = runner.program
+    found = [i for i in program.cone([value], fed) if program.fixed.isdisjoint(program.nodes[i].output)]
+    read = [r for r in dict.fromkeys(r for i in found for r in program.reads[i]) if r in program.fixed]
+    if not read:
+        return {}
+    try:
+        return dict(runner.open(program.cone(read, ()), {}, read).run({}))
+    except Failed:
+        return {}
+
+
 def _is_captured(program: Program, name: str) -> bool:
     """Does a body read it from outside?"""
     is_own = name in program.maker or any(name == i.name for i in program.graph.input)
@@ -191,7 +216,7 @@ def _is_one(walk: Walk, mine: str, theirs: str, *, by_name: bool) -> bool:
     if mine in a.maker and theirs in b.maker:
         if by_name:
             return theirs in walk.agreed and walk.pairs.of.get(theirs) == mine
-        return walk.sameness.are_made_alike(mine, theirs)
+        return walk.sameness.are_made_alike(mine, theirs) or _are_alike_folded(walk, mine, theirs)
     if mine in a.maker or theirs in b.maker:
         return False
     enclosing, places = walk.enclosing, [[i.name for i in p.graph.input] for p in (a, b)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, number_of
+from onnxopt.verification.pieces.value_numbers import Numbers, ValueNumbering, elements, number_of
 from onnxopt.verification.programs.program import Program, bodies
 
 if TYPE_CHECKING:
@@ -15,15 +15,23 @@ if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs
 
 
+Held = tuple[Mapping[str, Any], Mapping[str, Any]]
+_NOTHING: Final[Held] = ({}, {})
+
+
 class Sameness:
     """Of the values of two programs: what is fed has the number of A's, whoever makes it."""
 
-    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = ()) -> None:
-        """`fed`: values of B that agree with A's; those of `views` in another shape or order."""
+    def __init__(
+        self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING
+    ) -> None:
+        """`fed`: values of B that agree with A's; those of `views` in another shape or order. `held`: what nodes of A,
+        and of B, make of constants, as a run says: as if constants held it."""
         self._table: dict[Hashable, int] = {}
         self._pairs = pairs
-        self._fed = frozenset(fed)
-        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed)
+        self._held = held
+        self._fed = frozenset(fed).union(held[1])
+        self._fed_of_a = frozenset(pairs.of.get(name, name) for name in fed).union(held[0])
         self._views = views
         self._reads: dict[str, tuple[Numbers, Numbers]] = {}  # by operator
         self._readers: dict[str, dict[tuple[int, ...], list[int]]] = {}  # by operator, and what it reads
@@ -109,9 +117,13 @@ class Sameness:
         pairs = self._pairs
 
         def of_a(name: str) -> Hashable:
+            if name in self._held[0]:
+                return elements(self._held[0][name])
             return self.a.constant(name) if pairs.a.is_constant(name) else ("value", name)
 
         def of_b(name: str) -> Hashable:
+            if name in self._held[1]:
+                return elements(self._held[1][name])
             if pairs.b.is_constant(name):
                 return self.b.constant(name)
             if name not in self._fed or name in self._views:

@@ -64,7 +64,7 @@ class ValueNumbering:
         program = self._program
         if name not in program.constants:
             return "sparse", id(program), name
-        return _elements(program.constant(name))
+        return elements(program.constant(name))
 
     def number(self, nodes: Iterable[int], known: Numbers, fed: Collection[str] = ()) -> None:
         """Give what these nodes of the program make its numbers, in `known`, but what is `fed`. They are found once."""
@@ -136,7 +136,7 @@ class ValueNumbering:
     def _taken(self, node: NodeProto, condition: int) -> GraphProto | None:
         """The branch that a constant condition takes."""
         for decided in (True, False):
-            if condition in (self._table.get(_elements(np.full(shape, decided))) for shape in ((), (1,))):
+            if condition in (self._table.get(elements(np.full(shape, decided))) for shape in ((), (1,))):
                 return bodies(node).get("then_branch" if decided else "else_branch")
         return None
 
@@ -159,7 +159,7 @@ class ValueNumbering:
         for k, i in enumerate(graph.input):
             inner[i.name] = number_of(self._table, ("given", scope.depth, k))
         for t in graph.initializer:
-            inner[t.name] = number_of(self._table, _elements(self._program.skeleton.values(t)))
+            inner[t.name] = number_of(self._table, elements(self._program.skeleton.values(t)))
         for s in graph.sparse_initializer:
             inner[s.values.name] = number_of(self._table, ("sparse", id(self._program), s.values.name))
         for node in graph.node:
@@ -189,15 +189,16 @@ def _held(name: str, a: AttributeProto) -> Hashable:
     from onnxopt.protos import tensor_to_array
 
     if name == "value" and a.t.data_location != a.t.EXTERNAL:
-        return _elements(tensor_to_array(a.t))
+        return elements(tensor_to_array(a.t))
     if name in ("value_int", "value_ints"):
-        return _elements(np.array(a.i if name == "value_int" else list(a.ints), np.int64))
+        return elements(np.array(a.i if name == "value_int" else list(a.ints), np.int64))
     if name in ("value_float", "value_floats"):
-        return _elements(np.array(a.f if name == "value_float" else list(a.floats), np.float32))
+        return elements(np.array(a.f if name == "value_float" else list(a.floats), np.float32))
     return "held", a.SerializeToString(deterministic=True)
 
 
-def _elements(array: Any) -> Hashable:
+def elements(array: Any) -> Hashable:
+    """What a constant holds, of whatever shape and type."""
     array = np.asarray(array)
     if array.dtype.kind in "OUS":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
