@@ -173,10 +173,11 @@ class Judge(Original):
         except (OSError, ValueError):
             return False  # what cannot be read is said where it is run
 
-    def redecides(self) -> bool:
-        """Is anything that is decided upon made otherwise, as far as files tell?"""
+    def redecides(self, sizes: Sequence[Mapping[str, int]]) -> bool:
+        """Is anything that is decided upon, or muted, made otherwise, as far as files tell? `sizes`: of the dims, in
+        each case."""
         try:
-            return self._looked().redecides()
+            return self._looked().redecides(sizes)
         except (OSError, ValueError):
             return False
 

@@ -11,10 +11,11 @@ from onnxopt.verification.hidden.blank import changed_blanks, outputs_behind, un
 from onnxopt.verification.hidden.bounds import have_others, unreached
 from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.hidden.inside import walk_bodies
-from onnxopt.verification.hidden.masked import is_computed_otherwise
+from onnxopt.verification.hidden.masked import computed_otherwise, is_computed_otherwise
 from onnxopt.verification.hidden.taken import as_taken
 from onnxopt.verification.hidden.undecided import is_made_otherwise
 from onnxopt.verification.hidden.unseen import may_differ, unseen
+from onnxopt.verification.inputs.muted import have_few_rows
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import open_nodes
@@ -201,13 +202,17 @@ class Look:
         """Is there anything that may not run, and is not the same in both?"""
         return may_differ(Pairs(self.a.program, self.b.program))
 
-    def redecides(self) -> bool:
-        """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps?"""
+    def redecides(self, sizes: Sequence[Mapping[str, int]]) -> bool:
+        """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps, or
+        what a Relu hides in the few rows that there are? `sizes`: of the dims, in each case."""
         pairs = Pairs(self.a.program, self.b.program)
         decisions = self.plan.decisions
         if is_made_otherwise(pairs, decisions) or is_decided_otherwise(pairs, decisions):
             return True
-        return is_computed_otherwise(pairs, self.plan.steps)
+        if is_computed_otherwise(pairs, self.plan.steps):
+            return True
+        moved = list(computed_otherwise(pairs, self.plan.muted))
+        return bool(moved) and have_few_rows(self.a.program.skeleton.proto, moved, sizes)
 
     def _is_open(self, value: str) -> bool:
         return self._open is None or value in self._open

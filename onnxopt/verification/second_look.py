@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.inputs.muted import FEW_ROWS
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import together
 from onnxopt.verification.records import JudgedCase, Pieces, Verification
@@ -112,9 +113,11 @@ class SecondLook:
         return bool(self._session.alive and self._session.call("hides"))
 
     def _redecides(self, answers: Sequence[Answer]) -> bool:
-        """May there be decisions that agree, and say nothing of what they were made of?"""
-        asks = bool(answers and (self._plan.decisions or self._plan.steps) and self._session.alive)
-        return asks and bool(self._session.call("redecides"))
+        """May there be decisions that agree, and say nothing of what they were made of, or what few rows hide?"""
+        plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
+        hides = bool(plan.muted) and not any(dims.get(symbol, 0) >= FEW_ROWS for dims in sizes for symbol in plan.rows)
+        asks = bool(answers and (plan.decisions or plan.steps or hides) and self._session.alive)
+        return asks and bool(self._session.call("redecides", sizes))
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does

@@ -1,5 +1,5 @@
 """Differences that a step masks: what agrees and is made of a value that does not (a decision, a quantizer, what
-saturates).
+saturates, or drops some of what it reads, as a Relu does).
 
 A scale may have been moved through that value on purpose, and be made up for; or the value is wrong, and no number of
 these cases was near enough to an edge to show it. So A's and B's are made once more, of numbers that are near those
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.hidden.anew import Piece, explains
+from onnxopt.verification.inputs.edges import DROPPING
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import Difference
@@ -47,17 +48,20 @@ def is_computed_otherwise(pairs: Pairs, steps: Sequence[str]) -> bool:
     """Is anything that leads to these values of A, and depends on more than sizes, computed otherwise? As far as files
     tell: one name, one value."""
     known = [s for s in steps if s in pairs.by_original]
-    if not known:
-        return False
+    return any(computed_otherwise(pairs, [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]))
+
+
+def computed_otherwise(pairs: Pairs, made: Sequence[str]) -> Iterator[str]:
+    """Those of these values of A that are, as far as files tell."""
+    if not made:
+        return
     sameness = Sameness.of_files(pairs)
     mine, theirs = changing_values(pairs.a), changing_values(pairs.b)
-    made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
-    for value in (v for v in pairs.made_from(made) if v in theirs and not pairs.is_same(v)):
+    for value in (v for v in pairs.made_from([*made]) if v in theirs and not pairs.is_same(v)):
         original = pairs.of[value]
         computes = _computes(pairs.a, original, pairs.by_original, mine) or _computes(pairs.b, value, pairs.of, theirs)
         if computes and not sameness.is_made_alike(value):
-            return True
-    return False
+            yield original
 
 
 def _computes(program: Program, value: str, shared: Collection[str], changing: set[str]) -> bool:
@@ -77,8 +81,8 @@ def changing_values(program: Program) -> set[str]:
 
 def masked_by_steps(walk: Walk, sameness: Sameness) -> dict[str, bool]:
     """The first values of B that agree, and are made of what does not: do they differ on numbers near these?"""
-    found = itertools.islice(_made_of_moved(walk, sameness), _MOST)
-    return {v: _differs(walk, v) for v in found}
+    moved = itertools.islice(_made_of_moved(walk, sameness), _MOST)
+    return {v: _differs(walk, v) for v in moved}
 
 
 def could_tell(walk: Walk, value: str) -> bool:
@@ -106,9 +110,20 @@ def _between(walk: Walk, sameness: Sameness) -> Iterator[tuple[str, list[str]]]:
         for output in filter(None, node.output):
             if output not in walk.cuts:
                 behind.update([output] if is_behind or output in walk.latest else ())
-            elif is_behind and output in of and _is_step(walk, output) and not sameness.is_made_alike(output):
+            elif is_behind and output in of and _hides(walk, output) and not sameness.is_made_alike(output):
                 inside = (o for i in walk.b.cone([output], walk.fed) for o in walk.b.nodes[i].output)
                 yield output, [v for v in inside if v in walk.latest and v not in walk.cuts]
+
+
+def _hides(walk: Walk, value: str) -> bool:
+    """May it be the same, whatever it is made of?"""
+    return _is_step(walk, value) or _drops(walk, value)
+
+
+def _drops(walk: Walk, value: str) -> bool:
+    """Is something in its piece the same whatever some of the numbers are: those below zero, or not the largest?"""
+    pieces = (walk.a, walk.pairs.of[value], walk.fed_of_a), (walk.b, value, walk.fed)
+    return any(p.nodes[i].op_type in DROPPING for p, v, fed in pieces for i in p.cone([v], fed))
 
 
 def _is_step(walk: Walk, value: str) -> bool:
@@ -128,15 +143,17 @@ def _differs(walk: Walk, value: str) -> bool:
 def _drawn(walk: Walk, value: str, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Others in place of these, as far as they may be others."""
     count = max(min(_TRIED, _NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
+    moves = not _is_step(walk, value)  # what is below zero is too far from it
     for rng in (Draws(walk.seed, walk.pairs.of[value], k) for k in range(count)):
-        if drawn := _near(walk, known, rng):
+        if drawn := _near(walk, known, rng, moves=moves):
             yield drawn
 
 
-def _near(walk: Walk, known: Mapping[str, Any], rng: Draws) -> dict[str, Any]:
+def _near(walk: Walk, known: Mapping[str, Any], rng: Draws, *, moves: bool) -> dict[str, Any]:
+    """`moves`: the same in other places."""
     found = {}
     for name, value in sorted(known.items()):
-        if value.dtype.kind == "f" and not are_integers(value) and not is_stepped(walk.a, name):
+        if value.dtype.kind == "f" and not moves and not are_integers(value) and not is_stepped(walk.a, name):
             with np.errstate(over="ignore"):  # of what stands for infinity: such draws are left out
                 found[name] = (value * (1 + _NEAR * (rng.uniform(value.shape) - 0.5))).astype(value.dtype)
         elif value.dtype.kind == "f" or value.dtype.name in _LEVELS:

@@ -19,8 +19,12 @@ _KINKS: Final = frozenset(("Relu", "Abs", "Sign", "LeakyRelu", "PRelu"))
 CUTTING: Final = frozenset((
     "Clip", "HardSwish", "HardSigmoid", "QuantizeLinear", "ThresholdedRelu", "Shrink", "Min", "Max",
 ))  # fmt: skip
-# Those behind which nothing is left of what is below zero; and those that make numbers of a row, alike for few of them.
+# Those behind which nothing is left of what is below zero.
 MUTING: Final = frozenset(("Relu", "ThresholdedRelu"))
+# Those behind which what some numbers are leaves no trace, as long as they are on one side of a bound, or not the
+# largest.
+DROPPING: Final = MUTING | CUTTING | {"Where", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"}
+# Those that make numbers of a row, alike for few of them.
 MATRICES: Final = frozenset(("MatMul", "Gemm"))
 # Attributes of ai.onnx.ml: what is looked up, and what is compared with.
 ML_KEYS: Final = frozenset((

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.record import record
 from onnxopt.verification.inputs.edges import CUTTING, MATRICES, MUTING
 from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, sums
+from onnxopt.verification.inputs.muted import muted
 from onnxopt.verification.inputs.uses import FREE, INDEX, UNKNOWN, Use, uses
 from onnxopt.verification.inputs.windows import WINDOWS, windowed
 from onnxopt.verification.model.decisions import conditions, decides, decisions, hides
@@ -110,6 +111,7 @@ class Plan:
     decides: bool = False  # does an operator inside turn floats into what jumps?
     decisions: list[str] = field(default_factory=list)  # what becomes of it that is no float,
     steps: list[str] = field(default_factory=list)  # or steps
+    muted: list[str] = field(default_factory=list)  # what few rows hide
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph
     addends: frozenset[str] = frozenset()  # symbols that outputs have sums of
@@ -309,6 +311,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.decides = decides(proto)
     plan.decisions, plan.steps = decisions(proto) if plan.decides else ([], [])
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
+    plan.muted = muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)

@@ -22,9 +22,7 @@ _NOTHING: Final[Held] = ({}, {})
 class Sameness:
     """Of the values of two programs: what is fed has the number of A's, whoever makes it."""
 
-    def __init__(
-        self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING
-    ) -> None:
+    def __init__(self, pairs: Pairs, fed: Collection[str], views: Collection[str] = (), held: Held = _NOTHING) -> None:
         """`fed`: values of B that agree with A's; those of `views` in another shape or order. `held`: what nodes of A,
         and of B, make of constants, as a run says: as if constants held it."""
         self._table: dict[Hashable, int] = {}
