@@ -153,3 +153,41 @@ def test_what_takes_turns_is_asked_on_few_numbers(text: str, runs: int, tmp_path
     told.clear()
     assert list(undecided(walk, walk.sameness)) == ["y"]
     assert len([t for t in told if t.startswith("running a piece of a ")]) == runs
+
+
+COUNTED = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (float[n, 8] y)
+    <int64 most = {1000000}, bool yes = {1}, int64 zero = {0}, int64 end = {500}, float high = {4}, int64 one = {1},
+     float half = {0.5}>
+    { i, y, e = Loop (most, yes, zero, x, end)
+        <body = l (int64 t, bool go, int64 s, float[n, 8] v, int64 u) => (on, j, w, z)
+        { j = Add (s, one) w = Add (v, half) z = Identity (u) m = ReduceMax <keepdims = 0> (w) h = Less (m, high)
+          COMPARED on = And (c, h) }> }"""
+
+
+def counted(tmp_path: Path, a: str, b: str) -> Verification:
+    for name, text in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(COUNTED.replace("COMPARED", text)), tmp_path / f"{name}.onnx")
+    with Verifier(tmp_path / "a.onnx") as verifier:
+        verifier.submit(tmp_path / "b.onnx")
+        return verifier.finish()
+
+
+def test_a_counter_is_held_against_what_ends_it(tmp_path: Path) -> None:
+    """No case takes as many turns."""
+    found = counted(tmp_path, "c = Less (j, u)", "c = LessOrEqual (j, u)")
+    assert found.status == "inconclusive", found.message
+    assert "`c` says next to nothing" in found.message
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("c = Less (j, u)", "c = Greater (u, j)"),
+        ("c = Less (j, u)", "o = GreaterOrEqual (j, u) c = Not (o)"),
+        ("c = GreaterOrEqual (s, zero)", "p = Abs (s) c = GreaterOrEqual (p, zero)"),
+    ],
+    ids=["turned", "not the opposite", "never negative"],
+)
+def test_comparisons_of_integers_that_say_the_same(a: str, b: str, tmp_path: Path) -> None:
+    found = counted(tmp_path, a, b)
+    assert found.status in ("equal", "verified", "verified in pieces"), found.message

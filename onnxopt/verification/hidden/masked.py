@@ -70,9 +70,9 @@ def _computes(program: Program, value: str, shared: Collection[str], changing: s
     return any(n.op_type not in _PLACES and not changing.isdisjoint(n.output) for n in nodes)
 
 
-def changing_values(program: Program) -> set[str]:
-    """What depends on more of the inputs than their sizes."""
-    found = set(program.given)
+def changing_values(program: Program, given: Collection[str] | None = None) -> set[str]:
+    """What depends on more of the inputs, or those `given`, than their sizes."""
+    found = set(program.given if given is None else given)
     for node, reads in zip(program.nodes, program.reads):
         if node.op_type not in ("Shape", "Size") and not found.isdisjoint(reads):
             found.update(node.output)

@@ -9,12 +9,14 @@ never come up.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.hidden.anew import Piece
 from onnxopt.verification.hidden.bounds import Beyond, Bounds, around
+from onnxopt.verification.hidden.masked import changing_values
 from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
@@ -25,6 +27,13 @@ _KINDS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")  # those of q
 _FACTORS: Final = tuple(sign * 8.0**k for k in (1, 2, 3, 4, 0, -1, -2, -3, -4) for sign in (1.0, -1.0))
 _FEW: Final = 8  # numbers
 _MOST: Final = 32  # that are looked at
+_PAIRS: Final = 12  # integers, and what they may be compared with
+_NEXT: Final = (0, -1, 1, -2, 2)
+# Operators that take any integers, and make none of them a size or an index.
+_ARITHMETIC: Final = frozenset((
+    "Constant", "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max",
+    "Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where",
+))  # fmt: skip
 
 
 def is_made_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
@@ -47,11 +56,46 @@ def undecided(walk: Walk, sameness: Sameness) -> dict[str, bool]:
     bounds = {v: sorted({*a.of(walk.a.cone([of[v]], walk.fed_of_a)), *b.of(walk.b.cone([v], walk.fed))}) for v in found}
     cases = range(len(walk.original.values))
     asked = {v: any(_beyond(walk, bounds[v], k).differs(v) for k in cases) for v in found}
+    asked |= {v: _differs_where_equal(walk, v, bounds[v]) for v, differs in asked.items() if not differs}
     return asked | dict.fromkeys(little, False)
 
 
 def _beyond(walk: Walk, bounds: Sequence[float], case: int) -> Beyond:
     return Beyond(walk, around(bounds, bounds) if bounds else (), _FACTORS, case=case, turned=True)
+
+
+def _differs_where_equal(walk: Walk, value: str, bounds: Sequence[float]) -> bool:
+    """Does it where integers that it is made of are what they may be compared with, or next to that?"""
+    piece = Piece.of(walk, value)
+    if piece is None:
+        return False
+    nodes = [*(walk.a.nodes[i] for i in piece.nodes), *(walk.b.nodes[i] for i in walk.b.cone([value], walk.fed))]
+    if any(n.op_type not in _ARITHMETIC for n in nodes):
+        return False
+    asked = walk.a.entries(walk.a.cone(piece.asked, piece.fed_of_a), piece.fed_of_a)  # what B reads is made of these
+    free = piece.both.union(asked) & _free(walk)
+    return piece.differs(lambda known: _equal(known, free, bounds))
+
+
+def _equal(known: Mapping[str, Any], free: Collection[str], bounds: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """What is never negative stays so."""
+    integers = {n: v for n, v in sorted(known.items()) if v.dtype.kind == "i" and v.size}
+    some = [n for n in integers if n in free]
+    pairs = [(x, int(v.flat[0])) for x in some for y, v in integers.items() if x != y]
+    pairs += [(x, int(bound)) for x in some for bound in bounds if bound == int(bound)]
+    for name, other in dict.fromkeys(pairs[:_PAIRS]):
+        value, limits = known[name], np.iinfo(known[name].dtype)
+        for number in (other + step for step in _NEXT):
+            if limits.min <= number <= limits.max and (number >= 0 or value.min() < 0):
+                yield {name: np.full_like(value, number)}
+
+
+def _free(walk: Walk) -> set[str]:
+    """What depends on more than sizes, and which turn of a loop it is: those may not be equal to anything else."""
+    found = set(walk.a.given)
+    if walk.enclosing is not None and walk.enclosing.nodes[0].op_type == "Loop" and walk.a.graph.input:
+        found.discard(walk.a.graph.input[0].name)
+    return changing_values(walk.a, found)
 
 
 def _says_little(walk: Walk, value: str) -> bool:

@@ -77,8 +77,8 @@ def changing(
 class Changing:
     """What can change: the elements of `values`, the sizes of `shapes`, the number of dims of `ranks`.
 
-    `open`: what decides, at every depth, and can change: a branch of an If, or whether a Loop runs at all; each by the
-    first value that the node makes.
+    `open`: what decides, at every depth, and can change: a branch of an If, whether a Loop runs at all, or how long;
+    each by the first value that the node makes.
     """
 
     def __init__(self, dims: Mapping[str, Sequence[int | None]], numbers: Mapping[str, list[int]]) -> None:
@@ -153,6 +153,8 @@ class Changing:
             self.follow(body.node, depth)
             if given:
                 self._turn(body.node, made[: len(given)], given[: len(made)], depth)
+            if node.op_type == "Loop" and made and made[0] in self.values:
+                self.open.add(next((o for o in node.output if o), ""))
         return None
 
     def _turn(self, nodes: Sequence[NodeProto], made: Sequence[str], given: Sequence[str], depth: int) -> None:
