@@ -191,7 +191,7 @@ class Session:
     def tame(self) -> bool:
         """Leave out the cases that are only tried, and what is only tried in others; False where that was done."""
         assert self.plan is not None
-        is_tried = {recipe.name: recipe.wide or recipe.single or recipe.flags for recipe, _ in self._requests}
+        is_tried = {recipe.name: recipe.wide or recipe.single or recipe.flags > 0 for recipe, _ in self._requests}
         bold = any(is_tried[recipe.name] or recipe.is_bold(self.plan) for recipe, _ in self._requests)
         self._requests = [
             (replace(recipe, tame=True), read) for recipe, read in self._requests if not is_tried[recipe.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 from onnxopt import VerifyOptions
 from onnxopt.verification import Verification
+from onnxopt.verification.inputs.cases import FLAGS as FLAG_CASES
+from onnxopt.verification.inputs.cases import turned_flags
+from onnxopt.verification.inputs.plan import InputSpec, Plan
 from tests.verification.pairs import verdict
 
 NUMBERS = [str((i * 7 % 11 - 5) / 4) for i in range(100)]
@@ -116,6 +120,46 @@ def test_one_of_two_flags_is_not_both(tmp_path: Path) -> None:
     one, other = (f"{c} n = Neg (x) y = Where (c, x, n)" for c in ("c = And (f, g)", "c = Identity (f)"))
     status, message = judge(tmp_path, one, other, FLAGS)
     assert status == "different", message
+
+
+THREE = FLAGS.replace("bool g", "bool h, bool g")
+
+
+@pytest.mark.parametrize("head", [FLAGS, THREE], ids=["two", "three"])
+def test_flags_that_are_any_number_apart_are_told_apart(head: str, tmp_path: Path) -> None:
+    one, other = (f"n = Neg (x) m = Where (f, x, n) e = Exp (m) y = Where ({c}, m, e)" for c in ("g", "f"))
+    status, message = judge(tmp_path, one, other, head)
+    assert status == "different", message
+
+
+INSIDE = """y = If (f) <
+  then_branch = a () => (p) {
+    p = If (g) <then_branch = i () => (t) { t = Neg (x) }, else_branch = j () => (u) { u = Sin (x) }> },
+  else_branch = b () => (q) { q = Exp (x) }>"""
+OUTSIDE = """y = If (g) <
+  then_branch = a () => (p) {
+    p = If (f) <then_branch = i () => (t) { t = THEN }, else_branch = j () => (u) { u = Exp (x) }> },
+  else_branch = b () => (q) {
+    q = If (f) <then_branch = d () => (r) { r = ELSE }, else_branch = e () => (s) { s = Exp (x) }> }>"""
+
+
+@pytest.mark.parametrize(
+    ("then", "other", "right"),
+    [("Neg (x)", "Sin (x)", True), ("Abs (x)", "Sin (x)", False), ("Neg (x)", "Neg (x)", False)],
+)
+def test_of_two_flags_each_goes_with_each(then: str, other: str, right: bool, tmp_path: Path) -> None:
+    """One If was inside the other, and is around it."""
+    status, message = judge(tmp_path, INSIDE, OUTSIDE.replace("THEN", then).replace("ELSE", other), FLAGS)
+    assert status in (("equal", "verified in pieces") if right else ("different",)), message
+
+
+@pytest.mark.parametrize(("count", "cases"), [(1, 0), (2, 2), (3, 4), (4, 4), (5, 6), (8, 6)])
+def test_of_any_two_flags_there_is_a_case_for_either(count: int, cases: int) -> None:
+    plan = Plan([InputSpec(str(k), "bool") for k in range(count)])
+    turned = [{*found} for r in FLAG_CASES if (found := turned_flags(r, plan))]
+    assert len(turned) == cases
+    for one, other in itertools.permutations(plan.flags, 2):
+        assert any(one in flags and other not in flags for flags in turned)
 
 
 def test_two_ifs_of_one_flag_may_be_one(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ class Recipe:
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
     inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
-    `single`: batches are of one. `flags`: every other input that is one boolean is not what the first is. `longer`: all
+    `single`: batches are of one. `flags`: which of the inputs that are one boolean each are not as in other cases, by a
+    pattern (`turned_flags`), from 1 on. `longer`: all
     else is much larger than before, if that is little. `proves`: False where few numbers, or such as are all alike,
     agree with too much: what differs is wrong then, and what agrees says nothing, nor is a part seen that no other case
     reaches.
@@ -38,7 +39,7 @@ class Recipe:
     single: bool = False
     rows: bool = False
     longer: bool = False
-    flags: bool = False
+    flags: int = 0
     proves: bool = True
 
     @property
@@ -69,6 +70,7 @@ class Recipe:
         return self.values == "uniform" and plan.cuts
 
 
+FLAGS: Final = tuple(Recipe("flags" if k == 1 else f"flags-{k}", flags=k) for k in range(1, 7))
 RECIPES: Final = {
     r.name: r
     for r in (
@@ -87,7 +89,7 @@ RECIPES: Final = {
         Recipe("mask-left", mask="left"),
         Recipe("mask-one", mask="one"),
         Recipe("overrides", override=True),
-        Recipe("flags", flags=True),
+        *FLAGS,
         Recipe("uniform", "uniform", other=True),  # as the optimizer's own second case
     )
 }
@@ -100,7 +102,7 @@ OWN: Final = (
     Recipe("wide", "wide"),
     Recipe("edges", "edges"),
     Recipe("other values for overridable initializers", override=True),
-    Recipe("flags", flags=True),
+    *FLAGS,
     SINGLE,
 )
 # And with these, where something was not seen in any of those: they may show it, and do not excuse it.
@@ -151,8 +153,8 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
         return "the model has no initializers that are also inputs"
     if (recipe.values != "random" or recipe.other) and not plan.inputs:
         return "the model has no inputs"
-    if recipe.flags and len([f for f in plan.flags if f not in given]) < 2:
-        return "the model has no two inputs that are one boolean each"
+    if recipe.flags and not turned_flags(recipe, plan, given):
+        return "the model has no two inputs that are one boolean each, or other cases tell all of them apart"
     if recipe.wide and not plan.asks_wide(given):
         return "nothing asks for wide values"
     if recipe.values == "edges" and not plan.asks_edges(given):
@@ -160,6 +162,17 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
     if recipe.override or recipe.name == "random" or not plan.gives_all(given):
         return ""
     return "" if recipe == OWN[0] else "all inputs are given"
+
+
+def turned_flags(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> list[str]:
+    """The inputs that are one boolean each, and are turned round: by a digit of their place, as a binary number, and in
+    the next case the others. So of any two there are cases in which either alone is turned. None where the places of
+    those that are not given have no such digit."""
+    flags = [f for f in plan.flags if f not in given]
+    digit, rest = divmod(recipe.flags - 1, 2)
+    if len(flags) <= 1 << digit:
+        return []
+    return [f for k, f in enumerate(flags) if (k >> digit) % 2 != rest]
 
 
 class Trial(dict[str, int]):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.record import record
-from onnxopt.verification.inputs.cases import Recipe
+from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.lengths import AXES, longest, says_lengths, uneven
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.wide import MODES as WIDE
@@ -55,6 +55,7 @@ class InputMaker:
         if mode in AXES:
             mode = "bounded"
         case = Case(recipe.name, dims)
+        turned = turned_flags(recipe, self.plan, self.given) if recipe.flags else ()
         for i in self.plan.inputs:
             if i.name in self.given:
                 case.feeds[i.name] = self.given[i.name]
@@ -69,7 +70,7 @@ class InputMaker:
                 continue
             make = _known if known and i.kind == "string" and i.use.words else _filled
             values = [make(i, shape, rng, recipe, mode) for _ in range(2 + daring if i.sequence else 1)]
-            if recipe.flags and i.name in self.plan.flags[1::2]:
+            if i.name in turned:
                 values = [np.logical_not(v, out=v) for v in values]
             case.feeds[i.name] = values if i.sequence else values[0]
         return self._override(case, daring) if recipe.override else case
