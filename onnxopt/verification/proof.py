@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from onnxopt.verification.inputs.cases import SINGLE
 from onnxopt.verification.inputs.plan import Plan
-from onnxopt.verification.model.decisions import open_conditions
+from onnxopt.verification.model.decisions import always_empty, open_conditions
 from onnxopt.verification.options import DIFFERENT
 from onnxopt.verification.protocol import Answer
 from onnxopt.verification.records import JudgedCase
@@ -28,8 +28,9 @@ class Proof(NamedTuple):
     none: str = ""
 
 
-def proof(original: Path, plan: Plan, answers: Sequence[Answer], *, fixed: bool) -> Proof:
-    """`fixed`: the inputs are the same in all cases. Those that prove nothing (`Recipe.proves`) do not count."""
+def proof(files: Sequence[Path], plan: Plan, answers: Sequence[Answer], *, fixed: bool) -> Proof:
+    """`files`: of original and result. `fixed`: the inputs are the same in all cases. Those that prove nothing
+    (`Recipe.proves`) do not count."""
     ran = [a for a in answers if a.evidence]
     found = [a for a in ran if a.proves]
     if not plan.inputs or not ran:
@@ -46,9 +47,23 @@ def proof(original: Path, plan: Plan, answers: Sequence[Answer], *, fixed: bool)
     both = [name for name in branches if name not in untaken]
     if untaken:
         with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
-            still_open = open_conditions(original)
+            still_open = open_conditions(files[0])
             untaken = {name: why for name, why in untaken.items() if name in still_open}
-    return Proof(weak_outputs(outputs, fixed), untaken, both)
+    return Proof(_unless_empty(weak_outputs(outputs, fixed), files), untaken, both)
+
+
+def _unless_empty(weak: Mapping[str, str], files: Sequence[Path]) -> dict[str, str]:
+    """But for those that have no element in either file, whatever callers give: there is nothing more to ask."""
+    found = dict(weak)
+    for name in set[str].intersection(*(_always_empty(file) for file in files)) if weak else ():
+        found.pop(name, None)
+    return found
+
+
+def _always_empty(file: Path) -> set[str]:
+    with contextlib.suppress(Exception):  # of inference, which is no source of verdicts
+        return always_empty(file)
+    return set()
 
 
 def together(

@@ -56,6 +56,7 @@ class Verifier:
         self.stepwise = stepwise
         self._foreign = foreign
         self.declared: dict[str, float] = {}  # what passes allow themselves, where that decides
+        self._result = self.original
         self._refusal = ""  # why the original could not be run
         self._began = 0.0
         self._has_further = False  # were more cases asked for than there are at first?
@@ -117,6 +118,7 @@ class Verifier:
         self.start()
         self.declared = dict(tolerances or {}) if not self._given.by_tolerance else {}
         self.options = self._given.allowing(self.declared)
+        self._result = path
         self._session.submit(str(path), self.options)
 
     @property
@@ -295,7 +297,8 @@ class Verifier:
     def _proof(self, answers: Sequence[Answer]) -> Proof:
         from onnxopt.verification.proof import proof
 
-        return proof(self.original, self._plan, answers, fixed=self._plan.gives_all(self.options.inputs))
+        files = self.original, self._result
+        return proof(files, self._plan, answers, fixed=self._plan.gives_all(self.options.inputs))
 
     def _optimized(self) -> tuple[str, bool]:
         """Why the result cannot be loaded with onnxruntime's optimizations, else empty; and whether the original can:

@@ -8,10 +8,9 @@ to the same.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from onnxopt.verification.model.decisions import forget_defaults
-from onnxopt.verification.programs.program import Program, bodies
+from onnxopt.verification.programs.program import bodies
 from onnxopt.verification.programs.spliced import opened
 
 if TYPE_CHECKING:
@@ -19,15 +18,15 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto, TensorProto
 
-# Each set of cases asks of the same branches: by node and attribute.
-_KNOWN: Final[WeakKeyDictionary[Program, dict[tuple[int, str], bool]]] = WeakKeyDictionary()
+    from onnxopt.verification.programs.program import Program
+
 _MANY: Final = 16  # parts, of each of which it would be asked
 _ASKED: Final = 48  # models that inference is asked about
 
 
 def cannot_be_taken(program: Program, i: int, name: str) -> bool:
     """Does the model fail whenever node i, an If of the main graph, takes this branch, and not for the other's sake?"""
-    known = _KNOWN.setdefault(program, {})
+    known = program.impossible  # each set of cases asks of the same branches
     if (i, name) not in known:
         known[i, name] = _cannot_be_taken(program, i, name)
     return known[i, name]

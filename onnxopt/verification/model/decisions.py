@@ -133,6 +133,20 @@ def open_nodes(path: Path) -> set[str]:
     return can_change(Skeleton(path).proto).open
 
 
+def always_empty(path: Path) -> set[str]:
+    """The outputs of a file that have no element whatever callers give, as far as inference tells. An input of which
+    the file says so may have some."""
+    from onnxopt.verification.model.skeleton import Skeleton
+
+    proto = Skeleton(path).proto
+    for given in proto.graph.input:
+        for dim in given.type.tensor_type.shape.dim:
+            if not dim.dim_value:
+                dim.ClearField("dim_value")
+    model, dims = _inferred(proto)
+    return {o.name for o in model.graph.output if 0 in dims.get(o.name, ())}
+
+
 def can_change(proto: ModelProto) -> Changing:
     """Of a model, as far as inference tells. What it claims of shapes goes."""
     model, dims = _inferred(proto)

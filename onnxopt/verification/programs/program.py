@@ -60,6 +60,7 @@ class Program:
         self.reads = [reads[i] for i in order]
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output[:] if o}
         self.outputs = [o.name for o in self.graph.output]
+        self.impossible: dict[tuple[int, str], bool] = {}  # branches of nodes that were asked about: nobody can take it
         self.random = self._random()
         self.fixed = self._fixed()
         # Constants that others are made of: shaken, what is decided upon them (a quantizer of weights) would jump.

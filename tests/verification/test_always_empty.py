@@ -1,0 +1,47 @@
+"""Outputs that have no element whatever callers give: there is nothing to compare but their shape and type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.verification.model.decisions import always_empty
+from tests.verification.pairs import verdict
+
+HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, float[0, 4] w) => (float[n, 4] y, float[SHAPE] z)
+    <int64[1] none = {0}, int64[1] one = {1}, int64[1] many = {100}, int64[1] more = {200}, float two = {2},
+     float three = {3}>"""
+EMPTY = "y = Relu (x) s = Slice (x, none, none, one) z = Mul (s, two)"
+FAR = "y = Relu (x) s = Slice (x, many, more, none) z = Mul (s, two)"  # of more rows there is something, here as below
+MANY = "y = Relu (x) h = Shape <start = 0, end = 1> (x) k = Div (h, many) s = Slice (x, none, k, one) z = Mul (s, two)"
+GIVEN = "y = Relu (x) z = Mul (w, two)"
+
+
+def text(nodes: str) -> str:
+    return f"{HEAD.replace('SHAPE', '0, 4' if 'more' in nodes else 'A, B')} {{ {nodes} }}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "status"),
+    [
+        (EMPTY, EMPTY.replace("two", "three"), "equal"),
+        (EMPTY, "y = Relu (x) z = Slice (x, none, none, one)", "equal"),
+        (EMPTY, MANY, "inconclusive"),
+        (FAR, FAR.replace("two", "three"), "inconclusive"),
+        (EMPTY, EMPTY.replace("(x) s", "(x) a = Abs (x) b = Add (a, x) s").replace("Relu (x)", "Abs (x)"), "different"),
+        (EMPTY, "y = Relu (x) k = Constant <value_ints = [0, 3]> () z = ConstantOfShape (k)", "different"),
+    ],
+    ids=["factor", "no factor", "only in one", "only as the file says", "another output", "another shape"],
+)
+def test_what_is_always_empty_is_equal(one: str, other: str, status: str, tmp_path: Path) -> None:
+    found = verdict(tmp_path, text(one), text(other))
+    assert found.status == status, found.message
+
+
+@pytest.mark.parametrize(("nodes", "names"), [(EMPTY, {"z"}), (FAR, set()), (GIVEN, set())])
+def test_what_files_say_is_no_proof(nodes: str, names: set[str], tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(text(nodes)), tmp_path / "a.onnx")
+    assert always_empty(tmp_path / "a.onnx") == names
