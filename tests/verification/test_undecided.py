@@ -12,6 +12,7 @@ from onnx import parser
 from onnxopt.verification import Verification, Verifier
 from onnxopt.verification.hidden.undecided import undecided
 from onnxopt.verification.look import open_runner
+from onnxopt.verification.model.dependence import changing
 from onnxopt.verification.pieces.walk import Walk
 
 FLOATS = {
@@ -191,3 +192,12 @@ def test_a_counter_is_held_against_what_ends_it(tmp_path: Path) -> None:
 def test_comparisons_of_integers_that_say_the_same(a: str, b: str, tmp_path: Path) -> None:
     found = counted(tmp_path, a, b)
     assert found.status in ("equal", "verified", "verified in pieces"), found.message
+
+
+@pytest.mark.parametrize(
+    ("end", "turning"), [("Greater (m, high)", {"i"}), ("Greater (s, most)", set()), ("Identity (go)", set())]
+)
+def test_which_loops_data_decide_to_end(end: str, turning: set[str]) -> None:
+    graph = parser.parse_model(COUNTED.replace("COMPARED", "c = Identity (h)").replace("And (c, h)", end)).graph
+    found = changing(graph)
+    assert (found.turning, found.open) == (turning, set())

@@ -197,6 +197,7 @@ def conditions(graph: GraphProto, found: Changing) -> list[str]:
 
 
 def hides(graph: GraphProto, found: Changing, given_out: Collection[str]) -> bool:
-    """Is there a part that some data run and others do not, but for branches on what is `given_out`?"""
+    """Is there a part that some data run and others do not, or a turn of a loop, but for branches on what is
+    `given_out`?"""
     seen = {n.output[0] for n in graph.node if n.op_type == "If" and n.input[0] in given_out}
-    return bool(found.open - seen)
+    return bool(found.open - seen or found.turning)

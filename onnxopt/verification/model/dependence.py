@@ -77,13 +77,13 @@ def changing(
 class Changing:
     """What can change: the elements of `values`, the sizes of `shapes`, the number of dims of `ranks`.
 
-    `open`: what decides, at every depth, and can change: a branch of an If, whether a Loop runs at all, or how long;
-    each by the first value that the node makes.
+    `open`: what decides, at every depth, and can change: a branch of an If, or whether a Loop runs at all; each by the
+    first value that the node makes. `turning`: Loops that data decide when to end.
     """
 
     def __init__(self, dims: Mapping[str, Sequence[int | None]], numbers: Mapping[str, list[int]]) -> None:
         self.values, self.shapes, self.ranks = set[str](), set[str](), set[str]()
-        self.open = set[str]()
+        self.open, self.turning = set[str](), set[str]()
         self.functions: dict[tuple[str, str], FunctionProto] = {}
         self._dims, self._numbers = dims, numbers
         self._measured: dict[str, str] = {}  # what a Shape is of
@@ -154,7 +154,7 @@ class Changing:
             if given:
                 self._turn(body.node, made[: len(given)], given[: len(made)], depth)
             if node.op_type == "Loop" and made and made[0] in self.values:
-                self.open.add(next((o for o in node.output if o), ""))
+                self.turning.add(next((o for o in node.output if o), ""))
         return None
 
     def _turn(self, nodes: Sequence[NodeProto], made: Sequence[str], given: Sequence[str], depth: int) -> None:
@@ -178,7 +178,8 @@ class Changing:
 
     def _call(self, function: FunctionProto, node: NodeProto, depth: int) -> None:
         inner = Changing(NOTHING, {})
-        inner.functions, inner.open, inner._seen = self.functions, self.open, self._seen
+        inner.functions, inner._seen = self.functions, self._seen
+        inner.open, inner.turning = self.open, self.turning
         for theirs, known in zip((inner.values, inner.shapes, inner.ranks), (self.values, self.shapes, self.ranks)):
             theirs.update(formal for formal, name in zip(function.input, node.input) if name in known)
         key = function.domain, function.name, *(frozenset(known) for known in (inner.values, inner.shapes, inner.ranks))
