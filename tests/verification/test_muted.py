@@ -23,6 +23,9 @@ MUTED = "h = MatMul (x, w) b = Add (h, low) r = Relu (b) y = MatMul (r, v)"
 RARE = """m = ReduceMax <keepdims = 0> (x) CONDITION y = If (c)
     <then_branch = t () => (q) { h = MatMul (x, w) b = Add (h, low) q = Relu (b) },
      else_branch = e () => (n) { n = Neg (x) }>"""
+LOOP = """three = Constant <value_int = 3> () yes = Constant <value = bool {1}> ()
+    l, o = Loop (three, yes, x) <body = t (int64 i, bool go, float[ROWS, 8] s) => (on, z, q)
+    { on = Identity (go) h = MatMul (s, w) b = Add (h, low) q = Relu (b) z = Tanh (q) }> y = MatMul (l, v)"""
 CAST = "d = Constant <value = double {30000}> () k = Cast <to = 1> (d) c = Greater (m, k)"
 FOLDED = "c = Greater (m, high)"
 AGREE = ("equal", "verified", "verified in pieces")
@@ -48,6 +51,12 @@ def test_a_channel_that_is_below_zero_in_all_rows_is_not_seen(tmp_path: Path) ->
     assert found.status in ("inconclusive", "different"), found.message
     assert found.pieces is not None
     assert own(tmp_path, model(MUTED), model(MUTED)).status == "equal"
+
+
+def test_nor_is_it_in_a_body(tmp_path: Path) -> None:
+    found = own(tmp_path, model(LOOP), model(LOOP, OTHER))
+    assert found.status in ("inconclusive", "different"), found.message
+    assert own(tmp_path, model(LOOP), model(LOOP.replace("Add (h, low)", "Add (low, h)"))).status in AGREE
 
 
 def test_nor_is_it_in_a_branch_that_no_case_takes(tmp_path: Path) -> None:
@@ -98,8 +107,9 @@ SQUEEZED = """<ir_version: 10, opset_import: ["" : 20]> g (float[1, 8, 4, 4] x) 
         (f"{HEAD} {{ h = MatMul (x, w) t = Tanh (h) y = Relu (t) }}", []),
         (SQUEEZED.replace("POOL", "GlobalAveragePool"), ["y", "c"]),
         (SQUEEZED.replace("POOL", "Sigmoid"), []),
+        (f"{HEAD} {{ {LOOP} }}", ["l", "o"]),
     ],
-    ids=["matrix", "no matrix", "something else between", "squeeze and excitation", "picture"],
+    ids=["matrix", "no matrix", "something else between", "squeeze and excitation", "picture", "body"],
 )
 def test_what_may_be_muted(text: str, values: list[str]) -> None:
     text = text.replace("ROWS", "2").replace("N]", "3]")

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from onnxopt.verification.programs.program import Program
 
 _MOST: Final = 16  # values that are looked at,
-_TRIED: Final = 16  # on so many sets of numbers, or fewer of more:
-_NUMBERS: Final = 1 << 16
+_TRIED: Final = 16  # on so many sets of numbers,
+_MOVED: Final = 128  # or so many of the same in other places: each may be a row of which a channel is above zero,
+_NUMBERS: Final = 1 << 16  # or fewer of more
 _AT_ONCE: Final = 16  # of which the noise is measured together
 _NEAR: Final = 0.5  # of each number, by how much others are larger or smaller, at most half of this
 _LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # integers of a quantizer: hardly a size or an index
@@ -142,8 +143,9 @@ def _differs(walk: Walk, value: str) -> bool:
 
 def _drawn(walk: Walk, value: str, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Others in place of these, as far as they may be others."""
-    count = max(min(_TRIED, _NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
     moves = not _is_step(walk, value)  # what is below zero is too far from it
+    most = _MOVED if moves else _TRIED
+    count = max(min(most, _NUMBERS // max(sum(v.size for v in known.values()), 1)), 1)
     for rng in (Draws(walk.seed, walk.pairs.of[value], k) for k in range(count)):
         if drawn := _near(walk, known, rng, moves=moves):
             yield drawn

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.inputs.edges import MATRICES, MUTING
+from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -23,10 +24,16 @@ FEW_ROWS: Final = 12  # rows, of all cases: of more hardly any channel is below 
 
 
 def muted(graph: GraphProto) -> list[str]:
-    """The values from what a matrix makes to what mutes it, in the main graph."""
+    """The values from what a matrix makes to what mutes it, in the main graph; and what nodes make that have such in a
+    body."""
     makers = {o: n for n in graph.node for o in n.output if o}
-    found = (v for n in graph.node if n.op_type in _CUTTING and not n.domain for v in _behind_matrix(n, makers))
-    return list(dict.fromkeys(found))
+    found: dict[str, None] = {}
+    for node in graph.node:
+        if node.op_type in _CUTTING and not node.domain:
+            found.update(dict.fromkeys(_behind_matrix(node, makers)))
+        elif any(map(muted, bodies_of(node))):
+            found.update(dict.fromkeys(filter(None, node.output)))
+    return list(found)
 
 
 def have_few_rows(model: ModelProto, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
