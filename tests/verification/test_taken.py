@@ -132,27 +132,6 @@ def test_flags_that_are_any_number_apart_are_told_apart(head: str, tmp_path: Pat
     assert status == "different", message
 
 
-INSIDE = """y = If (f) <
-  then_branch = a () => (p) {
-    p = If (g) <then_branch = i () => (t) { t = Neg (x) }, else_branch = j () => (u) { u = Sin (x) }> },
-  else_branch = b () => (q) { q = Exp (x) }>"""
-OUTSIDE = """y = If (g) <
-  then_branch = a () => (p) {
-    p = If (f) <then_branch = i () => (t) { t = THEN }, else_branch = j () => (u) { u = Exp (x) }> },
-  else_branch = b () => (q) {
-    q = If (f) <then_branch = d () => (r) { r = ELSE }, else_branch = e () => (s) { s = Exp (x) }> }>"""
-
-
-@pytest.mark.parametrize(
-    ("then", "other", "right"),
-    [("Neg (x)", "Sin (x)", True), ("Abs (x)", "Sin (x)", False), ("Neg (x)", "Neg (x)", False)],
-)
-def test_of_two_flags_each_goes_with_each(then: str, other: str, right: bool, tmp_path: Path) -> None:
-    """One If was inside the other, and is around it."""
-    status, message = judge(tmp_path, INSIDE, OUTSIDE.replace("THEN", then).replace("ELSE", other), FLAGS)
-    assert status in (("equal", "verified in pieces") if right else ("different",)), message
-
-
 @pytest.mark.parametrize(("count", "cases"), [(1, 0), (2, 2), (3, 4), (4, 4), (5, 6), (8, 6)])
 def test_of_any_two_flags_there_is_a_case_for_either(count: int, cases: int) -> None:
     plan = Plan([InputSpec(str(k), "bool") for k in range(count)])

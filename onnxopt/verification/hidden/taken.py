@@ -33,14 +33,12 @@ _DEEP: Final = 8  # Ifs in Ifs
 @dataclass
 class Taken:
     """What runs the two as some `cases` do. `unanswered`: what decides upon Ifs of A, or of B only, and has one answer
-    in all of them, though nothing says that A fails with the other. `answered`: what callers give, and has another in
-    other cases, which are compared as well."""
+    in all of them, though nothing says that A fails with the other."""
 
     a: Runner
     b: Runner
     cases: list[int]
     unanswered: tuple[set[str], set[str]]
-    answered: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -52,11 +50,6 @@ class _Question:
     theirs: str = ""
     truths: dict[int, bool] = field(default_factory=dict)
     ifs: list[tuple[int, bool]] = field(default_factory=list)
-
-    @property
-    def asked(self) -> str:
-        """Of what callers give, the name is the same in both."""
-        return self.mine or self.theirs
 
 
 def as_taken(a: Runner, b: Runner, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> list[Taken]:
@@ -88,9 +81,6 @@ def _parts(one: Taken, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, s
     if not _all_are_answered(one, questions):
         return None
     unanswered = _unanswered(one, questions)
-    answered = one.answered.union(
-        q.asked for q in questions if q.asked in pairs.a.given and len({*q.truths.values()}) > 1
-    )
     both = [q for q in questions if q.mine in pairs.a.maker and q.theirs in pairs.b.maker]
     found = []
     for cases in _alike(sides, one.cases):
@@ -101,7 +91,7 @@ def _parts(one: Taken, feeds: Sequence[Mapping[str, Any]], types: Mapping[str, s
             if program is None:
                 return []
             runners.append(r.inside(program))
-        found.append(Taken(runners[0], runners[1], cases, unanswered, answered))
+        found.append(Taken(runners[0], runners[1], cases, unanswered))
     return found
 
 
@@ -137,11 +127,11 @@ def _unanswered(one: Taken, questions: Sequence[_Question]) -> tuple[set[str], s
     """What has one answer in all cases, of A and of B only, but where A cannot come to an end with the other."""
     found = set(one.unanswered[0]), set(one.unanswered[1])
     for q in questions:
-        if len({*q.truths.values()}) == 1 and q.asked not in one.answered:
+        if len({*q.truths.values()}) == 1:
             answer = next(iter(q.truths.values()))
             others = [(i, BRANCHES[is_so is answer]) for i, is_so in q.ifs]
             if not any(cannot_be_taken(one.a.program, i, other) for i, other in others):
-                found[not q.mine].add(q.asked)
+                found[not q.mine].add(q.mine or q.theirs)
     return found
 
 
