@@ -173,11 +173,10 @@ class Judge(Original):
         except (OSError, ValueError):
             return False  # what cannot be read is said where it is run
 
-    def redecides(self, sizes: Sequence[Mapping[str, int]]) -> bool:
-        """Is anything that is decided upon, or muted, made otherwise, as far as files tell? `sizes`: of the dims, in
-        each case."""
+    def redecides(self) -> bool | list[str]:
+        """Is anything that is decided upon made otherwise, as far as files tell? Else what is that may be muted."""
         try:
-            return self._looked().redecides(sizes)
+            return self._looked().redecides()
         except (OSError, ValueError):
             return False
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.inputs.muted import FEW_ROWS
+from onnxopt.verification.inputs.muted import FEW_ROWS, have_few_rows
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import together
 from onnxopt.verification.records import JudgedCase, Pieces, Verification
@@ -116,8 +116,10 @@ class SecondLook:
         """May there be decisions that agree, and say nothing of what they were made of, or what few rows hide?"""
         plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
         hides = bool(plan.muted) and not any(dims.get(symbol, 0) >= FEW_ROWS for dims in sizes for symbol in plan.rows)
-        asks = bool(answers and (plan.decisions or plan.steps or hides) and self._session.alive)
-        return asks and bool(self._session.call("redecides", sizes))
+        if not (answers and (plan.decisions or plan.steps or hides) and self._session.alive):
+            return False
+        found: bool | list[str] = self._session.call("redecides")
+        return found if isinstance(found, bool) else have_few_rows(self._session.original, found, sizes)
 
     def _noise(self, verdict: Verification, names: list[str], *, decides: bool) -> dict[str, dict[str, float]]:
         """What rounding alone does to the outputs, by case. Where it `decides` nothing and is only told, what it does

@@ -11,7 +11,9 @@ from onnxopt.verification.inputs.edges import MATRICES, MUTING
 from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from pathlib import Path
+
+    from onnx import GraphProto, NodeProto
 
 _CUTTING: Final = MUTING | {"Clip", "Max", "Min", "HardSwish", "HardSigmoid"}
 _HANDED_ON: Final = frozenset((
@@ -36,13 +38,16 @@ def muted(graph: GraphProto) -> list[str]:
     return list(found)
 
 
-def have_few_rows(model: ModelProto, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
-    """Has one of these, as far as inference tells, where dims have these sizes in each case? A dim of which that is not
-    known is one."""
+def have_few_rows(path: Path, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
+    """Has one of these values of a file, as far as inference tells, where dims have these sizes in each case? A dim of
+    which that is not known is one. Asked in our own process, which has loaded inference already."""
+    if not values:
+        return False
     from onnxopt.inferring import infer_shapes, inferable
+    from onnxopt.verification.model.skeleton import Skeleton
 
     try:
-        graph = infer_shapes(inferable(model)).graph
+        graph = infer_shapes(inferable(Skeleton(path).proto)).graph
     except Exception:  # inference is no source of verdicts
         return True
     shapes = {i.name: i.type.tensor_type.shape.dim for i in (*graph.value_info, *graph.output)}
