@@ -17,7 +17,7 @@ from onnxopt.graph.emission import check_call, make_call
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Shape, Value
-from onnxopt.protos import Array, contiguous, is_float, numpy_dtype, tensor_bytes
+from onnxopt.protos import Array, is_float, numpy_dtype, tensor_bytes
 from onnxopt.rewriting.forms import FORMS
 from onnxopt.rewriting.forms import attributes as written_as_attributes
 from onnxopt.rewriting.matcher import Bindings
@@ -138,7 +138,7 @@ class Match:
                 return self._fill(data)
         value = Value("", self.graph)
         value.constant = True
-        value.array = contiguous(data)
+        value.array = data
         self.new_constants[value] = hint or self._hint(like)
         return value
 
