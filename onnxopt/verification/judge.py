@@ -32,6 +32,7 @@ class Judge(Original):
     def __init__(self, tell: Tell = lambda state: None, *, whole: bool = False) -> None:
         super().__init__(tell, whole=whole)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output
+        self.b: Any = None  # the result
         self._look: Look | None = None
         self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
 
@@ -42,11 +43,11 @@ class Judge(Original):
         this one, which may be allowed more than the last."""
         self.options = options
         self.paths[1] = path
-        self._look = self._unrun = None
+        self.b = self._look = self._unrun = None
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
-            self.b: Any = self._open_result(path)
+            self.b = self._open_result(path)
         except Exception as e:
             blame_system(e)
             return f"{b}{UNLOADED}: {reason(e)}"
@@ -256,6 +257,7 @@ class Judge(Original):
                 self.engine,
                 self.tell,
                 self._foreign,
+                [getattr(engine, "program", None) for engine in (self.engine, self.b)],
             )
         return self._look
 

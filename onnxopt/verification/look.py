@@ -80,16 +80,20 @@ class Look:
         engine: Any,
         tell: Tell,
         foreign: Foreign = NOTHING,
+        programs: Sequence[Program | None] = (None, None),
     ) -> None:
+        """`programs`: of the files that were read already, unless they are changed here: what draws, or is narrow."""
         self.options = options
         self.plan = plan
         self.paths, self.foreign = paths, foreign
         how = {"reference": isinstance(engine, Reference), "stateful": plan.stateful}
-        a, b = (_skeleton(path, foreign) for path in paths)
+        known = (None, None) if plan.random or options.dtype else programs
+        skeletons = [_skeleton(path, foreign) if p is None else p.skeleton for path, p in zip(paths, known)]
         if plan.random:
-            draw_alike(a, b)
+            draw_alike(*skeletons)
         self.a, self.b = (
-            Runner(Program(s), provider=provider, label=label, tell=tell, **how) for s, label in zip((a, b), labels)
+            Runner(p or Program(s), provider=provider, label=label, tell=tell, **how)
+            for p, s, label in zip(known, skeletons, labels)
         )
         self.held: dict[str, str] = {}
         if options.dtype:

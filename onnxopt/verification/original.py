@@ -30,6 +30,7 @@ from onnxopt.worker.serving import Refused, Tell
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.cases import Recipe
     from onnxopt.verification.programs.foreign import Foreign, Operators
+    from onnxopt.verification.programs.runner import Runner
 
 KEPT: Final = 16  # cases whose inputs and results stay in memory
 _FACTORS: Final = (8.0, 64.0, 0.125, -8.0)
@@ -66,11 +67,15 @@ class Original:
         self.tell("at its start")
         self.provider = find_provider(options.provider)
         self.given_out: tuple[str, ...] = ()
+        self._read_early: Runner | None = None
         if not _may_be_large(Path(path), options.memory):
             seen = glance(path, _NODES)
             if seen.nodes < _NODES:
                 with contextlib.suppress(Refused):  # said when its plan is known, unless parts of it can be run
                     self._open_original(seen.conditions)
+            else:
+                with contextlib.suppress(Refused):
+                    self._read_early = self._read(0)
 
     def _open_original(self, give: Sequence[str], stateful: bool = False) -> None:
         self.tell(f"loading {self.labels[0]}")
@@ -248,16 +253,22 @@ class Original:
 
         return Foreign(self.unknown, getattr(self.engine, "unseen", frozenset()))
 
-    def _stream(self, which: int) -> Any:
+    def _read(self, which: int) -> Runner:
+        """A model, to be run in segments. Raises Refused."""
         from onnxopt.verification.look import open_runner
-        from onnxopt.verification.programs.stream import Streamed
 
         self.tell(f"loading {self.labels[which]}")
         try:
-            runner = open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign)
+            return open_runner(self.paths[which], self.labels[which], self.provider, self.tell, self._foreign)
         except Exception as e:
             raise Refused(f"{self.labels[which]} cannot be read: {reason(e)}") from e
-        return Streamed(runner, self.options.memory, keep=2 * self.planned.bytes <= self.options.memory)
+
+    def _stream(self, which: int) -> Any:
+        from onnxopt.verification.programs.stream import Streamed
+
+        early = self._read_early if which == 0 and not self.unknown else None
+        keep = 2 * self.planned.bytes <= self.options.memory
+        return Streamed(early or self._read(which), self.options.memory, keep=keep)
 
 
 def _may_be_large(path: Path, memory: int) -> bool:

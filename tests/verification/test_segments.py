@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +17,10 @@ from onnxopt.verification.look import Look, open_runner
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces import walk
 from onnxopt.verification.programs import stream
-from onnxopt.verification.programs.stream import Stream, segments
+from onnxopt.verification.programs.runner import Failed, Runner
+from onnxopt.verification.programs.stream import Stream
+from onnxopt.worker.process import Gone
+from onnxopt.worker.service import Died
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 8] x, bool c) => (float[M, 8] y)'
 WIDE = 1 << 15
@@ -55,11 +60,9 @@ def sizes(path: str, rows: int) -> list[int]:
     runner = open_runner(path, "A")
     values = Stream(runner, [feeds(rows)], {"x": "tensor(float)", "c": "tensor(bool)"})
     found = []
-    for nodes in segments(runner.program, 1 << 20, lambda: values.most):
+    for nodes in values.run_all(1 << 20, runner.program.made):
         found.append(len(nodes))
-        made = [o for i in nodes for o in runner.program.nodes[i].output]
-        values.run(values.open(nodes, made))
-        values.keep(made[-1:])
+        values.keep(runner.program.made(nodes)[-1:])
     return found
 
 
@@ -86,6 +89,68 @@ def test_behind_what_is_large_a_few_sizes_promise_nothing(tmp_path: Path, monkey
     constants = {"s": np.array([WIDE, 8]), "zero": np.array([0]), "one": np.array([1])}
     path = saved(tmp_path / "a", text, constants)
     assert sizes(path, WIDE) == [20, 60, 60, 240, 21]  # a MB each, almost none twice, a MB each
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The second segment of A is loaded once this is set."""
+    ready = threading.Event()
+    load = Runner._load
+
+    def waiting(self: Runner, model: Any, weights: Any) -> Any:
+        if self.label == "A" and model.graph.node[0].output[0] == "v2":
+            assert ready.wait(60)
+        return load(self, model, weights)
+
+    monkeypatch.setattr(Runner, "_load", waiting)
+    return ready
+
+
+@pytest.mark.usefixtures("tight")
+def test_the_next_segment_is_loaded_meanwhile_and_who_dies_then_may_have_died_of_either(
+    tmp_path: Path, slow: threading.Event
+) -> None:
+    path = saved(tmp_path / "a", "{ v1 = Neg (x) v2 = Neg (v1) y = Neg (v2) }")
+    other = "{ v1 = Mul (x, m) v2 = Mul (v1, m) y = Mul (v2, m) }"
+    paths = [path, saved(tmp_path / "b", other, {"m": np.array(-1, np.float32)})]
+    told: list[str] = []
+
+    def tell(state: str) -> None:
+        told.append(state)
+        if "running a piece of B" in state:
+            slow.set()
+
+    a, b = (open_runner(path, label, tell=tell) for path, label in zip(paths, "AB"))
+    known = walk.Walk(a, b, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})
+    assert known.run().cuts == 3
+    assert [state for state in told if state.endswith(("piece of B as far as `v1`", "piece of B as far as `y`"))] == [
+        "loading a piece of A and loading a piece of B as far as `v1`",
+        "loading a piece of A and running a piece of B as far as `v1`",
+        "loading a piece of B as far as `y`",
+        "running a piece of B as far as `y`",
+    ]
+    assert [Died(state, Gone("died")).is_about("B") for state in told if "B as far as `y`" in state] == [True, True]
+    assert not any(Died(state, Gone("died")).is_about("B") for state in told if "B as far as `v1`" in state)
+
+
+@pytest.mark.usefixtures("tight")
+def test_a_segment_that_cannot_be_loaded_fails_when_its_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = open_runner(saved(tmp_path / "a", "{ v1 = Neg (x) v2 = Neg (v1) y = Neg (v2) }"), "A")
+    load = Runner._load
+
+    def refusing(self: Runner, model: Any, weights: Any) -> Any:
+        if model.graph.node[0].output[0] == "v2":
+            raise RuntimeError("no such kernel")
+        return load(self, model, weights)
+
+    monkeypatch.setattr(Runner, "_load", refusing)
+    values = Stream(runner, [feeds()], {"x": "tensor(float)", "c": "tensor(bool)"})
+    parts = values.run_all(1 << 20, runner.program.made)
+    assert next(parts) == [0]
+    with pytest.raises(Failed, match="no such kernel"):
+        next(parts)
 
 
 @pytest.mark.usefixtures("tight")

@@ -18,10 +18,8 @@ class Needs:
         self._of, self._by_original = pairs.of, pairs.by_original
         self.always: set[str] = set()
         # The node that reads a value last; of outputs, and of what bodies read, the number of nodes.
-        self._last = self.a.last_readers()
-        for node, reads in zip(self.a.nodes, self.a.reads):
-            if bodies(node):
-                self._last |= dict.fromkeys(reads, len(self.a.nodes))
+        inside = (r for i in self.a.holding for r in self.a.reads[i])
+        self._last = self.a.last_readers | dict.fromkeys(inside, len(self.a.nodes))
         self._into_parts = {r for i in self.a.hiding for r in self.a.reads[i]}
         self._is_single = not self.a.is_body and is_single(self.a)
 

@@ -29,7 +29,7 @@ from onnxopt.verification.pieces.precise import is_rounding
 from onnxopt.verification.pieces.replay import Replay
 from onnxopt.verification.pieces.views import View
 from onnxopt.verification.programs.runner import Failed, Runner
-from onnxopt.verification.programs.stream import VALUES, Stream, segments
+from onnxopt.verification.programs.stream import VALUES, Stream
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.enclosing import Enclosing
@@ -72,7 +72,7 @@ class Walk:
         self.enclosing = enclosing
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
-        self.replay = Replay(b, self.original, self.pairs, self.held, dtype)
+        self.replay = Replay(b.telling(self.original.told), self.original, self.pairs, self.held, dtype)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
         self.fed: set[str] = set(given)  # those that pieces start from,
@@ -88,15 +88,16 @@ class Walk:
 
     def run(self) -> Outcome:
         """Raises Failed where A fails."""
-        for nodes in segments(self.a, self.memory // 4, lambda: self.original.most):
-            made = [o for i in nodes for o in self.a.nodes[i].output[:] if o]
-            self.original.run(self.original.open(nodes, self.needs.observed(made, nodes[-1])))
+        for nodes in self.original.run_all(self.memory // 4, self._wanted):
             last = nodes[-1] + 1 == len(self.a.nodes)
-            self._settle(list(self.pairs.made_from(made)), last)
+            self._settle(list(self.pairs.made_from(self.a.made(nodes))), last)
             if not last:
                 self._forget(nodes[-1])
         self.outcome.unsettled += unsettled(self.replay, self.cuts)
         return self.outcome
+
+    def _wanted(self, nodes: Sequence[int]) -> list[str]:
+        return self.needs.observed(self.a.made(nodes), nodes[-1])
 
     def _forget(self, last: int) -> None:
         """Let go of values that neither is going to read, should they take more than one segment's."""
@@ -345,7 +346,7 @@ class Walk:
     def _paths(self, wanted: Sequence[str], fed: set[str]) -> dict[str, Path]:
         """How much A rounds between what is fed and each of these."""
         of = self.pairs.of
-        fed_of_a = self.fed_of_a if fed is self.fed else {of.get(v, v) for v in fed}
+        fed_of_a = self.fed_of_a if fed is self.fed else self.fed_of_a.union(of.get(v, v) for v in fed - self.fed)
         found = paths(self.a, [of[v] for v in wanted], fed_of_a, self.original.types)
         if not self.held:
             return {v: found[of[v]] for v in wanted}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.verification.model.functions import may_hide
-from onnxopt.verification.model.order import captured, in_order, reads_of
+from onnxopt.verification.model.order import bodies_of, captured, in_order, reads_of
 from onnxopt.verification.model.random_nodes import is_random
 from onnxopt.verification.model.skeleton import Skeleton
 
@@ -98,10 +98,16 @@ class Program:
         return found
 
     @cached_property
+    def holding(self) -> list[int]:
+        """The nodes that have bodies."""
+        return [i for i, node in enumerate(self.nodes) if bodies_of(node)]
+
+    @cached_property
     def hiding(self) -> list[int]:
         """The nodes that hold a part which may not run, or call what does."""
         functions = self.skeleton.hiding
-        return [i for i, node in enumerate(self.nodes) if may_hide(node, functions)]
+        some = range(len(self.nodes)) if functions else self.holding
+        return [i for i in some if may_hide(self.nodes[i], functions)]
 
     def _random(self) -> set[int]:
         """Nodes that make random numbers."""
@@ -155,10 +161,21 @@ class Program:
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
         return [r for r in reads if r not in made and not self.is_constant(r)]
 
+    @cached_property
     def last_readers(self) -> dict[str, int]:
         """The node that reads a value last, by its name; of an output, the number of nodes."""
         found = {r: i for i, reads in enumerate(self.reads) for r in reads}
         return found | dict.fromkeys(self.outputs, len(self.nodes))
+
+    @cached_property
+    def weights(self) -> list[int]:
+        """Bytes of the initializers that each node reads."""
+        size, constants = self.skeleton.size, self.constants
+        return [sum(size(constants[r]) for r in reads if r in constants) for reads in self.reads]
+
+    def made(self, nodes: Iterable[int]) -> list[str]:
+        """What these nodes make."""
+        return [o for i in nodes for o in self.nodes[i].output[:] if o]
 
     def weight(self, nodes: Iterable[int]) -> int:
         """Bytes of the initializers that these nodes read."""
@@ -183,7 +200,7 @@ class Program:
         graph, weights = model.graph, dict[str, Any]()
         graph.name = "piece"
         reads = dict.fromkeys(r for i in nodes for r in self.reads[i])
-        made = {o for i in nodes for o in self.nodes[i].output[:] if o}
+        made = set(self.made(nodes))
         for name in reads:
             if name in fed:
                 continue

@@ -49,6 +49,17 @@ class Runner:
         how = {"reference": self.reference or reference, "stateful": self.stateful, "provider": self.provider}
         return Runner(body, **how, label=self.label, tell=self.tell)  # type: ignore[arg-type]
 
+    def telling(self, word: Callable[[str], str]) -> Runner:
+        """What says in other words what it does."""
+        found = self.inside(self.program)
+        found.tell = lambda state: self.tell(word(state))
+        return found
+
+    def tell_loading(self, nodes: Sequence[int]) -> None:
+        if nodes:
+            last = self.program.nodes[nodes[-1]]
+            self.tell(f"loading a piece of {self.label} as far as `{first_of(last)}`")
+
     def open(
         self,
         nodes: Sequence[int],
@@ -56,15 +67,16 @@ class Runner:
         observed: Iterable[str],
         change: Callable[[Any], Any] | None = None,
         prepare: Prepare | None = None,
+        *,
+        quiet: bool = False,
     ) -> Opened:
         """These nodes, ready to run. `change` is applied to each large weight and to each constant; `prepare`, to the
-        model of them.
+        model of them. `quiet`: nobody is told.
 
         Raises Failed.
         """
-        if nodes:
-            last = self.program.nodes[nodes[-1]]
-            self.tell(f"loading a piece of {self.label} as far as `{first_of(last)}`")
+        if not quiet:
+            self.tell_loading(nodes)
         wanted = dict.fromkeys(observed, "")
         opened = self._open(nodes, fed, wanted, change, prepare)
         if self.reference:

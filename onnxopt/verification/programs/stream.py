@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ def segments(program: Program, weights: int, most: Callable[[], int] = lambda: N
     run: list[int] = []
     size = 0
     for i in range(len(program.nodes)):
-        own = program.weight([i])
+        own = program.weights[i]
         if not run:
             nodes = most()
         elif len(run) >= nodes or size + own > weights:
@@ -45,15 +46,42 @@ class Stream:
         self._rate = 0.0  # bytes that a node of the last segment made
         # Of what is large already more is made of fewer nodes.
         self.most = NODES if self.size < VALUES >> 8 else _FEW  # nodes that the next segment should have
+        self._ahead: Future[Opened] | None = None  # what is loaded in a thread of its own
 
-    def open(self, nodes: Sequence[int], wanted: Sequence[str]) -> Opened:
-        """What makes the `wanted` values of these nodes, from those that are known."""
+    def run_all(self, weights: int, wanted: Callable[[Sequence[int]], Sequence[str]]) -> Iterator[list[int]]:
+        """Run the program; the nodes of each segment, of so many bytes of `weights`, as soon as it was run.
+
+        While the caller works on that the next is loaded, which is half of all work, and done in C without Python's
+        lock. `wanted`: what is to be observed of nodes. Raises Failed.
+        """
+        parts = segments(self.runner.program, weights, lambda: self.most)
+        nodes = next(parts, None)
+        opened = self.open(nodes, wanted(nodes)) if nodes is not None else None
+        with ThreadPoolExecutor(1) as pool:  # whose thread starts when something is submitted
+            while nodes is not None and opened is not None:
+                self.run(opened)
+                opened = None
+                following = next(parts, None)
+                if following is not None:
+                    self.runner.tell_loading(following)
+                    self._ahead = pool.submit(self.open, following, wanted(following), quiet=True)
+                yield nodes
+                if self._ahead is not None:
+                    opened, self._ahead = self._ahead.result(), None
+                nodes = following
+
+    def told(self, state: str) -> str:
+        """What is done in other words, if something is loaded beside it: who dies then may have died of either."""
+        is_loading = self._ahead is not None and not self._ahead.done()
+        return f"loading a piece of {self.runner.label} and {state}" if is_loading else state
+
+    def open(self, nodes: Sequence[int], wanted: Sequence[str], *, quiet: bool = False) -> Opened:
+        """What makes the `wanted` values of these nodes, from those that are known. `quiet`: nobody is told."""
         program = self.runner.program
         known = self.types.keys() - program.fixed
-        nodes = program.cone((o for i in nodes for o in program.nodes[i].output[:] if o), known)
-        return self.runner.open(
-            nodes, {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}, wanted
-        )
+        nodes = program.cone(program.made(nodes), known)
+        types = {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}
+        return self.runner.open(nodes, types, wanted, quiet=quiet)
 
     def run(self, opened: Opened) -> None:
         """Learn its values. Raises Failed."""
@@ -108,13 +136,12 @@ class Streamed:
         """The outputs. Raises Failed."""
         program = self._runner.program
         stream = Stream(self._runner, [feeds], {name: type_of(value) for name, value in feeds.items()})
-        last = program.last_readers()
+        last = program.last_readers
         for nodes in segments(program, self._memory // 2):
             end = nodes[-1]
             opened = self._open.get(end)
             if opened is None:
-                made = (o for i in nodes for o in program.nodes[i].output[:] if o)
-                opened = stream.open(nodes, [o for o in made if last.get(o, -1) > end])
+                opened = stream.open(nodes, [o for o in program.made(nodes) if last.get(o, -1) > end])
                 if self._keep:
                     self._open[end] = opened
             stream.run(opened)
