@@ -369,7 +369,11 @@ class Graph(Order):
             self.insert(Node(make_node("Constant", "", "", {"value": array}), [], [value]), before)
 
     def add_initializer(self, value: Value) -> None:
-        """Make an existing value, whose array or tensor is set, an initializer of this scope."""
+        """Make an existing value, whose array or tensor is set, an initializer of this scope; what made it makes it no
+        more."""
+        if (maker := value.producer) is not None:
+            maker.outputs[value.index] = None
+            maker.stale = True
         self.initializers[value.name] = value
         value.producer, value.index, value.graph = None, 0, self
         self.know(value)

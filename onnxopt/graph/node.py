@@ -147,7 +147,7 @@ class Node:
     @property
     def has_references(self) -> bool:
         """Does an attribute refer to the enclosing function's attributes? Then its value is unknown here."""
-        if (graph := self.graph) is not None and not (graph if graph.owner is None else graph.root).is_function:
+        if (graph := self.graph) is not None and not graph.root.is_function:
             return False  # elsewhere they are illegal
         for a in self.proto.attribute[:]:
             if a.ref_attr_name:

@@ -218,7 +218,7 @@ def _refusal(b: Bindings) -> str | None:
     """Why a structure that matches may not be rewritten; checked from the cheap to the costly."""
     graph = b.covered[0][0].graph
     assert graph is not None
-    root = graph if graph.owner is None else graph.root
+    root = graph.root
     if root.is_function and any(node.has_references for node, _ in b.covered):
         return "an attribute is a reference, its value unknown inside the function"
     if graph.opset() < 7 and any("broadcast" in node.attributes for node, _ in b.covered):

@@ -15,8 +15,9 @@ from onnxopt.graph import Graph, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, option, register
 from onnxopt.pipeline.context import MEMORY, WORK
-from onnxopt.protos import Array, element_type, make_node, tensor_bytes
+from onnxopt.protos import Array, element_type, tensor_bytes
 from onnxopt.record import record
+from onnxopt.rewriting.hold import cannot_hold, hold
 
 # Small operands may make a large result.
 _GROWING = frozenset({"Range", "Tile", "Pad", "Resize", "Upsample", "OneHot"})
@@ -325,7 +326,7 @@ class _Cone:
         for node, value in replaced:
             if not self.ctx.spend(_RULE, 0, at=value):
                 break
-            self._materialise(node, value)
+            hold(value, self.once.stored(self.arrays[value]))
             self._remove(node)
             done += 1
         return done > 0
@@ -334,9 +335,8 @@ class _Cone:
         """Is what is `wanted` of the node not computed, or nothing to store? What is stored is counted."""
         if any(v not in self.arrays or v in self.dangerous for v in wanted):
             return True
-        if not all(map(self._is_held, wanted)):
-            told = "opset 9 has the first such" if self.graph.opset() else "the default domain is not imported"
-            self._decline(node, f"the result would be a Constant, and {told}")
+        if why := next(filter(None, (cannot_hold(v, self.arrays[v]) for v in wanted)), ""):
+            self._decline(node, why)
             return True
         if any(self._stays_filled(self.arrays[v]) for v in wanted):
             if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
@@ -379,28 +379,6 @@ class _Cone:
     def _stays_filled(self, array: Array) -> bool:
         """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""
         return array.nbytes > self.options.max_fill and is_fill(array)
-
-    def _is_initializer(self, value: Value) -> bool:
-        """Can it be one? Else a Constant node holds it."""
-        return self.graph.holds_initializers and not value.is_output
-
-    def _is_held(self, value: Value) -> bool:
-        """Has the opset what holds it? A Constant is of floats before opset 9."""
-        opset = self.graph.opset()
-        return self._is_initializer(value) or opset >= 9 or (opset > 0 and self.arrays[value].dtype.kind == "f")
-
-    def _materialise(self, node: Node, value: Value) -> None:
-        array = self.once.stored(self.arrays[value])
-        graph = self.graph
-        if self._is_initializer(value):
-            node.outputs[value.index] = None
-            node.stale = True
-            value.array = array
-            graph.add_initializer(value)
-        else:
-            constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
-            graph.insert(constant, node)
-            graph.take_over(value, constant)
 
 
 def _makers(node: Node) -> list[Node | None]:

@@ -36,9 +36,8 @@ class LiftConstants(GraphPass):
                 tensor.name = value.name
             else:
                 value.array = node.constant_array()
-            node.outputs[0] = None
-            graph.remove(node)
             graph.add_initializer(value)
+            graph.remove(node)
             ctx.count("constant_to_initializer")
         if graph.owner is not None:
             for node in list(graph.by_op.get("Identity", ())):
@@ -52,9 +51,8 @@ class LiftConstants(GraphPass):
         if tensor_bytes(*source.constant_type()) > self.max_copy:
             return
         value.array = source.array
-        node.outputs[0] = None
-        graph.remove(node)
         graph.add_initializer(value)
+        graph.remove(node)
         ctx.count("constant_body_output")
 
 

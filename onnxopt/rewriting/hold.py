@@ -1,0 +1,37 @@
+"""An array in place of what makes a value."""
+
+from __future__ import annotations
+
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.protos import Array, make_node
+
+
+def hold(value: Value, array: Array) -> None:
+    """Make the value of a node an initializer that holds `array`, or a Constant node give it, where it cannot be one.
+
+    `cannot_hold` is asked before. What made it makes it no more, and stays.
+    """
+    graph, maker = value.graph, value.producer
+    assert graph is not None and maker is not None
+    if _is_initializer(value):
+        value.array = array
+        graph.add_initializer(value)
+    else:
+        constant = Node(make_node("Constant", "", "", {"value": array}), [], [])
+        graph.insert(constant, maker)
+        graph.take_over(value, constant)
+
+
+def cannot_hold(value: Value, array: Array) -> str:
+    """Why nothing can; empty if something does. Before opset 9 a Constant is of floats."""
+    assert value.graph is not None
+    opset = value.graph.opset()
+    if _is_initializer(value) or opset >= 9 or (opset > 0 and array.dtype.kind == "f"):
+        return ""
+    told = "opset 9 has the first such" if opset else "the default domain is not imported"
+    return f"the result would be a Constant, and {told}"
+
+
+def _is_initializer(value: Value) -> bool:
+    return value.graph is not None and value.graph.holds_initializers and not value.is_output
