@@ -22,6 +22,7 @@ from onnxopt.record import record
 
 _EVERY: Final = 0.25  # seconds between two looks
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+_ARENAS: Final = -8  # M_ARENA_MAX
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -100,10 +101,13 @@ def confinement(memory: int) -> str:
 def confine(parent: int, memory: int, at_once: bool) -> None:
     """Take no more than `memory` bytes (0: whatever there is), and end when `parent` does."""
     if sys.platform == "linux":
-        if at_once:
-            import ctypes
+        import ctypes
 
-            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        system = ctypes.CDLL(None)
+        if at_once:
+            system.prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        if hasattr(system, "mallopt"):  # glibc's: else what one thread lets go of is for no other
+            system.mallopt(_ARENAS, 1)
         if memory:
             import resource
 
