@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from onnxopt.verification.programs.program import Program, narrowed, type_of
 from onnxopt.verification.programs.runner import Opened, Runner, Values
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 NODES: Final = 600  # in a segment: runtimes take more than linear time for models with more inputs and outputs
 _FEW: Final = 20  # whatever they make: each segment takes its time
@@ -55,14 +58,17 @@ class Stream:
         lock. `wanted`: what is to be observed of nodes. Raises Failed.
         """
         parts = segments(self.runner.program, weights, lambda: self.most)
-        nodes = next(parts, None)
-        opened = self.open(nodes, wanted(nodes)) if nodes is not None else None
-        with ThreadPoolExecutor(1) as pool:  # whose thread starts when something is submitted
-            while nodes is not None and opened is not None:
-                self.run(opened)
+        nodes, opened = next(parts, None), None
+        pool: ThreadPoolExecutor | None = None
+        with contextlib.ExitStack() as stack:
+            while nodes is not None:
+                self.run(opened or self.open(nodes, wanted(nodes)))
                 opened = None
-                following = next(parts, None)
-                if following is not None:
+                if (following := next(parts, None)) is not None:
+                    if pool is None:  # most models are one segment
+                        from concurrent.futures import ThreadPoolExecutor
+
+                        pool = stack.enter_context(ThreadPoolExecutor(1))
                     self.runner.tell_loading(following)
                     self._ahead = pool.submit(self.open, following, wanted(following), quiet=True)
                 yield nodes
