@@ -181,11 +181,15 @@ def _agree(walk: Walk, mine: str, theirs: str) -> bool | None:
 
 def _are_alike_folded(walk: Walk, mine: str, theirs: str) -> bool:
     """Are they made alike of what constants make, which one of the two may have folded?"""
-    a = _made_of_constants(walk.runner, mine, walk.fed_of_a)
-    b = _made_of_constants(walk.replay.runner, theirs, walk.fed)
-    if not a and not b:
-        return False
-    return Sameness(walk.pairs, walk.agreed, walk.replay.views, (a, b)).are_made_alike(mine, theirs)
+    if (known := walk.folded.get((mine, theirs))) is not None:
+        return known
+    held = (
+        _made_of_constants(walk.runner, mine, walk.fed_of_a),
+        _made_of_constants(walk.replay.runner, theirs, walk.fed),
+    )
+    found = any(held) and Sameness(walk.pairs, walk.agreed, walk.replay.views, held).are_made_alike(mine, theirs)
+    walk.folded[mine, theirs] = found
+    return found
 
 
 def _made_of_constants(runner: Runner, value: str, fed: Collection[str]) -> dict[str, Any]:

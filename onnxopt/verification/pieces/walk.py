@@ -83,6 +83,7 @@ class Walk:
         self._new: set[str] = set()  # cuts from which nothing was run yet
         self.pending: list[str] = []
         self.blank: list[str] = []  # cuts that say nothing, and may be made otherwise
+        self.folded: dict[tuple[str, str], bool] = {}  # values of A and B: are they made alike of what constants make?
         self.outcome = Outcome()
         self._faults = Faults(self.replay, self.outcome.faults)
 
