@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NewType
+from functools import lru_cache
+from typing import Final, NewType, TypeAlias
 
 from onnx import (
     AttributeProto,
@@ -28,6 +29,8 @@ from onnx.defs import OpSchema
 from onnxopt.protos import body_graphs
 
 Inferable = NewType("Inferable", bytes)
+_Named: TypeAlias = "tuple[str, bytes]"  # a message
+_REMEMBERED: Final = 1 << 13  # bytes of a call, and of what it reads, up to which its answer is kept
 InferenceError = shape_inference.InferenceError
 
 # Of these onnx (1.23) dies where what they read first has no type; a test looks at every operator.
@@ -51,9 +54,27 @@ def infer_call(
     """Types of what one operator makes, which has no bodies, and whose operands have types. Raises what onnx does."""
     if not is_sound(call) or (call.op_type in _MINDFUL and any(map(is_below_zero, types.values()))):
         return {}
-    imported = [OperatorSetIdProto(domain=call.domain, version=opset)]
-    found: dict[str, TypeProto] = shape_inference.infer_node_outputs(schema, call, types, data, opset_imports=imported)
-    return found
+    asked = call.SerializeToString()
+    kinds = tuple((name, kind.SerializeToString()) for name, kind in types.items())
+    held = tuple((name, tensor.SerializeToString()) for name, tensor in data.items())
+    ask = _infer_call if len(asked) + sum(len(t) for _, t in held) <= _REMEMBERED else _infer_call.__wrapped__
+    return {name: TypeProto.FromString(kind) for name, kind in ask(schema, asked, kinds, held, opset)}
+
+
+@lru_cache(maxsize=1024)
+def _infer_call(
+    schema: OpSchema, asked: bytes, types: tuple[_Named, ...], data: tuple[_Named, ...], opset: int
+) -> tuple[_Named, ...]:
+    """The same of messages as bytes: a model asks of most of its operators what it has asked of another."""
+    call = NodeProto.FromString(asked)
+    found = shape_inference.infer_node_outputs(
+        schema,
+        call,
+        {name: TypeProto.FromString(kind) for name, kind in types},
+        {name: TensorProto.FromString(tensor) for name, tensor in data},
+        opset_imports=[OperatorSetIdProto(domain=call.domain, version=opset)],
+    )
+    return tuple((name, kind.SerializeToString()) for name, kind in found.items())
 
 
 def inferable(model: ModelProto) -> Inferable:
