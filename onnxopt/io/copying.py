@@ -11,6 +11,7 @@ from typing import Final
 
 _CHUNK: Final = 1 << 22  # what passes through our memory at once, where the kernel does not copy
 _AT_ONCE: Final = 1 << 30  # an interruption waits for no more
+_SHORTER: Final = "a file became shorter while it was copied"
 _CANNOT: Final = {
     *(errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF, errno.EACCES, errno.EIO),
 }
@@ -30,6 +31,8 @@ def copy_range(source: int, start: int, length: int, target: int, at: int) -> No
     for begin, end in _data(source, start, start + length):
         done = _in_kernel(source, begin, end, target, at - start + begin)
         _through_memory(source, done, end, target, at - start + done)
+    if os.fstat(source).st_size < start + length:  # where it ends is a hole
+        raise OSError(errno.EIO, _SHORTER)
 
 
 def _data(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -75,7 +78,7 @@ def _through_memory(source: int, begin: int, end: int, target: int, at: int) -> 
     while begin < end:
         chunk = os.read(source, min(end - begin, _CHUNK))
         if not chunk:
-            raise OSError(errno.EIO, "a file became shorter while it was copied")
+            raise OSError(errno.EIO, _SHORTER)
         begin += len(chunk)
         view = memoryview(chunk)
         while view:

@@ -146,11 +146,15 @@ def data_of(model: Model) -> ExternalData:
 
 
 def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every TensorProto that may hold data: initializers and attributes, in bodies and functions too."""
+    """Every TensorProto that may hold data: initializers and attributes, in bodies and functions too, and what these
+    take where a call says nothing."""
     stack: list[GraphProto] = [proto.graph]
     for info in proto.training_info:
         stack += [info.initialization, info.algorithm]
     nodes: list[NodeProto] = [n for f in proto.functions for n in f.node]
+    for function in proto.functions:
+        for a in function.attribute_proto:
+            yield from _tensors_of(a, stack)
     while stack or nodes:
         if stack:
             graph = stack.pop()
@@ -160,16 +164,23 @@ def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
             nodes.extend(graph.node)
         while nodes:
             for a in nodes.pop().attribute[:]:
-                if a.type == AttributeProto.TENSOR:
-                    yield a.t
-                elif a.type == AttributeProto.TENSORS:
-                    yield from a.tensors
-                elif a.type == AttributeProto.GRAPH:
-                    stack.append(a.g)
-                elif a.type == AttributeProto.GRAPHS:
-                    stack.extend(a.graphs)
-                elif a.type == AttributeProto.SPARSE_TENSOR:
-                    yield from (a.sparse_tensor.values, a.sparse_tensor.indices)
+                yield from _tensors_of(a, stack)
+
+
+def _tensors_of(a: AttributeProto, stack: list[GraphProto]) -> Iterator[TensorProto]:
+    """Those that an attribute holds; its graphs go onto the stack."""
+    if a.type == AttributeProto.TENSOR:
+        yield a.t
+    elif a.type == AttributeProto.TENSORS:
+        yield from a.tensors
+    elif a.type == AttributeProto.GRAPH:
+        stack.append(a.g)
+    elif a.type == AttributeProto.GRAPHS:
+        stack.extend(a.graphs)
+    elif a.type in (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS):
+        several = a.type == AttributeProto.SPARSE_TENSORS
+        for sparse in a.sparse_tensors if several else (a.sparse_tensor,):
+            yield from (sparse.values, sparse.indices)
 
 
 def inline_data(proto: ModelProto, data: ExternalData) -> None:
