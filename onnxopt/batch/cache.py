@@ -64,11 +64,11 @@ class Cache:
         from importlib.metadata import version
 
         from onnxopt import __version__
-        from onnxopt.io.external import ExternalData, external_tensors, location
+        from onnxopt.io.external import ExternalData, external_tensors, file_of
         from onnxopt.io.load import read_proto
 
         data = ExternalData(source.absolute().parent, source.name)
-        beside = sorted({location(t).file for t in external_tensors(read_proto(source, weights=False))})
+        beside = sorted({file_of(t) for t in external_tensors(read_proto(source, weights=False))})
         inputs = job.verify_options.inputs if job.verify_options is not None else {}
         made_of = {
             "onnxopt": [__version__, _code_digest(Path(__file__).resolve().parents[1])],

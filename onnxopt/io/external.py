@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Final
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from onnxopt.protos import Array, is_external, numpy_dtype, read_only, tensor_by
 from onnxopt.record import record
 from onnxopt.wire import map_file
 
+_DIGITS: Final = 40  # of an offset; Python refuses to read thousands
 _PACKED_BELOW_BYTE = ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
 
 
@@ -31,17 +33,23 @@ class Location:
     length: int
 
 
-def location(tensor: TensorProto) -> Location:
+def file_of(tensor: TensorProto) -> str:
+    """The name of the file that holds an external tensor, as the model says it; empty if it says none."""
+    return next((e.value for e in reversed(tensor.external_data) if e.key == "location"), "")
+
+
+def location(tensor: TensorProto, model_name: str) -> Location:
+    """Raises ModelError."""
     entries = {e.key: e.value for e in tensor.external_data}
     size = tensor_bytes(tensor.data_type, tensor.dims)
-    try:
-        return Location(
-            entries.get("location", ""), int(entries.get("offset") or 0), int(entries.get("length") or size)
-        )
-    except ValueError:
-        raise ModelError(
-            f"tensor `{tensor.name}`: external offset or length is not a number", "the file is damaged"
-        ) from None
+    for key in ("offset", "length"):
+        text = entries.get(key, "")
+        digits = text.removeprefix("-")
+        if text and not (digits.isdecimal() and digits.isascii() and len(digits) <= _DIGITS):
+            raise ModelError(
+                f"{model_name}: tensor `{tensor.name}`: external {key} {text!r} is not a number", "the file is damaged"
+            )
+    return Location(entries.get("location", ""), int(entries.get("offset") or 0), int(entries.get("length") or size))
 
 
 class ExternalData:
@@ -101,13 +109,13 @@ class ExternalData:
         """Raises ModelError for data that is not in plain files in the model's folder; files may be missing."""
         seen = set()
         for tensor in tensors:
-            if is_external(tensor) and (file := location(tensor).file) not in seen:
+            if is_external(tensor) and (file := file_of(tensor)) not in seen:
                 seen.add(file)
                 self.place(tensor.name, file)
 
     def bytes_of(self, tensor: TensorProto) -> memoryview:
         """The tensor's bytes, a view into the mapped file."""
-        where = location(tensor)
+        where = location(tensor, self.model_name)
         mapped = self._maps.get(where.file)
         if mapped is None:
             mapped = self._maps[where.file] = map_file(self.path(tensor.name, where.file))
@@ -116,12 +124,17 @@ class ExternalData:
 
     def source_of(self, tensor: TensorProto) -> tuple[Path, int, int]:
         """(file, offset, length) of the tensor's bytes, which are not looked at."""
-        where = location(tensor)
+        where = location(tensor, self.model_name)
         path = self.path(tensor.name, where.file)
         self._refuse_outside(tensor, where, path.stat().st_size)
         return path, where.offset, tensor_bytes(tensor.data_type, tensor.dims)
 
     def _refuse_outside(self, tensor: TensorProto, where: Location, available: int) -> None:
+        if tensor.data_type == TensorProto.STRING or min(tensor.dims, default=0) < 0:
+            what = "strings" if tensor.data_type == TensorProto.STRING else f"shape {list(tensor.dims)}"
+            raise ModelError(
+                f"{self.model_name}: tensor `{tensor.name}` of {what} cannot have external data", "the file is damaged"
+            )
         needed = tensor_bytes(tensor.data_type, tensor.dims)
         if not 0 <= needed <= where.length or where.offset < 0 or where.offset + where.length > available:
             raise ModelError(

@@ -115,10 +115,10 @@ def _ours(target: Path) -> list[str]:
 
 
 def _read_by(model: Path) -> set[str]:
-    from onnxopt.io.external import external_tensors, location
+    from onnxopt.io.external import external_tensors, file_of
     from onnxopt.io.load import read_proto
 
-    return {location(t).file for t in external_tensors(read_proto(model, weights=False))}
+    return {file_of(t) for t in external_tensors(read_proto(model, weights=False))}
 
 
 def _remove(file: Path) -> None:

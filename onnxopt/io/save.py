@@ -16,7 +16,7 @@ from onnxopt.errors import ModelError, OnnxOptError, UsageError, WriteError, unw
 from onnxopt.graph.model import Model
 from onnxopt.graph.writer import write_deferred
 from onnxopt.io.copying import copy_file
-from onnxopt.io.external import data_of, external_of, external_tensors, location
+from onnxopt.io.external import data_of, external_of, external_tensors, file_of
 from onnxopt.io.layout import AUTO, REUSE, check_choice, plan
 from onnxopt.io.placing import data_name, is_data_of, listed, put_in_place, refuse_special
 from onnxopt.io.staging import StagingFolder
@@ -81,7 +81,7 @@ class Staged:
             data = data_of(model)
             for tensor in tensors:
                 data.source_of(tensor)
-            self.read = list(dict.fromkeys(location(t).file for t in tensors))
+            self.read = list(dict.fromkeys(file_of(t) for t in tensors))
         copy_file(source, self._made)
         return True
 
@@ -168,7 +168,7 @@ def refuse_overwriting_input(source: Path, destination: Path, model: Model | Non
 
     folder = source.absolute().parent
     tensors = external_tensors(read_proto(source, weights=False)) if model is None else external_of(model)
-    for name in {location(t).file for t in tensors}:
+    for name in {file_of(t) for t in tensors}:
         for file, called in replaced:
             if "\0" not in name and _same(folder / name, file):
                 raise WriteError(

@@ -24,6 +24,8 @@ def read(path: Path) -> Skeleton:
     refuse_pipe(path)
     try:
         skeleton = Skeleton(path)
+    except ModelError:
+        raise
     except Exception as e:
         raise unreadable(path, e) from None
     model = skeleton.proto

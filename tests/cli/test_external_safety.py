@@ -80,6 +80,23 @@ def test_data_elsewhere_is_refused(way: str, location: str, run: Run, tmp_path: 
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize("location", ["/etc/hostname", "../up/w", "circle", "pipe", "a\0b", "x" * 5000])
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_who_compares_says_where_the_data_is(command: str, location: str, run: Run, tmp_path: Path) -> None:
+    """And not that a model is truncated, or no model."""
+    write_model(tmp_path / "in" / "m.onnx", [location], missing=True)
+    (tmp_path / "up").mkdir()
+    (tmp_path / "up" / "w").write_bytes(bytes(4 * SIZE))
+    os.symlink("circle", tmp_path / "in" / "circle")
+    os.mkfifo(tmp_path / "in" / "pipe")
+    done = run(command, "in/m.onnx", "in/m.onnx")
+    assert done.returncode == 2, done.stderr
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: in/m.onnx: the data of `w0` ")
+    assert ("not a regular file" if location == "pipe" else "outside the model's folder") in error
+    assert hint.startswith("hint: plain files")
+
+
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
 @pytest.mark.parametrize("way", ["optimize", "-O0", "--out-dir -O0"])
 def test_what_is_no_file_holds_no_weights(way: str, kind: str, run: Run, tmp_path: Path) -> None:

@@ -119,6 +119,41 @@ def test_data_that_is_not_there_is_refused(key: str, value: str, tmp_path: Path)
         _ = load(path).graph.initializers["w0"].array
 
 
+@pytest.mark.parametrize("key", ["offset", "length"])
+@pytest.mark.parametrize("text", ["1_6", " 16 ", "+16", "\uff11\uff16", "16.0", "0x10", "9" * 5000])
+def test_what_runtimes_take_for_no_number_is_none(key: str, text: str, tmp_path: Path) -> None:
+    """Python reads some of it as one."""
+    path = with_data(tmp_path)
+    relocate(path, key, text)
+    with pytest.raises(ModelError, match=rf"^model\.onnx: tensor `w0`: external {key} .* is not a number"):
+        _ = load(path).graph.initializers["w0"].array
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims", "says"),
+    [
+        (onnx.TensorProto.STRING, [4], "of strings"),
+        (onnx.TensorProto.INT4, [-1], r"of shape \[-1\]"),
+        (onnx.TensorProto.FLOAT, [-2, -2], r"of shape \[-2, -2\]"),
+    ],
+)
+def test_what_cannot_be_stored_is_not_read(kind: int, dims: list[int], says: str, tmp_path: Path) -> None:
+    path = with_data(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    tensor = model.graph.initializer[0]
+    tensor.data_type, tensor.dims[:] = kind, dims
+    tensor.name = "odd"
+    model.graph.node.add(op_type="Custom", domain="c", input=["odd"], output=["z"])
+    model.graph.initializer.add().CopyFrom(onnx.numpy_helper.from_array(np.zeros(600, np.float32), "w0"))
+    model.opset_import.add(domain="c", version=1)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=f"`odd` {says} cannot have external data"):
+        _ = load(path).graph.initializers["odd"].array
+    with pytest.raises(ModelError, match=f"`odd` {says} cannot have external data"):
+        save(load(path), tmp_path / "sub.onnx", "copy")
+    assert not (tmp_path / "sub.onnx").exists()
+
+
 def test_data_is_read_when_asked_for(tmp_path: Path) -> None:
     path = with_data(tmp_path)
     (tmp_path / "weights.bin").unlink()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.errors import ModelError
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.random_nodes import is_random_model
@@ -23,6 +24,7 @@ from onnxopt.wire import Stored, map_file, skim
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
+_ELSEWHERE: Final = "plain files inside the folder of the model are read; move the data there and correct the location"
 _FIELDS: Final = sys.maxsize
 _SMALL: Final = 1024  # bytes of weights that stay in the model: shapes and axes, which a runtime reads when it loads
 
@@ -45,7 +47,8 @@ class Skeleton:
     """`proto`: the model, whose large initializers have no data; `stored`: where these are, by name."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises OSError, ValueError and protobuf's DecodeError for what is no model."""
+        """Raises OSError, ValueError and protobuf's DecodeError for what is no model, ModelError for weights that are
+        elsewhere."""
         from onnx import ModelProto, TensorProto
 
         self.path = Path(path)
@@ -58,7 +61,7 @@ class Skeleton:
             if i in inside:
                 self.stored[tensor.name] = Stored(self.path, *inside[i])
             elif tensor.data_location == TensorProto.EXTERNAL:
-                self.stored[tensor.name] = _external(tensor, self.path.parent)
+                self.stored[tensor.name] = _external(tensor, self.path)
 
     @cached_property
     def functions(self) -> Functions:
@@ -126,13 +129,23 @@ class Skeleton:
         return where.length or len(where.bytes()) if where is not None else tensor.ByteSize()
 
 
-def _external(tensor: TensorProto, folder: Path) -> Stored:
+def _external(tensor: TensorProto, model: Path) -> Stored:
+    """Raises ModelError."""
     entries = {e.key: e.value for e in tensor.external_data}
-    location = Path(entries.get("location", ""))
-    file = (folder / location).resolve()
-    if location.is_absolute() or ".." in location.parts or not file.is_relative_to(folder.resolve()):
-        raise ValueError(f"the data of `{tensor.name}` lies outside the model's folder: {location}")
-    if file.exists() and not file.is_file():
-        raise ValueError(f"the data of `{tensor.name}` is in what is not a regular file: {location}")
-    offset = int(entries.get("offset") or 0)
-    return Stored(file, offset, int(entries.get("length") or 0))
+    location, folder = Path(entries.get("location", "")), model.parent
+    whose = f"{model}: the data of `{tensor.name}`"
+    try:
+        file = (folder / location).resolve()
+        is_inside = not location.is_absolute() and ".." not in location.parts and file.is_relative_to(folder.resolve())
+        is_odd = is_inside and file.exists() and not file.is_file()
+    except (OSError, RuntimeError, ValueError):  # a circle of links, a name that no file can have
+        is_inside = False
+    if not is_inside:
+        raise ModelError(f"{whose} lies outside the model's folder: {str(location)!r}", _ELSEWHERE)
+    if is_odd:
+        raise ModelError(f"{whose} is in what is not a regular file: {str(location)!r}", _ELSEWHERE)
+    try:
+        offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+    except ValueError:
+        raise ModelError(f"{whose} has an offset or a length that is not a number", "the file is damaged") from None
+    return Stored(file, offset, length)
