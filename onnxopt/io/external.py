@@ -6,6 +6,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
@@ -58,7 +59,7 @@ class ExternalData:
     def __init__(self, folder: Path, model_name: str) -> None:
         self.folder = folder
         self.model_name = model_name
-        self._maps: dict[str, memoryview] = {}
+        self._maps: dict[str, tuple[Path, memoryview]] = {}
 
     @cached_property
     def _root(self) -> Path:
@@ -116,9 +117,14 @@ class ExternalData:
     def bytes_of(self, tensor: TensorProto) -> memoryview:
         """The tensor's bytes, a view into the mapped file."""
         where = location(tensor, self.model_name)
-        mapped = self._maps.get(where.file)
-        if mapped is None:
-            mapped = self._maps[where.file] = map_file(self.path(tensor.name, where.file))
+        found = self._maps.get(where.file)
+        if found is None:
+            path = self.path(tensor.name, where.file)
+            found = self._maps[where.file] = path, map_file(path)
+        path, mapped = found
+        with suppress(OSError):  # who removed the file leaves us its pages
+            available = min(len(mapped), path.stat().st_size)  # who cut it off does not, and reading them would kill us
+            self._refuse_outside(tensor, where, available)
         self._refuse_outside(tensor, where, len(mapped))
         return mapped[where.offset : where.offset + where.length]
 

@@ -162,6 +162,23 @@ def test_data_is_read_when_asked_for(tmp_path: Path) -> None:
         _ = model.graph.initializers["w0"].array
 
 
+def test_data_that_is_cut_off_meanwhile_is_refused(tmp_path: Path) -> None:
+    """Its pages are mapped, and reading those that are gone would end the process."""
+    path = with_data(tmp_path, 3)
+    model = load(path)
+    assert float(model.graph.initializers["w0"].array[0]) == 1
+    os.truncate(tmp_path / "weights.bin", 3000)
+    with pytest.raises(ModelError, match=r"`w1` needs 2400 bytes at offset .* which has 3000"):
+        _ = model.graph.initializers["w1"].array
+
+
+def test_data_that_is_removed_meanwhile_stays_mapped(tmp_path: Path) -> None:
+    model = load(with_data(tmp_path, 3))
+    assert float(model.graph.initializers["w0"].array[0]) == 1
+    (tmp_path / "weights.bin").unlink()
+    assert float(model.graph.initializers["w2"].array[0]) == 3
+
+
 def test_a_thousand_tensors_take_one_descriptor(tmp_path: Path) -> None:
     model = load(with_data(tmp_path, 1200))
     before = len(os.listdir("/proc/self/fd"))
