@@ -7,7 +7,7 @@ import numpy as np
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
-from onnxopt.rewriting import Match, const, ends_formula, op, quantized, rewrite, var
+from onnxopt.rewriting import Match, const, ends_formula, one_of, op, quantized, rewrite, var
 
 
 def row(m: Match, z: Array, size: int, rank: int | None) -> Array:
@@ -38,6 +38,25 @@ def fold_divisor(m: Match, x: Value, w: Array, z: Array) -> Value:
     weights(m, x, w)
     factor = row(m, z, w.shape[1], m.rank(x))
     return m.op.MatMul(x, m.const(w.astype(np.float64) / factor, like=w), like=m.product)
+
+
+@rewrite(
+    one_of("Div", "Mul")(
+        op.Add(op.MatMul(var("x"), const("w"), name="product"), const("b"), name="sum"), const("z"), name="scaled"
+    )
+)
+def fold_factor_of_sum(m: Match, x: Value, w: Array, b: Array, z: Array) -> Value:
+    """(x W + b) z = x (W z) + b z, z along the columns: the scale of a layer, beside what is not scaled."""
+    if z.size == 1:
+        m.skip()  # scale-propagation knows more ways for a number
+    weights(m, x, w)
+    columns = w.shape[1]
+    m.require(all(d == 1 for d in b.shape[:-1]) and b.size in (1, columns), "what is added is no bias")
+    factor = row(m, z, columns, m.rank(x))
+    if m.scaled.op == "Div":
+        factor = 1 / factor
+    product = m.op.MatMul(x, m.const(w.astype(np.float64) * factor, like=w), like=m.product)
+    return m.op.Add(product, m.const(b.astype(np.float64) * factor, like=b), like=m.sum)
 
 
 @rewrite(op.MatMul(op.Mul(var("x"), const("z"), name="scaling", shared=True), const("w"), name="product"))
@@ -77,7 +96,7 @@ def join_factors(m: Match, x: Value, z: Array, y: Value, u: Array) -> Value:
 
 @register
 class MatMulScaleFolding(RewritePass):
-    """(x z) W = x (z W), (x W) z = x (W z), (x z) (y u) = (x zu) y: of two scales one is left.
+    """(x z) W = x (z W), (x W + b) z = x (W z) + b z, (x z) (y u) = (x zu) y: of two scales one is left.
 
     Applies when: the factor is one number, or one per element of the last axis; nobody else reads the value between.
     Not done: weights that are shared, which would be there twice; factors of zero; quantized products; what ends
@@ -86,4 +105,4 @@ class MatMulScaleFolding(RewritePass):
 
     # After: what is computed twice is computed once, which weights of their own would hide.
     info = PassInfo("matmul-scale-folding", opt_level=2, after=("common-subexpressions",), ops=("MatMul",))
-    rules = (fold_factor, fold_divisor, fold_scaled_rows, join_factors)
+    rules = (fold_factor, fold_divisor, fold_factor_of_sum, fold_scaled_rows, join_factors)

@@ -107,6 +107,22 @@ def unsqueeze_of_unsqueeze(m: Match, x: Value, a: Array, b: Array) -> Value:
     return m.op.Unsqueeze(x, m.ints(sorted(axes)), like=m.outer)
 
 
+@rewrite(op.Squeeze(op.Squeeze(var("x"), const("a"), shared=True), const("b"), name="outer"))
+def squeeze_of_squeeze(m: Match, x: Value, a: Array, b: Array) -> Value:
+    """Squeeze(Squeeze(x, a), b) = Squeeze(x, a and b), whoever else reads the inner one."""
+    rank = m.rank(x)
+    m.require(a.size and b.size, "a list of no axes, which runtimes read as all")
+    m.require(rank is not None or ((a >= 0).all() and (b >= 0).all()), "negative axes of an unknown rank")
+    inner = sorted(int(i) + (rank or 0) * (i < 0) for i in a.reshape(-1))
+    axes = list(inner)
+    for j in b.reshape(-1):  # where the outer axes are as long as the inner ones are in
+        place = int(j) + ((rank or 0) - a.size) * (j < 0)
+        for i in inner:
+            place += i <= place
+        axes.append(place)
+    return m.op.Squeeze(x, m.ints(sorted(axes)), like=m.outer)
+
+
 @rewrite(op.Squeeze(op.Gather(var("x"), const("index"), name="gather"), const("axes"), name="squeeze"))
 def squeeze_of_gather(m: Match, x: Value, index: Array, axes: Array) -> Value:
     """Squeeze(Gather(x, [i], axis), axis) = Gather(x, i, axis)."""
@@ -204,33 +220,56 @@ def reshape_of_stack(m: Match, first: Value, target: Value) -> Value:
     return m.op.Concat(*parts, axis=axis)
 
 
-_REDUCE = one_of(*REDUCE)(var("x"), ..., name="reduce")
+_ARG: Final = ("ArgMax", "ArgMin")
+_REDUCE = one_of(*_ARG, *REDUCE)(var("x"), ..., name="reduce")
 
 
 @rewrite(op.Unsqueeze(_REDUCE, const("back")))
 def unsqueeze_of_reduce(m: Match, x: Value, back: Array) -> Value:
     """Unsqueeze(Reduce(x, axes), axes) = Reduce(x, axes), dims kept."""
-    axes, rank = _dropped_axes(m, x)
+    axes, rank = _reduced(m, x, kept=False)
     m.require(axes == sorted(int(i) % rank for i in back.reshape(-1)), "other axes")
     return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=1)
+
+
+@rewrite(op.Squeeze(_REDUCE, const("gone")))
+def squeeze_of_reduce(m: Match, x: Value, gone: Array) -> Value:
+    """Squeeze(Reduce(x, axes), axes) = Reduce(x, axes), dims dropped."""
+    axes, rank = _reduced(m, x, kept=True)
+    m.require(axes == sorted(int(i) % rank for i in gone.reshape(-1)), "other axes")
+    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=0)
 
 
 @rewrite(op.Reshape(_REDUCE, var("target")))
 def reshape_of_reduce(m: Match, x: Value, target: Value) -> Value:
     """Reshape(Reduce(x, axes), dims of x with ones at the axes) = Reduce(x, axes), dims kept."""
-    axes, rank = _dropped_axes(m, x)
+    axes, rank = _reduced(m, x, kept=False)
     dims = m.shape(x) or ()
     kept = tuple(1 if i in axes else dims[i] for i in range(rank))
     m.require(None not in kept and m.shape(m.anchor.output) == kept, "not provably the dims that were there")
     return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=1)
 
 
-def _dropped_axes(m: Match, x: Value) -> tuple[list[int], int]:
-    """The axes that the Reduce takes away, and the rank of x."""
-    rank = m.rank(x)
-    m.require(not m.reduce.attr("keepdims"), "the dims are kept already")
+@rewrite(one_of("Flatten", "Reshape")(_REDUCE, ...))
+def flat_reduce(m: Match, x: Value) -> Value:
+    """Flatten(Reduce(x, axes)) = Reduce(x, axes), dims dropped, where no other dims become one; so is a Reshape."""
+    axes, rank = _reduced(m, x, kept=True)
+    dims = m.shape(x) or ()
+    left = tuple(dims[i] for i in range(rank) if i not in axes)
+    m.require(None not in left and m.shape(m.anchor.output) == left, "not provably the dims that are left")
+    return m.op[m.reduce.op](*m.reduce.inputs, like=m.reduce, keepdims=0)
+
+
+def _reduced(m: Match, x: Value, *, kept: bool) -> tuple[list[int], int]:
+    """The axes that the Reduce takes, and the rank of x; declines where it keeps dims, or drops them, as it should."""
+    rank, reduce = m.rank(x), m.reduce
+    m.require(
+        bool(reduce.attr("keepdims")) == kept, "the dims are dropped already" if kept else "the dims are kept already"
+    )
     m.require(rank, "the rank is unknown")
-    return reduced_axes(m, m.reduce, rank or 1), rank or 1
+    if reduce.op in _ARG:
+        return [int(reduce.attr("axis")) % (rank or 1)], rank or 1
+    return reduced_axes(m, reduce, rank or 1), rank or 1
 
 
 _FAR = np.iinfo(np.int64).max
@@ -324,26 +363,32 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 @register
 class MergeChains(RewritePass):
-    """Two steps that move data are one: Concat of Concat, of Split; Unsqueeze of Unsqueeze; Squeeze of Gather, Reshape,
-    Concat; Slice of Slice, Gather of Gather; Unsqueeze, Reshape of Reduce; Cast of a Cast that loses nothing.
+    """Two steps that move data are one: Concat of Concat, of Split; Unsqueeze of Unsqueeze, Squeeze of Squeeze; Squeeze of
+    Gather, Concat; Slice of Slice, Gather of Gather; Unsqueeze, Squeeze, Reshape of Reduce; Cast of a Cast that loses
+    nothing.
 
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
 
     info = PassInfo(
-        "merge-chains", opt_level=1, ops=("Cast", "Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")
+        "merge-chains",
+        opt_level=1,
+        ops=("Cast", "Concat", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"),
     )
     rules = (
         concat_of_concat,
         concat_of_split,
         unsqueeze_of_unsqueeze,
+        squeeze_of_squeeze,
         squeeze_of_gather,
         gather_of_single,
         squeeze_of_concat,
         reshape_of_stack,
         unsqueeze_of_broadcast,
         unsqueeze_of_reduce,
+        squeeze_of_reduce,
         reshape_of_reduce,
+        flat_reduce,
         slice_of_slice,
         gather_of_gather,
         cast_of_cast,
