@@ -201,3 +201,30 @@ def test_which_loops_data_decide_to_end(end: str, turning: set[str]) -> None:
     graph = parser.parse_model(COUNTED.replace("COMPARED", "c = Identity (h)").replace("And (c, h)", end)).graph
     found = changing(graph)
     assert (found.turning, found.open) == (turning, set())
+
+
+@pytest.mark.parametrize(
+    ("picked", "is_open"), [("zero", False), ("k", True)], ids=["a place that is a constant", "one that callers give"]
+)
+def test_the_rank_of_what_a_sequence_holds(picked: str, is_open: bool) -> None:
+    """PyTorch's hstack asks for it, of the first tensor; another one has another."""
+    graph = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 8] x, float[n] z, int64 k) => (y) <int64 one = {{1}}, int64 zero = {{0}}> {{
+            s = SequenceConstruct (x, z) v = SequenceAt (s, {picked}) d = Shape (v) r = Size (d) c = Equal (r, one)
+            y = If (c) <then_branch = t () => (p) {{ p = Neg (v) }}, else_branch = e () => (q) {{ q = Abs (v) }}>
+        }}""").graph
+    assert changing(graph).open == ({"y"} if is_open else set())
+
+
+def test_a_branch_that_no_rank_takes_is_not_missed(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 8] x, float[n, 8] z) => (float[n, m] y) <int64 one = {1}, int64 zero = {0}> { BODY }"""
+    asked = """s = SequenceConstruct (x, z) v = SequenceAt (s, zero) d = Shape (v) r = Size (d) c = Equal (r, one)
+        y = If (c) <then_branch = t () => (p) { p = ConcatFromSequence <axis = 0> (s) },
+                    else_branch = e () => (q) { q = ConcatFromSequence <axis = 1> (s) }>"""
+    for name, body in (("a", asked), ("b", "y = Concat <axis = 1> (x, z)")):
+        onnx.save(parser.parse_model(text.replace("BODY", body)), tmp_path / f"{name}.onnx")
+    with Verifier(tmp_path / "a.onnx") as verifier:
+        verifier.submit(tmp_path / "b.onnx")
+        found = verifier.finish()
+    assert found.status == "equal", found.message

@@ -22,13 +22,13 @@ _DRAWING: Final = frozenset((
 # Shapes of what these make depend on the shapes of what they read, never on elements.
 _BY_SHAPES: Final = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Clip", "Concat",
-    "Conv", "ConvTranspose", "Cos", "Div", "Dropout", "Einsum", "Equal", "Erf", "Exp", "Flatten", "Floor", "Gather",
-    "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater", "GreaterOrEqual",
-    "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization",
-    "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mod", "Mul",
-    "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "ScatterElements", "ScatterND", "Shape",
-    "Sigmoid", "Sign", "Sin", "Size", "Softmax", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Transpose", "Trilu",
-    "Where", "Xor",
+    "ConcatFromSequence", "Conv", "ConvTranspose", "Cos", "Div", "Dropout", "Einsum", "Equal", "Erf", "Exp", "Flatten",
+    "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "Greater",
+    "GreaterOrEqual", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean",
+    "Min", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "ScatterElements",
+    "ScatterND", "SequenceAt", "SequenceConstruct", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Softmax", "Softplus",
+    "Sqrt", "Sub", "Sum", "Tanh", "Transpose", "Trilu", "Where", "Xor",
 ))  # fmt: skip
 # These are told sizes, axes or ends by the elements of some operands.
 _BY_ELEMENTS: Final = {
@@ -129,6 +129,8 @@ class Changing:
         else:
             sized |= not values.isdisjoint(told)
             ranked |= not shapes.isdisjoint(told)
+            if node.op_type == "SequenceAt" and node.input[1] in values:  # another element has another shape
+                sized = ranked = True
         for known, is_so in ((values, changed), (shapes, sized), (ranks, ranked)):
             if is_so:
                 known.update(node.output)
