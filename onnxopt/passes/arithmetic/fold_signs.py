@@ -16,6 +16,9 @@ from onnxopt.rewriting import Match, const, either, one_of, only_read_by, op, re
 
 _MANY: Final = 100  # readers that are looked at
 _LONG: Final = 1 << 12  # signs that are stored
+_TABLE: Final = 1 << 16  # sines that are stored twice
+
+Turning = tuple[Value, tuple[Value, Value], tuple[Value, Value]]  # x, (c, d), (s, t)
 
 
 @rewrite(op.Neg(op.Neg(var("x"), shared=True)))
@@ -188,9 +191,89 @@ def _signs_beside(user: Node, y: Value) -> Array | None:
     return turned[0] if reshape is None else _in_a_row(turned[0], reshape)
 
 
+@rewrite(op.Concat(op.Sub(var("a"), var("b")), op.Add(var("y"), var("z")), name="concat"))
+def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
+    """[x₁ c - x₂ s, x₂ d + x₁ t] = x [c, d] + [x₂, x₁] [-s, t], x₁ and x₂ the halves of x: rotary positions, in three
+    nodes less."""
+    turning = _turning(m.concat)
+    if turning is None:
+        m.skip()
+    x, (c, d), (s, t) = turning
+    dims = m.shape(x)
+    width = dims[-1] if dims else None
+    m.require(isinstance(width, int) and m.dtype(x) in FLOATS, "no floats, or nobody knows how many")
+    last = [int(n.attr("axis")) in (-1, len(dims or ()) - 1) for n in (m.concat, *_makers(m.concat))]
+    m.require(all(last), "not along the last axis")
+    shapes = [m.shape(v) for v in (c, d, s, t)]
+    half = all(r and None not in r and 2 * r[-1] == width for r in shapes)  # type: ignore[operator]
+    m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
+    if all(v.constant and v.array.size <= _TABLE for v in (c, d, s, t)):
+        factors = [
+            m.const(np.concatenate(pair, -1), like=pair[0]) for pair in ((c.array, d.array), (-s.array, t.array))
+        ]
+    else:
+        m.require(c is d and s is t and _is_shared(m, c, turning), "one product more in place of two")
+        factors = [m.op.Concat(c, c, axis=-1), m.op.Concat(m.op.Neg(s), s, axis=-1)]
+    crossed = m.op.Concat(*(v for n in _makers(m.concat) for v in n.outputs[::-1]), like=m.concat)
+    return m.op.Add(m.op.Mul(x, factors[0]), m.op.Mul(crossed, factors[1]))
+
+
+def _turning(concat: Node) -> Turning | None:
+    """(x, (c, d), (s, t)) of [x₁ c - x₂ s, x₂ d + x₁ t]; None where it is something else."""
+    minus, plus = (v.producer if v is not None and v.only_user is concat else None for v in concat.inputs[:2])
+    if minus is None or plus is None or len(concat.inputs) > 2 or (minus.op, plus.op) != ("Sub", "Add"):
+        return None
+    for split in _makers(concat):
+        first, second = split.outputs
+        c, s = _factor(minus, 0, first), _factor(minus, 1, second)
+        for i in (0, 1):
+            d, t = _factor(plus, i, second), _factor(plus, 1 - i, first)
+            if c is not None and s is not None and d is not None and t is not None:
+                x = split.inputs[0]
+                return None if x is None else (x, (c, d), (s, t))
+    return None
+
+
+def _is_shared(m: Match, c: Value, turning: Turning) -> bool:
+    """Are others turned by the same, or were?"""
+    users = [u for u in islice(c.users, _MANY) if u.graph is m.graph]
+    if any(u.op == "Concat" and u.inputs == [c, c] for u in users):
+        return True
+    joins = {u for v in users if (u := _joins(v)) is not None and u.op == "Concat"}
+    found = [other[1:] for u in joins if (other := _turning(u)) is not None]
+    return found.count(turning[1:]) > 1
+
+
+def _makers(concat: Node) -> list[Node]:
+    """The Split in two of which a product in the first part of a Concat is one."""
+    part = concat.inputs[0].producer if concat.inputs[0] is not None else None
+    product = part.inputs[0].producer if part is not None and part.inputs[0] is not None else None
+    makers = (
+        [v.producer for v in product.inputs if v is not None] if product is not None and product.op == "Mul" else []
+    )
+    found = [n for n in makers if n is not None and n.op == "Split" and len(n.outputs) == 2 and None not in n.outputs]
+    return found[:1]
+
+
+def _factor(reader: Node, i: int, half: Value | None) -> Value | None:
+    """By what a `half` is multiplied in operand i of `reader`, which nobody else reads."""
+    value = reader.inputs[i]
+    product = value.producer if value is not None and value.only_user is reader else None
+    if product is None or product.op != "Mul" or half is None or half not in product.inputs:
+        return None
+    return product.inputs[1 - product.inputs.index(half)]
+
+
+def _joins(product: Node) -> Node | None:
+    """The Concat behind the sum behind a product."""
+    term = product.output.only_user if product.op == "Mul" else None
+    return term.output.only_user if term is not None and term.op in ("Add", "Sub") else None
+
+
 @register
 class FoldSigns(RewritePass):
-    """-(-x) = x, x - (-y) z = x + y z, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|.
+    """-(-x) = x, x - (-y) z = x + y z, (-x) c = x (-c), (-x) (-y) = x y, [-a, b] y = [a, b] (y [-1, 1]), |-x| = |x|;
+    [x₁ c - x₂ s, x₂ c + x₁ s] = x [c, c] + [x₂, x₁] [-s, s].
 
     Applies when: a sum, a difference, a product, a quotient or another Neg reads the Neg, and no more is stored. Rotary
     positions turn one half of each query and key: the sines that all of them share are turned instead, once.
@@ -210,5 +293,6 @@ class FoldSigns(RewritePass):
         sign_of_divisor,
         sign_of_term,
         sign_of_parts,
+        turned_halves,
         size_of_neg,
     )

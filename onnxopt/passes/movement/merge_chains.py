@@ -363,9 +363,8 @@ def cast_of_cast(m: Match, x: Value) -> Value:
 
 @register
 class MergeChains(RewritePass):
-    """Two steps that move data are one: Concat of Concat, of Split; Unsqueeze of Unsqueeze, Squeeze of Squeeze; Squeeze of
-    Gather, Concat; Slice of Slice, Gather of Gather; Unsqueeze, Squeeze, Reshape of Reduce; Cast of a Cast that loses
-    nothing.
+    """Two steps that move data are one: Concat of Concat, of Split; Unsqueeze of Unsqueeze; Squeeze of Squeeze, Gather,
+    Concat; Slice of Slice, Gather of Gather; Unsqueeze, Squeeze, Reshape of Reduce; Cast of a Cast that loses nothing.
 
     Applies when: axes and targets are constant, and nobody else reads the result in between.
     """
