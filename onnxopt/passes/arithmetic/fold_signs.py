@@ -202,9 +202,10 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
     dims = m.shape(x)
     width = dims[-1] if dims else None
     m.require(isinstance(width, int) and m.dtype(x) in FLOATS, "no floats, or nobody knows how many")
-    last = [int(n.attr("axis")) in (-1, len(dims or ()) - 1) for n in (m.concat, *_makers(m.concat))]
-    m.require(all(last), "not along the last axis")
     shapes = [m.shape(v) for v in (c, d, s, t)]
+    widened = any(r is not None and len(r) > len(dims or ()) for r in shapes)  # then the Concat's axes are others
+    last = [int(n.attr("axis")) in (-1, len(dims or ()) - 1) for n in (m.concat, *_makers(m.concat))]
+    m.require(all(last) and not widened, "not along the last axis")
     half = all(r and None not in r and 2 * r[-1] == width for r in shapes)  # type: ignore[operator]
     m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
     if all(v.constant and v.array.size <= _TABLE for v in (c, d, s, t)):
