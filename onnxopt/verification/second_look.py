@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.inputs.muted import FEW_ROWS, have_few_rows
+from onnxopt.verification.inputs.muted import are_few, have_few_rows
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import together
 from onnxopt.verification.records import JudgedCase, Pieces, Verification
@@ -115,7 +115,7 @@ class SecondLook:
     def _redecides(self, answers: Sequence[Answer]) -> bool:
         """May there be decisions that agree, and say nothing of what they were made of, or what few rows hide?"""
         plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
-        hides = bool(plan.muted) and not any(dims.get(symbol, 0) >= FEW_ROWS for dims in sizes for symbol in plan.rows)
+        hides = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
         if not (answers and (plan.decisions or plan.steps or hides) and self._session.alive):
             return False
         found: bool | list[str] = self._session.call("redecides")

@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxopt.verification.hidden.anew import Piece, explains
 from onnxopt.verification.inputs.edges import DROPPING
-from onnxopt.verification.inputs.muted import FEW_ROWS
+from onnxopt.verification.inputs.muted import are_few, least_rows
 from onnxopt.verification.numbers.compare import is_dull
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import Difference
@@ -127,7 +127,7 @@ def _drops(walk: Walk, value: str) -> bool:
     """Is something in its piece the same whatever some of the numbers are: those below zero, or not the largest? Of
     many rows hardly any channel is that in all."""
     known = [values.get(walk.pairs.of[value]) for values in walk.original.values]
-    if sum(v.size // max(v.shape, default=1) for v in known if isinstance(v, np.ndarray) and v.size) >= FEW_ROWS:
+    if not are_few(least_rows(v.shape) for v in known if isinstance(v, np.ndarray)):
         return False
     pieces = (walk.a, walk.pairs.of[value], walk.fed_of_a), (walk.b, value, walk.fed)
     return any(p.nodes[i].op_type in DROPPING for p, v, fed in pieces for i in p.cone([v], fed))

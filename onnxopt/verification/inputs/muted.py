@@ -4,7 +4,7 @@ all of few rows, by chance. Of a picture or a sentence there are more."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.inputs.edges import MATRICES, MUTING
@@ -22,7 +22,7 @@ _HANDED_ON: Final = frozenset((
 _BETWEEN: Final = _HANDED_ON | {"Add", "Sub", "Mul", "Div", "BatchNormalization"}
 _POOLS: Final = ("GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax")
 _MOST: Final = 8  # nodes between a matrix and what mutes
-FEW_ROWS: Final = 12  # rows, of all cases: of more hardly any channel is below zero in all
+_FEW_ROWS: Final = 12  # of all cases: of more hardly any channel is below zero in all
 
 
 def muted(graph: GraphProto) -> list[str]:
@@ -36,6 +36,16 @@ def muted(graph: GraphProto) -> list[str]:
         elif any(map(muted, bodies_of(node))):
             found.update(dict.fromkeys(filter(None, node.output)))
     return list(found)
+
+
+def are_few(rows: Iterable[int]) -> bool:
+    """So many rows in each case: may a channel be below zero in all of them?"""
+    return sum(rows) < _FEW_ROWS
+
+
+def least_rows(shape: Sequence[int]) -> int:
+    """So many numbers each channel has at least, whichever axis the channels are on."""
+    return math.prod(shape) // max(*shape, 1, 1)
 
 
 def have_few_rows(path: Path, values: Sequence[str], sizes: Sequence[Mapping[str, int]]) -> bool:
@@ -56,7 +66,7 @@ def have_few_rows(path: Path, values: Sequence[str], sizes: Sequence[Mapping[str
         dims = [d.dim_value or known.get(d.dim_param, 1) for d in shapes.get(name, ())]
         return math.prod(dims[:1] if dims[2:] and {*dims[2:]} == {1} else dims[:-1])
 
-    return any(sum(rows(name, known) for known in sizes) < FEW_ROWS for name in values)
+    return any(are_few(rows(name, known) for known in sizes) for name in values)
 
 
 def _behind_matrix(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[str]:
