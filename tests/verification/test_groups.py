@@ -105,7 +105,7 @@ def test_where_something_is_wrong_no_numbers_are_drawn(tmp_path: Path, monkeypat
     """Behind a fault pieces may be long, and what drawn numbers show accuses nobody."""
     asked: list[Piece] = []
 
-    def differs(piece: Piece, draw: object, times: float) -> bool:
+    def differs(piece: Piece, draw: object) -> bool:
         asked.append(piece)
         return False
 

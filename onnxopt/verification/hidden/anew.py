@@ -53,13 +53,12 @@ class Piece:
             return None
         return cls(walk, value, fed, fed_of_a, nodes, known, read.difference(asked), asked)
 
-    def differs(self, draw: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]], times: float = 1.0) -> bool:
-        """Does it where some of what is known is what one may `draw` instead, by more than roundings, and by more than
-        so many `times` of what its path rounds? Each case is asked for itself: what comes of it is the same beside
-        whatever others."""
-        return any(self._differs(case, draw(known), times) for case, known in enumerate(self.known))
+    def differs(self, draw: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]) -> bool:
+        """Does it where some of what is known is what one may `draw` instead, by more than roundings? Each case is
+        asked for itself: what comes of it is the same beside whatever others."""
+        return any(self._differs(case, draw(known)) for case, known in enumerate(self.known))
 
-    def _differs(self, case: int, drawn: Iterable[Mapping[str, Any]], times: float) -> bool:
+    def _differs(self, case: int, drawn: Iterable[Mapping[str, Any]]) -> bool:
         walk, original, types = self.walk, self.walk.pairs.of[self.value], self.walk.original.types
         known = self.known[case]
         try:
@@ -69,17 +68,15 @@ class Piece:
                 made = opened.run({**known, **others})
                 if not any(map(overflows, made.values())):
                     fed.append({**known, **others, **made})
-            return bool(fed) and not self._agrees(walk.replay.drawn(Stream(walk.runner, fed, types), case), times)
+            return bool(fed) and not self._agrees(walk.replay.drawn(Stream(walk.runner, fed, types), case))
         except (Failed, ValueError, IndexError, KeyError):  # they do not take such numbers, or a view does not
             return False
 
-    def _agrees(self, replay: Replay, times: float) -> bool:
+    def _agrees(self, replay: Replay) -> bool:
         walk, value, share = self.walk, self.value, self.walk.share(self.value)
         agrees, differences, _ = replay.hold(value, replay.run([value], self.fed)[value], share)
         if agrees or any(d.note for d in differences):
             return agrees
-        if times > 1 and all(d.within(times * share) for d in differences):
-            return True
         jump = replay.jumping(value, self.fed, share)
         original = walk.pairs.of[value]
         held = {original: jump} if jump is not None else {}

@@ -35,7 +35,6 @@ _MOST: Final = 16  # values that are looked at,
 _TRIED: Final = 16  # on so many sets of numbers,
 _MOVED: Final = 128  # or so many of the same in other places: each may be a row of which a channel is above zero,
 _NUMBERS: Final = 1 << 16  # or fewer of more
-_FAR: Final = 16.0  # times what its path rounds; of so many numbers alike, as in fills, sums round all to one side
 _AT_ONCE: Final = 16  # of which the noise is measured together
 _NEAR: Final = 0.5  # of each number, by how much others are larger or smaller, at most half of this
 _LEVELS: Final = ("int8", "uint8", "int4", "uint4")  # integers of a quantizer: hardly a size or an index
@@ -145,8 +144,7 @@ def _differs(walk: Walk, value: str) -> bool:
     """Does it on numbers near those of a case, by more than last bits do, and in float64?"""
     piece = Piece.of(walk, value)
     moves = not _is_step(walk, value)  # what is below zero is too far from it
-    times = _FAR if moves else 1.0
-    return piece is not None and piece.differs(lambda known: _drawn(walk, value, known, moves=moves), times)
+    return piece is not None and piece.differs(lambda known: _drawn(walk, value, known, moves=moves))
 
 
 def _drawn(walk: Walk, value: str, known: Mapping[str, Any], *, moves: bool) -> Iterator[dict[str, Any]]:
