@@ -343,6 +343,19 @@ def same_axes(m: Match, a: Array, b: Array, rank: int | None) -> None:
     m.require(first and first == second, "not provably the same axes")
 
 
+@rewrite(op.SequenceMap(var("x"), name="map"))
+def map_of_nothing(m: Match, x: Value) -> Value:
+    """SequenceMap(x; e → e) = x. onnxruntime does not load a body that does no more and says no types."""
+    body = m.map.bodies["body"]
+    given, made = body.inputs, body.outputs
+    if len(made) != 1 or len(given) != 1:
+        m.skip()
+    maker = made[0].producer
+    handed = made[0] if maker is None else maker.inputs[0] if maker.op == "Identity" else None
+    m.require(handed is given[0], "the body does something")
+    return x
+
+
 @register
 class ElimIdentity(RewritePass):
     """Nodes that hand on their input unchanged are removed.
@@ -387,4 +400,5 @@ class ElimIdentity(RewritePass):
         not_of_not,
         unsqueeze_of_squeeze,
         squeeze_of_unsqueeze,
+        map_of_nothing,
     )
