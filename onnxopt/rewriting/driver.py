@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Final
 
-from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, line_of
+from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError, line_of
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.record import record
@@ -235,7 +235,12 @@ class Driver:
         """Fire the rule; None when it did, else the reason it did not."""
         node = m.anchor
         try:
-            result = rule.apply(m, **m.arguments())
+            try:
+                result = rule.apply(m, **m.arguments())
+            except Declined:
+                self._refuse_changes(rule, m)
+                raise
+            self._refuse_changes(rule, m)
             if self.fuel.left == 0:
                 raise Declined("out of fuel")
             if self.leaves_out is not None and (reason := self.leaves_out(node, rule.name)):
@@ -260,6 +265,15 @@ class Driver:
         record.nodes += size - m.graph.size
         self._recent.append(rule.name)
         return None
+
+    def _refuse_changes(self, rule: Rule, m: Match) -> None:
+        """Raises PassError if `rule` changed the graph itself: declined, it would be asked again for ever."""
+        if self._touched:
+            where = f"{m.graph.model.name}: {m.graph.path}"
+            raise PassError(
+                f"{where}: rule {rule.name} changed the graph itself, at {self._touched[0]!r} ({rule.line})",
+                "a rule changes nothing: it returns what takes the anchor's place, made with m.op; a graph pass may",
+            )
 
     def _decline(self, rule: Rule, reason: str, node: Node) -> None:
         seen = self._reasons.setdefault((rule.name, reason), set())

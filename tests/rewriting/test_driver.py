@@ -39,6 +39,21 @@ def test_a_rule_that_raises_is_a_bug_with_a_place() -> None:
     assert e.value.exit_code == 4
 
 
+@pytest.mark.parametrize("declines", [True, False])
+def test_a_rule_that_changes_the_graph_itself_is_a_bug_with_a_place(declines: bool) -> None:
+    """What it changed puts its anchor back into the queue: one that declines afterwards was asked for ever."""
+
+    @rewrite(op.Relu(var("x")))
+    def marking(m: Match, x: Value) -> Value:
+        """Writes down that it was here."""
+        m.anchor.set_attr("seen", 1)
+        m.require(not declines, "seen")
+        return m.op.Abs(x)  # type: ignore[no-any-return]
+
+    with pytest.raises(PassError, match=r'g: main: rule marking changed the graph itself, at Relu "r" -> y \(test_dri'):
+        Driver([marking]).run(model("[r] y = Relu (x)"))
+
+
 def test_rules_that_undo_each_other_are_named() -> None:
     @rewrite(op.Relu(var("x")))
     def forth(m: Match, x: Value) -> Value:
