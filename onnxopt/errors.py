@@ -212,6 +212,8 @@ def _kind_of(path: object) -> str:
         return "it is a pointer of Git LFS: `git lfs pull` fetches the file"
     if first.startswith(_PACKED):
         return "it is compressed, an archive, or a file of PyTorch: unpack it, or export the model"
+    if first[4:8] == b"TFL3":
+        return "it is a TensorFlow Lite model: tf2onnx converts those"
     return "export or download it again; text, JSON and ORT-format models are not read"
 
 

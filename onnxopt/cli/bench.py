@@ -41,7 +41,14 @@ from onnxopt.errors import UsageError
 @seed_option
 @timeout_option("each load and each run")
 @limit_option
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
 def bench(
     a: Path,
     b: Path | None,

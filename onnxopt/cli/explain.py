@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onnxopt.rewriting import Rule
 
 
-@click.command()
+@click.command(epilog="Exit codes: 0 done, 2 wrong usage or a name that nothing has.")
 @click.argument("name", metavar="PASS_OR_RULE", shell_complete=known_rules)
 @plugin_option
 def explain(name: str, plugins: tuple[str, ...]) -> None:

@@ -30,7 +30,14 @@ _LARGE = 20_000  # nodes of a model, of which nothing is inferred to show shapes
 @click.option("--tolerance", type=Number(0), default=0.0, help="Floats are equal that differ by so much of their size.")
 @click.option("--exact", is_flag=True, help="Attributes that are not written have their defaults.")
 @click.option("--single-use", is_flag=True, help="Results in between are used nowhere else.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
 def find(
     model: Path,
     pattern: str,

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
 @click.option(
     "--reproducer",
     type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="If a pass fails, leave in this folder what `onnxopt reproduce` needs.",
 )
 @click.option("--zero-weights", is_flag=True, help="Leave the weights out of the reproducer: zeros in their place.")
@@ -239,6 +240,8 @@ def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
     to_one_place = not (asked["out_dir"] is not None or asked["in_place"] or asked["check"])
     if to_one_place and len(models) == 1:
         raise _where_to(models[0])
+    if to_one_place and len(models) == 2 and models[1].endswith(("/", os.sep)) and not os.path.isdir(models[1]):
+        raise UsageError(f"{models[1]} is a folder that is not there", "name the file to write, or --out-dir DIR")
     if to_one_place and len(models) == 2 and asked["jobs"] > 1 and is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     kept = asked["cache_dir"] or asked["executor"] != "local"

@@ -49,7 +49,12 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 @click.option(
     "--ops", callback=_names, multiple=True, required=True, metavar="NAMES", help="Operators that the backend runs."
 )
-@click.option("--out-dir", type=click.Path(path_type=Path), help="Write each part as a model, and check them together.")
+@click.option(
+    "--out-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write each part as a model, and check them together.",
+)
 @click.option(
     "--allow-single-node/--no-single-node",
     default=True,

@@ -57,6 +57,7 @@ class ProjectCommand(click.Command):
         option = click.Option(
             ["--project-file"],
             type=click.Path(path_type=Path),
+            metavar="FILE",
             envvar=VARIABLE,
             show_envvar=True,
             is_eager=True,  # before the options that it gives defaults to

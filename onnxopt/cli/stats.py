@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats
 
 
-@click.command()
+@click.command(epilog="Exit codes: 0 done, 2 wrong usage or unreadable input.")
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
 @click.option(

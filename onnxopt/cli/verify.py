@@ -65,7 +65,14 @@ if TYPE_CHECKING:
     "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may hold in this type what is float32 in A."
 )
 @click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 @click.option("-v", "--verbose", count=True, help="Show all nodes and rewrites of the places that differ.")
 def verify(

@@ -32,6 +32,7 @@ def instrument_options(function: F) -> F:
             click.option(
                 "--dump-dir",
                 type=click.Path(path_type=Path, file_okay=False),
+                metavar="DIR",
                 help="Write the model after each pass that changed it into this folder, numbered.",
             ),
             click.option("--check-each", is_flag=True, help="Check the graph's invariants after each pass."),

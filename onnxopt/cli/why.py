@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SHOWN = 3  # operators by name; reasons with an example
 
 
-@click.command(cls=ProjectCommand)
+@click.command(cls=ProjectCommand, epilog="Exit codes: 0 shown, 2 wrong usage or unreadable input.")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("name", metavar="PASS_OR_RULE", shell_complete=known_rules)
 @click.option("--node", metavar="NAME", help="Look at this node: its name, or the name of a value it produces.")

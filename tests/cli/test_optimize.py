@@ -104,6 +104,7 @@ def test_quiet_is_quiet(run: Run, samples: Path) -> None:
         (["good.onnx", "good.onnx"], "is the input itself", "another name, the original stays untouched; --in-place"),
         (["good.onnx", "./link.onnx"], "is the input itself", "untouched; --in-place replaces it"),
         (["good.onnx", "folder"], "is a directory", "name the file"),
+        (["good.onnx", "new/"], "new/ is a folder that is not there", "name the file to write, or --out-dir DIR"),
         (["good.onnx", "nowhere/out.onnx"], "cannot write nowhere/out.onnx", "create the folder"),
         (
             ["good.onnx", "out.onnx", "--report", "nowhere/r.json"],

@@ -158,6 +158,10 @@ def test_every_command_has_help_with_an_example(run: Run) -> None:
         page = run(command, "--help")
         assert page.returncode == 0
         assert f"onnxopt {command}" in page.stdout.split("Options:")[0].split("\n", 2)[2], command
+        assert "Exit codes: 0" in page.stdout or command == "completion", command
+        assert not re.search(r" --\S+ (DIRECTORY|PATH)\b", page.stdout), (
+            f"{command}: DIR and FILE are what they are called"
+        )
 
 
 def closed(tmp_path: Path, which: str, *words: str | Path) -> subprocess.CompletedProcess[bytes]:

@@ -59,9 +59,10 @@ def relocate(path: Path, key: str, value: str) -> None:
         (linear().SerializeToString()[:-100], "truncated", "export"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "not an ONNX model", "git lfs pull"),
         (gzip.compress(linear().SerializeToString()), "not an ONNX model", "unpack it"),
+        (b"\x1c\0\0\0TFL3" + bytes(200), "not an ONNX model", "tf2onnx"),
         (numpy_helper.from_array(np.zeros(2)).SerializeToString(), "not an ONNX model", "was this a tensor"),
     ],
-    ids=["missing", "empty", "html", "truncated", "lfs", "gzip", "tensor"],
+    ids=["missing", "empty", "html", "truncated", "lfs", "gzip", "tflite", "tensor"],
 )
 def test_unreadable(content: bytes | None, says: str, hint: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
