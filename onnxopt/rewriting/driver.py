@@ -238,9 +238,11 @@ class Driver:
             try:
                 result = rule.apply(m, **m.arguments())
             except Declined:
-                self._refuse_changes(rule, m)
+                if self._touched:
+                    raise self._changed(rule, m) from None
                 raise
-            self._refuse_changes(rule, m)
+            if self._touched:
+                raise self._changed(rule, m)
             if self.fuel.left == 0:
                 raise Declined("out of fuel")
             if self.leaves_out is not None and (reason := self.leaves_out(node, rule.name)):
@@ -266,14 +268,13 @@ class Driver:
         self._recent.append(rule.name)
         return None
 
-    def _refuse_changes(self, rule: Rule, m: Match) -> None:
-        """Raises PassError if `rule` changed the graph itself: declined, it would be asked again for ever."""
-        if self._touched:
-            where = f"{m.graph.model.name}: {m.graph.path}"
-            raise PassError(
-                f"{where}: rule {rule.name} changed the graph itself, at {self._touched[0]!r} ({rule.line})",
-                "a rule changes nothing: it returns what takes the anchor's place, made with m.op; a graph pass may",
-            )
+    def _changed(self, rule: Rule, m: Match) -> PassError:
+        """What is said of a rule that changed the graph itself: declined, it would be asked again for ever."""
+        where = f"{m.graph.model.name}: {m.graph.path}"
+        return PassError(
+            f"{where}: rule {rule.name} changed the graph itself, at {self._touched[0]!r} ({rule.line})",
+            "a rule changes nothing: it returns what takes the anchor's place, made with m.op; a graph pass may",
+        )
 
     def _decline(self, rule: Rule, reason: str, node: Node) -> None:
         seen = self._reasons.setdefault((rule.name, reason), set())
