@@ -233,15 +233,16 @@ class Driver:
 
     def _apply(self, rule: Rule, m: Match) -> str | None:
         """Fire the rule; None when it did, else the reason it did not."""
-        node = m.anchor
+        node, model = m.anchor, m.graph.model
+        version = model.version  # which facts that a guard asks for leave as it is
         try:
             try:
                 result = rule.apply(m, **m.arguments())
             except Declined:
-                if self._touched:
+                if model.version != version:
                     raise self._changed(rule, m) from None
                 raise
-            if self._touched:
+            if model.version != version:
                 raise self._changed(rule, m)
             if self.fuel.left == 0:
                 raise Declined("out of fuel")
@@ -270,9 +271,9 @@ class Driver:
 
     def _changed(self, rule: Rule, m: Match) -> PassError:
         """What is said of a rule that changed the graph itself: declined, it would be asked again for ever."""
-        where = f"{m.graph.model.name}: {m.graph.path}"
+        where, node = f"{m.graph.model.name}: {m.graph.path}", self._touched[-1] if self._touched else m.anchor
         return PassError(
-            f"{where}: rule {rule.name} changed the graph itself, at {self._touched[0]!r} ({rule.line})",
+            f"{where}: rule {rule.name} changed the graph itself, at {node!r} ({rule.line})",
             "a rule changes nothing: it returns what takes the anchor's place, made with m.op; a graph pass may",
         )
 

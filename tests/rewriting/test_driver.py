@@ -54,6 +54,22 @@ def test_a_rule_that_changes_the_graph_itself_is_a_bug_with_a_place(declines: bo
         Driver([marking]).run(model("[r] y = Relu (x)"))
 
 
+def test_what_a_guard_finds_out_is_no_change_of_the_graph() -> None:
+    asked = []
+
+    @rewrite(op.Relu(var("x")))
+    def asking(m: Match, x: Value) -> Value:
+        """Of a value that turns out to be known, readers are looked at again."""
+        if not asked:
+            m.graph.model.mark(m.anchor)
+        asked.append(m.anchor)
+        m.require(len(asked) > 1, "nothing is known yet")
+        return m.op.Abs(x)  # type: ignore[no-any-return]
+
+    assert Driver([asking]).run(model("[r] y = Relu (x)")) == 1
+    assert len(asked) == 2
+
+
 def test_rules_that_undo_each_other_are_named() -> None:
     @rewrite(op.Relu(var("x")))
     def forth(m: Match, x: Value) -> Value:
