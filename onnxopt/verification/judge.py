@@ -33,6 +33,7 @@ class Judge(Original):
         super().__init__(tell, whole=whole)
         self.shaken: dict[str, dict[str, float]] = {}  # by case and output
         self.b: Any = None  # the result
+        self._uneven: set[str] = set()  # cases in which a channel of an output differs by much of its own range
         self._look: Look | None = None
         self._unrun: OnnxRuntime | None = None  # a result whose operators are run one by one, as it is
 
@@ -44,6 +45,7 @@ class Judge(Original):
         self.options = options
         self.paths[1] = path
         self.b = self._look = self._unrun = None
+        self._uneven.clear()
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
@@ -105,6 +107,8 @@ class Judge(Original):
         if not all(o.ok for o in compared) and not noise and self._may_shake():
             noise = self.shaken[name] = self._shake(case, values)
             compared = [self._measure(o, a, b, noise) for o, a, b in zip(self.outputs, values, results, strict=True)]
+        if any(found.uneven for found in compared):
+            self._uneven.add(name)
         for output, found, a, b in zip(self.outputs, compared, values, results):
             record.outputs.append(found)
             if output in expected:
@@ -202,7 +206,8 @@ class Judge(Original):
         began = time.monotonic()
         self._rest()
         try:
-            found, places = self._looked().pieces([self.kept[n][0] for n in names], taken)
+            fine = not self._uneven.isdisjoint(names)
+            found, places = self._looked().pieces([self.kept[n][0] for n in names], taken, fine=fine)
         except (Failed, OSError, ValueError) as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began

@@ -106,12 +106,24 @@ def test_a_small_channel_of_half_precision_is_held_against_its_own_range(
     assert all("of a row or channel" in p.record.note for p in v.places)
 
 
-def test_a_small_channel_that_is_what_two_large_ones_leave_is_rounding(tmp_path: Path) -> None:
-    small, large = off_by(0.2), off_by(50.0)
-    a = product(
-        tmp_path / "a.onnx", [large, large - small], body="u = MatMul (x, w0) v = MatMul (x, w1) p = Sub (u, v)"
-    )
-    b = product(tmp_path / "b.onnx", [small])
+@pytest.mark.parametrize(("factor", "agrees"), [(1.01, False), (0.998, False), (1 + 1e-6, True)])
+def test_a_channel_of_float32_beside_one_a_million_times_as_large(factor: float, agrees: bool, tmp_path: Path) -> None:
+    large = off_by(50.0)
+    large[:, 0] *= 1e6
+    other = large.copy()
+    other[:, SMALL] *= factor
+    a, b = (product(tmp_path / f"{n}.onnx", [w], "float") for n, w in (("a", large), ("b", other)))
+    v = verify(a, b)
+    assert v.agrees is agrees, v.message
+    assert [p.value for p in v.places] == ([] if agrees else ["p"])
+
+
+@pytest.mark.parametrize(("kind", "times"), [("float16", 50.0), ("float", 1e5)])
+def test_a_small_channel_that_is_what_two_large_ones_leave_is_rounding(kind: str, times: float, tmp_path: Path) -> None:
+    small, large = off_by(0.2), off_by(times)
+    body = "u = MatMul (x, w0) v = MatMul (x, w1) p = Sub (u, v)"
+    a = product(tmp_path / "a.onnx", [large, large - small], kind, body=body)
+    b = product(tmp_path / "b.onnx", [small], kind)
     v = verify(a, b)
     assert v.status == "verified in pieces", v.message
     assert v.pieces is not None and v.pieces.noisy, "the channel differs by much of its own range"

@@ -189,7 +189,7 @@ class _Question:
 
     def __init__(self, replay: Replay, value: str, a: _Part, b: _Part, share: float, seed: int) -> None:
         self.a, self.b, self.share, self.seed = a, b, share, seed
-        self.epsilon = EPSILON[a.dtype]
+        self.epsilon, self._fine = EPSILON[a.dtype], replay.fine
         self.theirs = replay.run([value], b.cases[0].keys())[value]
         view = replay.hold(value, self.theirs, 0.0)[2]
         self._seen = (lambda v, i: v) if view is None else view
@@ -233,7 +233,8 @@ class _Question:
     def _channels_agree(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
         """Is no row or channel far off that is small beside the others: in float64 no further than the last bits of B's
         constants do, in its own type than A's?"""
-        function, own = Channels(exact_x, exact_y, self.share), Channels(exact_y, y, self.share)
+        pairs = (exact_x, exact_y), (exact_y, y)
+        function, own = (Channels(*pair, self.share, fine=self._fine) for pair in pairs)
         own.see(exact_x, x)
         if function.any:
             for values in self._moved(case):

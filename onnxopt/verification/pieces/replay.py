@@ -31,9 +31,17 @@ class Replay:
     of those that it holds in the narrower `dtype`."""
 
     def __init__(
-        self, runner: Runner, original: Stream, pairs: Pairs, held: Mapping[str, str] | None = None, dtype: str = ""
+        self,
+        runner: Runner,
+        original: Stream,
+        pairs: Pairs,
+        held: Mapping[str, str] | None = None,
+        dtype: str = "",
+        *,
+        fine: bool = False,
     ) -> None:
-        self.held, self.dtype = held or {}, dtype
+        """`fine`: each channel of float32 counts, too."""
+        self.held, self.dtype, self.fine = held or {}, dtype, fine
         self._against: dict[str, list[Any]] = {}  # what A makes of what B was fed, where that was rounded
         self.runner = runner
         self.program = runner.program
@@ -185,7 +193,7 @@ class Replay:
         found = difference(mine, theirs, coarse=is_coarse(self.kind(value)))
         if found.note or not found.largest or not self._may_shake(value):
             return found
-        return replace(found, uneven=True) if Channels(mine, theirs, share).any else found
+        return replace(found, uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
 
     def _may_shake(self, value: str) -> bool:
         """Are its last bits those that noise changes? Those of bfloat16 are carried in float32."""
@@ -199,7 +207,7 @@ class Replay:
             return []
         view, (mine, theirs) = self.hold(value, found, share)[2], self._as_narrow(value, found)
         views = [functools.partial(view, case=i) if view is not None else None for i in range(len(mine))]
-        return [Channels(x, y, share, v) for x, y, v in zip(mine, theirs, views)]
+        return [Channels(x, y, share, v, fine=self.fine) for x, y, v in zip(mine, theirs, views)]
 
 
 def _sum(found: list[Difference]) -> float:
