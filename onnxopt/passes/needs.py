@@ -26,7 +26,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "lift-constants": (1, ("Constant", "Identity")),
     "linear-composition": (3, ("Conv", "Gemm", "MatMul")),
     "matmul-scale-folding": (2, ("MatMul",)),
-    "merge-chains": (1, ("Cast", "Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")),
+    "merge-chains": (1, ("Cast", "Concat", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")),
     "merge-parallel": (3, ("MatMul", "Gemm", "Conv", "Split")),
     "pack-scalars": (1, ("Concat",)),
     "pad-folding": (2, ("Pad", "Conv", "ConvTranspose")),
