@@ -9,7 +9,15 @@ import click
 
 from onnxopt.cli.feeds import input_option
 from onnxopt.cli.files import blaming_files, json_text
-from onnxopt.cli.options import Number, dim_option, limit_option, provider_option, seed_option, timeout_option
+from onnxopt.cli.options import (
+    Number,
+    dim_option,
+    format_option,
+    limit_option,
+    provider_option,
+    seed_option,
+    timeout_option,
+)
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError
 
@@ -41,14 +49,7 @@ from onnxopt.errors import UsageError
 @seed_option
 @timeout_option("each load and each run")
 @limit_option
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="What to print.",
-)
+@format_option("table", "json")
 def bench(
     a: Path,
     b: Path | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.cli.files import json_text, named_text, refuse_swapped
-from onnxopt.cli.options import Number
+from onnxopt.cli.options import Number, format_option
 from onnxopt.cli.say import say, say_all, say_lines
 from onnxopt.plaintext import counted
 
@@ -30,14 +30,7 @@ _LARGE = 20_000  # nodes of a model, of which nothing is inferred to show shapes
 @click.option("--tolerance", type=Number(0), default=0.0, help="Floats are equal that differ by so much of their size.")
 @click.option("--exact", is_flag=True, help="Attributes that are not written have their defaults.")
 @click.option("--single-use", is_flag=True, help="Results in between are used nowhere else.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="What to print.",
-)
+@format_option("text", "json")
 def find(
     model: Path,
     pattern: str,

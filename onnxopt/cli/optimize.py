@@ -17,6 +17,7 @@ from onnxopt.cli.feeds import input_option, verify_dim_option
 from onnxopt.cli.files import refuse_models, refuse_unwritable
 from onnxopt.cli.options import (
     external_option,
+    format_option,
     is_given,
     make_options,
     memory_option,
@@ -64,9 +65,7 @@ if TYPE_CHECKING:
 )
 @click.option("--fail-if", multiple=True, metavar="CONDITION", help="A budget: exit with 1 if 'nodes_after > 500'.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcomes as JUnit's XML.")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
-)
+@format_option("text", "json")
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
 @names_option(
     "--inputs", "begin", complete=known_values, help="Of IN OUT: begin at these values instead of the model's inputs."

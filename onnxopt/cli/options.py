@@ -137,6 +137,18 @@ def timeout_option(of: str) -> Callable[[Any], Any]:
     )
 
 
+def format_option(*forms: str) -> Callable[[Any], Any]:
+    """The first is what is printed unless told."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(forms),
+        default=forms[0],
+        show_default=True,
+        help="What to print.",
+    )
+
+
 provider_option = click.option(
     "--provider", default="", metavar="NAME", help="Execution provider of onnxruntime. [default: CPU]"
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.cli.files import json_text
-from onnxopt.cli.options import parse_dims, parse_shapes
+from onnxopt.cli.options import format_option, parse_dims, parse_shapes
 from onnxopt.cli.say import say, say_all
 from onnxopt.errors import UsageError, few
 
@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 @click.command(epilog="Exit codes: 0 done, 2 wrong usage or unreadable input.")
 @click.argument("a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("b", metavar="[B]", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "markdown", "csv"]),
-    default="table",
-    show_default=True,
-    help="What to print.",
-)
+@format_option("table", "json", "markdown", "csv")
 @click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="List the N nodes that compute most.")
 @click.option(
     "--dim", "dims", callback=parse_dims, multiple=True, metavar="NAME=SIZE", help="Size of a dynamic dim, for MACs."

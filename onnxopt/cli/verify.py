@@ -13,6 +13,7 @@ from onnxopt.cli.completing import names_option
 from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
     dim_option,
+    format_option,
     limit_option,
     memory_option,
     provider_option,
@@ -65,14 +66,7 @@ if TYPE_CHECKING:
     "--dtype", type=click.Choice(["float16", "bfloat16"]), help="B may hold in this type what is float32 in A."
 )
 @click.option("--strict", is_flag=True, help="Cases that prove little, and rounding noise, are a failure.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="What to print.",
-)
+@format_option("table", "json")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 @click.option("-v", "--verbose", count=True, help="Show all nodes and rewrites of the places that differ.")
 def verify(
