@@ -54,8 +54,8 @@ class Stream:
     def run_all(self, weights: int, wanted: Callable[[Sequence[int]], Sequence[str]]) -> Iterator[list[int]]:
         """Run the program; the nodes of each segment, of so many bytes of `weights`, as soon as it was run.
 
-        While the caller works on that the next is loaded, which is half of all work, and done in C without Python's
-        lock. `wanted`: what is to be observed of nodes. Raises Failed.
+        While the caller works on that the next is loaded, in C and without Python's lock. `wanted`: what is to be
+        observed of nodes. Raises Failed.
         """
         parts = segments(self.runner.program, weights, lambda: self.most)
         nodes, opened = next(parts, None), None
