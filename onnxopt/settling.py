@@ -10,7 +10,10 @@ from onnxopt.graph import Model, Value
 from onnxopt.pipeline import PassContext, execute, parse_pipeline
 
 # What computes shapes, and nothing that changes which values there are.
-_SHAPES: Final = "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,constant-folding,inline-branches)"
+_SHAPES: Final = (
+    "fixpoint(lift-constants,canonicalize,shape-arithmetic,elim-identity,neutral-operands,constant-folding,"
+    "inline-branches)"
+)
 
 
 def settle_shapes(model: Model, again: Callable[[], Model]) -> None:

@@ -50,6 +50,7 @@ ROOMS: Final = {
         "batch-products",
         "clip-chains",
         "fold-signs",
+        "neutral-operands",
         "simplify-arithmetic",
         "simplify-einsum",
         "simplify-logic",

@@ -13,10 +13,11 @@ from onnxopt.pipeline import Fixpoint, PassInfo, Sequential, get_pass, parse_pip
 from onnxopt.pipeline.later import Later
 
 _EXACT: Final = (
-    "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,constant-folding,known-conditions,"
-    "inline-branches,inline-loops,simplify-loops,scan-axes,default-inputs,split-sequences,merge-chains,index-chains,"
-    "gather-grids,shape-sources,pack-scalars,reshape-chains,table-lookups,common-subexpressions,clip-chains,fold-signs,"
-    "simplify-logic,slices-to-split,stacks-to-split,axes-before-split,axes-first"
+    "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,neutral-operands,constant-folding,"
+    "known-conditions,inline-branches,inline-loops,simplify-loops,scan-axes,default-inputs,split-sequences,"
+    "merge-chains,index-chains,gather-grids,shape-sources,pack-scalars,reshape-chains,table-lookups,"
+    "common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split,stacks-to-split,axes-before-split,"
+    "axes-first"
 )
 _ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast"
 _OPERATORS: Final = "fuse-normalization,fuse-activation"

@@ -9,8 +9,8 @@ from onnxopt.analysis import types
 from onnxopt.analysis.shapes.slicing import is_behind
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
-from onnxopt.protos import Array, is_float
-from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var, widens, without_ones
+from onnxopt.protos import Array
+from onnxopt.rewriting import Match, const, keeps_shape, one_of, op, rewrite, var, without_ones
 
 _SHORT = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
@@ -185,75 +185,6 @@ def resize_to_same_size(m: Match, x: Value) -> Value:
     return x
 
 
-# Arithmetic with a neutral constant. The matcher declines constants that would raise the rank; the result's
-# shape must be the input's also when the *input* is the smaller one, which one-element constants ensure.
-
-
-@rewrite(op.Mul(var("x"), 1))
-def multiply_by_one(m: Match, x: Value) -> Value:
-    """x * 1 = x."""
-    return x
-
-
-@rewrite(op.Div(var("x"), 1))
-def divide_by_one(m: Match, x: Value) -> Value:
-    """x / 1 = x."""
-    return x
-
-
-@rewrite(op.Pow(var("x"), 1))
-def power_of_one(m: Match, x: Value) -> Value:
-    """x ** 1 = x."""
-    m.require(m.dtype(x) not in (0, TensorProto.INT64), "runtimes compute powers of long integers as floats")
-    return x
-
-
-@rewrite(op.Sub(var("x"), 0))
-def subtract_zero(m: Match, x: Value) -> Value:
-    """x - (+0) = x."""
-    zero = next(v for v in m.anchor.inputs[1:] if v is not None)
-    m.require(not is_float(zero.array) or not np.signbit(zero.array).any(), "-0 turns -0 into +0")
-    return x
-
-
-@rewrite(op.Add(var("x"), 0))
-def add_zero(m: Match, x: Value) -> Value:
-    """x + 0 = x for integers, x + (-0) = x for floats; +0 would turn -0 into +0."""
-    zero = next((v for v in m.anchor.inputs if v is not x and v is not None), x)  # x may be the zero itself
-    m.require(zero.array.dtype.kind in "iu" or np.signbit(zero.array).all(), "+0 turns -0 into +0")
-    return x
-
-
-@rewrite(one_of("Add", "Div", "Mul", "Sub")(var("x"), var("c", constant=True), name="node"))
-def neutral_tensor(m: Match, x: Value, c: Value) -> Value:
-    """x * ones = x / ones = x - zeros = x + (-0, …) = x, where they do not widen x."""
-    dims = c.constant_type()[1]
-    if max(dims, default=1) < 2 or 0 in dims or widens(m, x, c):
-        m.skip()
-    array = c.array
-    neutral = m.node.op in ("Div", "Mul")
-    if array.dtype.kind not in "iuf" or array.item(0) != neutral or not (array == neutral).all():
-        m.skip()
-    signed = np.signbit(array) if array.dtype.kind == "f" else None
-    if signed is not None and m.node.op in ("Add", "Sub"):
-        m.require((signed == (m.node.op == "Add")).all(), "zeros of this sign turn others over")
-    return x
-
-
-@rewrite(one_of("Max", "Min")(var("x"), var("c", constant=True), name="node"))
-def bound_of_nothing(m: Match, x: Value, c: Value) -> Value:
-    """Max(x, -inf) = Min(x, inf) = x; of integers the lowest and the highest of their type."""
-    if 0 in c.constant_type()[1] or widens(m, x, c) or c.array.dtype.kind not in "iuf":
-        m.skip()
-    array = c.array
-    number = np.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).max
-    if m.node.op == "Max":
-        number = -np.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).min
-    if not (array == number).all():
-        m.skip()
-    return x
-
-
 @rewrite(
     op.QuantizeLinear(
         op.DequantizeLinear(var("q"), const("scale"), const("zero").opt(), name="dequantize", shared=True),
@@ -272,18 +203,6 @@ def quantized_again(m: Match, q: Value, scale: Array, zero: Array | None) -> Val
     same = all(m.dequantize.attr(a) == m.quantize.attr(a) for a in ("axis", "block_size"))
     m.require(same and not m.quantize.attr("precision", 0), "scaled otherwise")
     return q
-
-
-@rewrite(op.And(var("x"), True))
-def and_true(m: Match, x: Value) -> Value:
-    """x and true = x."""
-    return x
-
-
-@rewrite(op.Or(var("x"), False))
-def or_false(m: Match, x: Value) -> Value:
-    """x or false = x."""
-    return x
 
 
 @rewrite(
@@ -360,8 +279,7 @@ class ElimIdentity(RewritePass):
 
     Applies when: type, shape and bits of the output are provably the input's.
     Keeps: the Identity between an input, initializer or outer value and a graph output.
-    Not done: 0 - x, 1 / x; x + 0.0, which turns -0.0 into 0.0 (`simplify-arithmetic` does it); constants that raise
-    the rank.
+    Not done: Relu of Ceil, and others of two kinds; Squeeze without axes, whose result depends on the sizes.
     """
 
     info = PassInfo("elim-identity", opt_level=1)
@@ -383,16 +301,7 @@ class ElimIdentity(RewritePass):
         unsqueeze_of_no_axes,
         reduce_over_ones,
         resize_to_same_size,
-        multiply_by_one,
-        divide_by_one,
-        power_of_one,
-        subtract_zero,
-        add_zero,
-        neutral_tensor,
-        bound_of_nothing,
         quantized_again,
-        and_true,
-        or_false,
         idempotent,
         scatter_over_everything,
         not_of_not,
