@@ -54,6 +54,7 @@ def variance(kind: str, mean: float) -> Side:
 
 EXACT_273 = float(np.float32(273.15)) - 273.0
 WEIGHTS = np.linspace(-0.5, 0.7, 8).reshape(8, 1)
+KERNEL = np.linspace(-0.5, 0.7, 256 * 256 * 9).reshape(256, 256, 3, 3)
 BIASED = "t = MatMul (x, w) u = Add (t, c) y = Sub (u, d)", {"w": WEIGHTS, "c": [64.0], "d": [63.5]}
 AXIS = "i = Constant <value = int64[1] {1}> ()"
 TWO_MEANS = "v = Relu (x) u = ReduceMean <axes=[3]> (v) y = ReduceMean <axes=[2]> (u)"
@@ -65,6 +66,11 @@ RIGHT = {
     "nothing left": (X8, shifted(273.15, 273.15), ("y = Identity (x)", {})),
     "1e5": (X8, shifted(1e5, 99999), plus(1)),
     "one channel": (MATRIX, BIASED, ("t = MatMul (x, w) y = Add (t, c)", {"w": WEIGHTS, "c": [0.5]})),
+    "before a convolution that is too long for the reference evaluator": (
+        "(float[1,256,16,16] x) => (float[1,256,14,14] y)",
+        ("t = Add (x, c) u = Sub (t, d) y = Conv (u, w)", {"c": 1e4, "d": 9999.5, "w": KERNEL}),
+        ("u2 = Add (x, c) y = Conv (u2, w)", {"c": 0.5, "w": KERNEL}),
+    ),
     "before a pool": (
         SMALL,
         ("t = Add (x, c) u = Sub (t, d) y = AveragePool <kernel_shape = [3]> (u)", {"c": 1e4, "d": 9999.5}),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.pieces.convolutions import as_products
 from onnxopt.verification.programs.runner import Failed, Prepare
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def widening(dtype: str, change: Change) -> Prepare:
             _node(node, code, as_double if exact.intersection(node.output) else change)
         for function in model.functions:
             _nodes(function.node, code)
-        return weights
+        return as_products(model, weights)
 
     return prepare
 
