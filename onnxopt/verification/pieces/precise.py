@@ -185,11 +185,12 @@ class _Part:
 
 
 class _Question:
-    """The same value in both."""
+    """The same value in both. Raises Failed."""
 
     def __init__(self, replay: Replay, value: str, a: _Part, b: _Part, share: float, seed: int) -> None:
         self.a, self.b, self.share, self.seed = a, b, share, seed
         self.epsilon, self._fine = EPSILON[a.dtype], replay.fine
+        self._wide = a.wide(), b.wide()  # first: there may be no kernels
         self.theirs = replay.run([value], b.cases[0].keys())[value]
         view = replay.hold(value, self.theirs, 0.0)[2]
         self._seen = (lambda v, i: v) if view is None else view
@@ -199,11 +200,10 @@ class _Question:
     def answer(self, cases: Collection[int]) -> bool:
         """Raises Failed."""
         a, b = self.a, self.b
-        wide = a.wide(), b.wide()
         if a.has_rounder and not b.has_rounder:
             return False
         for i in cases:
-            exact_x, exact_y = (p.run_wide(opened, p.cases[i]) for p, opened in zip((a, b), wide))
+            exact_x, exact_y = (p.run_wide(opened, p.cases[i]) for p, opened in zip((a, b), self._wide))
             every = self.mine[i], self.theirs[i], self._seen(exact_x, i), exact_y
             jumps = not is_float(every[0]) or self._are_steps or all(map(are_integers, every[:2]))
             agree = self._elements if jumps else self._numbers
