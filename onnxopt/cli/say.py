@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from codecs import register_error
@@ -15,6 +16,7 @@ import click
 from onnxopt.plaintext import harmless, line, printable
 
 _TOGETHER: Final = 1000  # lines
+_ASCII: Final = "onnxopt_ascii"
 _SPELLED: Final = dict(
     zip(
         "✓✗→…·×−–›≤≥≠√²³ᵀ₁₂π",
@@ -25,9 +27,32 @@ _SPELLED: Final = dict(
 
 
 def spell_out(stream: TextIOWrapper) -> None:
-    """What the stream's encoding does not have (a pipe on Windows, LANG=C) is spelled in ASCII, or escaped."""
+    """What the stream's encoding does not have (a pipe on Windows, LANG=C) is spelled in ASCII, or escaped.
+
+    To click a stream in ASCII is a mistake, to be written to in UTF-8: it would mix what goes through click with what
+    does not. So ASCII gets a name that click does not know.
+    """
     register_error("onnxopt.spelled", _spelled)
-    stream.reconfigure(errors="onnxopt.spelled")
+    encoding = stream.encoding
+    if codecs.lookup(encoding).name == "ascii":
+        codecs.register(_ascii)
+        encoding = _ASCII
+    stream.reconfigure(encoding=encoding, errors="onnxopt.spelled")
+
+
+def _ascii(name: str) -> codecs.CodecInfo | None:
+    if name != _ASCII:
+        return None
+    known = codecs.lookup("ascii")
+    return codecs.CodecInfo(
+        known.encode,
+        known.decode,
+        known.streamreader,
+        known.streamwriter,
+        known.incrementalencoder,
+        known.incrementaldecoder,
+        _ASCII,
+    )
 
 
 def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -252,6 +252,21 @@ def test_a_stream_that_cannot_write_a_character_spells_it(folder: Path) -> None:
     assert done.returncode == 0 and b"o9->\\u597d.onnx: " in done.stdout and b" -> " in done.stdout, done
 
 
+@pytest.mark.parametrize(
+    "words", ["optimize läuft.onnx out.onnx", "stats läuft.onnx out.onnx", "explain fold_conv_bn", "optimize --help"]
+)
+def test_ascii_is_ascii_whoever_writes(folder: Path, words: str) -> None:
+    """What goes through click was UTF-8, as to click a stream in ASCII is a mistake; what rich writes was not."""
+    for name in ("läuft.onnx", "out.onnx"):
+        (folder / name).write_bytes((folder / "runs.onnx").read_bytes())
+    called = [SCRIPT, *words.split()]
+    done = subprocess.run(called, cwd=folder, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True)
+    assert done.returncode == 0, done
+    assert (done.stdout + done.stderr).isascii()
+    wide = subprocess.run(called, cwd=folder, env=os.environ | {"PYTHONIOENCODING": "utf-8"}, capture_output=True)
+    assert not (wide.stdout + wide.stderr).isascii()
+
+
 WRITES = re.compile(r"(click|rich)\.(s?echo|echo_via_pager|print)|print|(\w+\.)?Console|sys\.std(out|err)\.write")
 
 
