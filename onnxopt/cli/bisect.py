@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from onnxopt.cli.feeds import verify_dim_option
-from onnxopt.cli.files import refuse_models, write_bytes
-from onnxopt.cli.options import make_options, pipeline_options, refuse_ignored, seed_option, tolerance_options
+from onnxopt.cli.files import refuse_models, refuse_unwritable, write_bytes
+from onnxopt.cli.options import NewFile, make_options, pipeline_options, refuse_ignored, seed_option, tolerance_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 from onnxopt.plaintext import counted
@@ -24,7 +24,8 @@ from onnxopt.plaintext import counted
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NewFile(),
+    metavar="FILE",
     help="Where to write the smallest submodel. [default: beside IN, as IN.bisect.onnx]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the finding only.")
@@ -51,6 +52,7 @@ def bisect(
     refuse_ignored(given)
     output = output or source.with_name(f"{source.stem}.bisect.onnx")
     refuse_models([output], [source])
+    refuse_unwritable([output])
     options = make_options(given)
     with blaming(source):
         judging = VerifyOptions(rtol, atol, seed, limit=options.limits.memory, dims=verify_dims, dtype=options.dtype)

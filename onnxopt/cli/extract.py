@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onnxopt.cli.completing import known_values, names_option
-from onnxopt.cli.options import external_option
+from onnxopt.cli.options import NewFile, external_option
 from onnxopt.cli.say import say
 from onnxopt.errors import few
 from onnxopt.plaintext import counted
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from onnxopt.extraction import Extraction
 
 
+_OUT = NewFile("`onnxopt optimize MODEL - --outputs NAMES` cuts and writes to stdout, with -O0 it does no more")
+
+
 @click.command(epilog="Exit codes: 0 written, 2 wrong usage, unreadable input or unwritable output.")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@click.argument("destination", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="OUT", type=_OUT)
 @names_option(
     "--inputs", complete=known_values, help="Values to begin at. [default: the model's inputs, those that are needed]"
 )

@@ -64,6 +64,14 @@ def refuse_unwritable(files: Iterable[Path | None]) -> None:
             raise WriteError(f"cannot write {file}: permission denied", "name another place for it")
 
 
+def refuse_missing_folder(word: str, hint: str) -> None:
+    """Raises UsageError where a folder is named that is not there: `new/` is no name for a file."""
+    if word.endswith(("/", os.sep)) and not os.path.isdir(word):
+        from onnxopt.errors import UsageError
+
+        raise UsageError(f"{word} is a folder that is not there", hint)
+
+
 def refuse_swapped(model: Path, word: str, command: str) -> None:
     """Raises UsageError where the model, which comes first, is no file, and the word behind it is one."""
     from shlex import quote

@@ -49,6 +49,7 @@ _REFUSED: Final = (
 )
 _NO_ROOM: Final = ("failed to map segment", "annot allocate memory")  # as dynamic loaders put it
 _ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, what ends a job there
+_PLACE: Final = ("-o", "--out", "--output")  # as others call where a result goes
 _CLEANING_UP: Final = 10.0  # seconds
 _IMPORTING: Final = 5.0  # seconds; what takes longer hangs
 _PAUSE: Final = 0.001
@@ -232,7 +233,8 @@ def _unread() -> NoReturn:
 
 
 def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
-    say_error(message, hint, colour=styled(err=True))
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it; the code says it, too
+        say_error(message, hint, colour=styled(err=True))
     if not told:
         _tell_program(message, hint, code)
     sys.exit(code)
@@ -273,7 +275,11 @@ def _misused(e: click.ClickException) -> None:
     if isinstance(e, click.NoSuchOption) and context is not None:
         message = f"{context.command_path} has no option {e.option_name}"
         known = [name for p in context.command.params for name in (*p.opts, *p.secondary_opts) if name[:1] == "-"]
-        hint = nearest(e.option_name, known, hint if context.parent else "a command's options follow it")
+        takes_place = "OUT" in " ".join(context.command.collect_usage_pieces(context)).split()
+        if e.option_name in _PLACE and takes_place:
+            hint = f"OUT follows IN, without an option: {hint}"
+        else:
+            hint = nearest(e.option_name, known, hint if context.parent else "a command's options follow it")
     _fail(message[:1].lower() + message[1:], hint, e.exit_code)
 
 

@@ -14,8 +14,9 @@ import click
 
 from onnxopt.cli.completing import known_values, names_option
 from onnxopt.cli.feeds import input_option, verify_dim_option
-from onnxopt.cli.files import refuse_models, refuse_unwritable
+from onnxopt.cli.files import refuse_missing_folder, refuse_models, refuse_unwritable
 from onnxopt.cli.options import (
+    NewFile,
     external_option,
     format_option,
     is_given,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     "--executor", default="local", show_default=True, metavar="local|dask:ADDRESS", help="Where several models run."
 )
 @click.option("--fail-if", multiple=True, metavar="CONDITION", help="A budget: exit with 1 if 'nodes_after > 500'.")
-@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcomes as JUnit's XML.")
+@click.option("--junit", type=NewFile(), metavar="FILE", help="Write the outcomes as JUnit's XML.")
 @format_option("text", "json")
 @click.option("--provenance", is_flag=True, help="Write version, pipeline and the original's hash into the metadata.")
 @names_option(
@@ -101,7 +102,8 @@ if TYPE_CHECKING:
 @click.option(
     "--report",
     "report_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NewFile("--format json prints it"),
+    metavar="FILE",
     help="Write what was done as JSON.",
 )
 @instrument_options
@@ -239,8 +241,8 @@ def _is_plain(models: tuple[str, ...], asked: dict[str, Any]) -> bool:
     to_one_place = not (asked["out_dir"] is not None or asked["in_place"] or asked["check"])
     if to_one_place and len(models) == 1:
         raise _where_to(models[0])
-    if to_one_place and len(models) == 2 and models[1].endswith(("/", os.sep)) and not os.path.isdir(models[1]):
-        raise UsageError(f"{models[1]} is a folder that is not there", "name the file to write, or --out-dir DIR")
+    if to_one_place and len(models) == 2:
+        refuse_missing_folder(models[1], "name the file to write, or --out-dir DIR")
     if to_one_place and len(models) == 2 and asked["jobs"] > 1 and is_given("jobs"):
         raise UsageError(f"is {models[1]} the result of {models[0]}, or a second model?", "--out-dir DIR, or no --jobs")
     kept = asked["cache_dir"] or asked["executor"] != "local"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from onnxopt.cli.completing import known_passes, known_rules, names_option
-from onnxopt.cli.files import named_text
+from onnxopt.cli.files import named_text, refuse_missing_folder
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
@@ -49,6 +51,24 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
+
+
+class NewFile(click.Path):
+    """A file to write: no folder, whether it is there or not, and not `-`, which would be a file of that name.
+    `instead`: what does write to stdout."""
+
+    def __init__(self, instead: str = "") -> None:
+        super().__init__(path_type=Path)
+        self._instead = instead
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        hint = "name the file to write"
+        if value == "-":
+            raise UsageError("`-` would be a file of that name, and not stdout", self._instead or hint)
+        if os.path.isdir(value):
+            raise UsageError(f"{value} is a directory", hint)
+        refuse_missing_folder(str(value), hint)
+        return super().convert(value, param, ctx)
 
 
 def _text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

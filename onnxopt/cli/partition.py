@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from onnxopt.cli.options import limit_option
+from onnxopt.cli.options import NewFile, limit_option
 from onnxopt.cli.say import say, say_lines
 from onnxopt.errors import ModelError, UsageError, VerificationError, WriteError, any_of, few, unwritable
 from onnxopt.plaintext import counted
@@ -64,7 +64,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 @click.option(
     "--fuse",
     "fused",
-    type=click.Path(path_type=Path),
+    type=NewFile(),
     metavar="OUT.onnx",
     help="Write the model with each supported part as one function call, and check it.",
 )

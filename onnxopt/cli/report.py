@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from onnxopt.cli.options import make_options, pipeline_options
+from onnxopt.cli.options import NewFile, make_options, pipeline_options
 from onnxopt.cli.project import ProjectCommand
 from onnxopt.cli.say import say
 from onnxopt.errors import UsageError, WriteError
@@ -18,9 +18,7 @@ from onnxopt.errors import UsageError, WriteError
 @click.command(cls=ProjectCommand, epilog="Exit codes: 0 done, 2 wrong usage, unreadable input or unwritable page.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("result", metavar="OUT", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE.html", help="The page to write."
-)
+@click.option("-o", "--output", type=NewFile(), required=True, metavar="FILE.html", help="The page to write.")
 @click.option(
     "--from",
     "record",

@@ -10,7 +10,7 @@ import click
 
 from onnxopt.cli.completing import names_option
 from onnxopt.cli.files import write_text
-from onnxopt.cli.options import apply_all
+from onnxopt.cli.options import NewFile, apply_all
 from onnxopt.cli.say import say
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def instrument_options(function: F) -> F:
             click.option("--verify-each", is_flag=True, help="Compare with the original after each pass."),
             click.option(
                 "--journal",
-                type=click.Path(path_type=Path, dir_okay=False),
+                type=NewFile(),
+                metavar="FILE",
                 help="Write which rule made which node, as JSON.",
             ),
         ],
