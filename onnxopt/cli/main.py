@@ -170,6 +170,8 @@ def _run() -> None:
             _say_trace()
         if what := _refused(e):
             _fail(f"the system refuses: {what}", "raise its limits (ulimit -a), or make room", 2)
+        if isinstance(e, FileNotFoundError) and _is_nowhere():
+            _fail("the current folder is not there any more", "cd to one that is; to where it was, if it is new", 2)
         if isinstance(e, ImportError) and not str(e.name).startswith("onnxopt"):
             _fail(
                 f"a package cannot be imported: {' '.join(str(e).split())}", "install onnxopt and what it needs anew", 2
@@ -218,6 +220,15 @@ def _refused(e: Exception) -> str:
     if isinstance(e, ImportError) and any(words in str(e) for words in _NO_ROOM):
         return "there is no room for a library"
     return str(e) if isinstance(e, RuntimeError) and "start new thread" in str(e) else ""
+
+
+def _is_nowhere() -> bool:
+    """Was the current folder removed?"""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _leave(code: int) -> NoReturn:

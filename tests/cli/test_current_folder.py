@@ -13,7 +13,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.cli.main import _COMMANDS
-from tests.cli.conftest import Run, run_script
+from tests.cli.conftest import SCRIPT, Run, run_script
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y) { i = Identity (x) y = %s (i) }'
 PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
@@ -124,3 +124,16 @@ def test_processes_are_started_in_one_place_by_one_command() -> None:
         if starts.search(file.read_text()) or "multiprocessing" in file.read_text()
     }
     assert found == {("worker/process.py", True)}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a current folder cannot be removed there")
+def test_a_current_folder_that_was_removed(run: Run, tmp_path: Path) -> None:
+    """Not a bug of ours: exit code 2, and what is wrong."""
+    onnx.save(parser.parse_model(MODEL % "Sin"), tmp_path / "a.onnx")
+    for command in ("optimize ../a.onnx ../b.onnx", "stats ../a.onnx", "report ../a.onnx ../a.onnx -o ../r.html"):
+        (tmp_path / "gone").mkdir()
+        words = ["sh", "-c", f'rmdir ../gone; exec "$0" {command}', str(SCRIPT)]
+        done = subprocess.run(words, cwd=tmp_path / "gone", capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done
+        assert done.stderr.startswith("error: the current folder is not there any more\nhint: "), done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.onnx"]
