@@ -109,7 +109,7 @@ def optimize_file(
                 raise
             phase("write")
             report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
-            report.phases, report.fixed_dims, report.changed = phases, fixed, changed
+            report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
             if verifier is not None and changed:
                 from onnxopt.verification import let_in
 

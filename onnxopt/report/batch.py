@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept, places
 from onnxopt.report import verdict as judged
-from onnxopt.report.plain import left_out, size, warnings
+from onnxopt.report.plain import data, left_out, size, warnings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +30,8 @@ def _line(outcome: dict[str, Any]) -> str:
     name = outcome["destination"] or outcome["source"]
     if outcome["report"] is None:
         return f"✗ {outcome['source']}: {outcome['status']}"
-    parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}, {outcome['status']}"]
+    beside = data(outcome["report"]) if outcome["report"]["destination"] else ""
+    parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}{beside}, {outcome['status']}"]
     found = _found(outcome)
     if not outcome["message"]:
         parts += [verdict(outcome), note(outcome)]

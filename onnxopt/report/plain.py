@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from onnxopt.errors import few
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept
 from onnxopt.report import verdict as judged
@@ -72,7 +73,7 @@ def statistics(p: dict[str, Any]) -> dict[str, int]:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """`out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`."""
+    """`out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`; and the data files that belong to it."""
     before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
     nodes = counted(after, "node")
     if before != after:
@@ -80,8 +81,13 @@ def summary(report: dict[str, Any]) -> str:
     elif not report["changed"]:
         nodes += ", unchanged"
     share = f" ({(after - before) / before:+.0%})" if before and after != before else ""
-    sizes = f"{size(report['bytes_before'])} → {size(report['bytes_after'])}"
+    sizes = f"{size(report['bytes_before'])} → {size(report['bytes_after'])}{data(report)}"
     return f"{report['destination'] or report['source']}: {nodes}{share}, {sizes}, {report['seconds']:.2f} s"
+
+
+def data(report: dict[str, Any]) -> str:
+    """`, data in out.onnx.3f2a9c1b8d04.data`: what goes where the result goes; empty for most."""
+    return f", data in {few(report['data'])}" if report.get("data") else ""
 
 
 def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:

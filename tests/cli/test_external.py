@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 from pathlib import Path
@@ -40,6 +41,20 @@ def test_external(external: str, out: str, level: str, run: Run, tmp_path: Path)
         assert not once or snapshot(tmp_path) == once, "the same again is the same"
         once = snapshot(tmp_path)
     assert {name: data for name, data in once.items() if name in before} == before
+
+
+def test_what_has_to_be_taken_along_is_named(run: Run, tmp_path: Path) -> None:
+    """A model that is shipped without its data file does not load."""
+    write_model(tmp_path / "in" / "m.onnx", ["w.bin"], fill=2)
+    for where, out in ((("out.onnx",), "out.onnx"), (("--out-dir", "out"), "out/m.onnx")):
+        done = run("optimize", "in/m.onnx", *where)
+        assert done.returncode == 0, done.stderr
+        (name,) = references(tmp_path / out)
+        assert f", data in {name}, " in done.stdout
+        as_json = run("optimize", "in/m.onnx", *where, "--format", "json")
+        assert json.loads(as_json.stdout)["models"][0]["report"]["data"] == [name]
+    assert ", data in" not in run("optimize", "in/m.onnx", "whole.onnx", "--external", "inline").stdout
+    assert ", data in" not in run("optimize", "in/m.onnx", "--check").stdout
 
 
 def test_reuse_goes_only_where_readers_follow(run: Run, tmp_path: Path) -> None:
