@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     parts = []
     for outcome in outcomes[:_MOST]:
         if outcome["report"] is not None and (found := _both(outcome["report"])) is not None:
-            parts.append(f"<details><summary>what changed</summary>\n\n{markdown(*found)}\n\n</details>\n")
+            name = escape(found[1].path or found[0].path)
+            parts.append(f"<details><summary>what changed in {name}</summary>\n\n{markdown(*found)}\n\n</details>\n")
     return "\n".join(parts)
 
 

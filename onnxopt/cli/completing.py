@@ -37,6 +37,13 @@ def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return _completed((*passes, *rules), incomplete)
 
 
+def known_cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: cases that `verify` runs, and groups of them."""
+    from onnxopt.verification.inputs.cases import GROUPS, RECIPES
+
+    return _completed((*RECIPES, *GROUPS), incomplete)
+
+
 def known_values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: values of the main graph of the command's MODEL, or first model."""
     # An option without its value, yet to be written, keeps click from giving the arguments their names.

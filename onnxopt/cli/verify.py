@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxopt.cli.completing import names_option
+from onnxopt.cli.completing import known_cases, names_option
 from onnxopt.cli.files import blaming_files, json_text
 from onnxopt.cli.options import (
     dim_option,
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 @click.argument("b", metavar="B", type=click.Path(path_type=Path))
 @names_option(
     "--cases",
-    help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, -right, "
-    "-left, -one, overrides, uniform; groups: all, dynamic, masks. [default: all that the model has; with --inputs, "
-    "none]",
+    complete=known_cases,
+    help="Run these: random, ones, zeros, extremes, wide, edges, dynamic-1, -2, -3, beyond, mask-ones, -right, -left, "
+    "-one, overrides, flags, flags-2 to -6, uniform; groups: all, dynamic, masks. [default: all that the model has; "
+    "with --inputs, none]",
 )
 @click.option(
     "--inputs",

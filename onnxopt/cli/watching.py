@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from onnxopt.cli.completing import names_option
+from onnxopt.cli.completing import known_passes, names_option
 from onnxopt.cli.files import write_text
 from onnxopt.cli.options import NewFile, apply_all
 from onnxopt.cli.say import say
@@ -26,9 +26,12 @@ def instrument_options(function: F) -> F:
         [
             click.option("--time-passes", is_flag=True, help="Show where the time went, as a tree of passes."),
             names_option(
-                "--print-ir-after", metavar="PASS|all|changed", help="Print the model as text after these passes."
+                "--print-ir-after",
+                complete=known_passes,
+                metavar="PASS|all|changed",
+                help="Print the model as text after these passes.",
             ),
-            names_option("--print-ir-before", metavar="PASS|all", help="And before these."),
+            names_option("--print-ir-before", complete=known_passes, metavar="PASS|all", help="And before these."),
             click.option(
                 "--dump-dir",
                 type=click.Path(path_type=Path, file_okay=False),

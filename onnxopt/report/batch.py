@@ -90,7 +90,10 @@ def note(outcome: dict[str, Any]) -> str:
 
 def said(outcome: dict[str, Any]) -> str:
     """What is to be said of it: why it failed, what was left out, else its status."""
-    return str(outcome["message"] or note(outcome) or outcome["status"])
+    status = str(outcome["status"])
+    if status == "would change":
+        status += f": {nodes(outcome)}"
+    return outcome["message"] or note(outcome) or status
 
 
 def told(outcome: dict[str, Any], full: bool = False) -> list[str]:

@@ -23,7 +23,7 @@ def test_float16_and_what_changed(run: Run, samples: Path, tmp_path: Path) -> No
     assert "verified in pieces" in done.stdout
     assert "BatchNormalization" in done.stdout
     assert "float16" in done.stdout
-    assert "<details>" in summary.read_text()
+    assert "<details><summary>what changed in out.onnx</summary>" in summary.read_text()
     assert "| BatchNormalization |" in summary.read_text()
 
 

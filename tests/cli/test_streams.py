@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from onnxopt.verification.inputs.cases import RECIPES
 from tests.cli.conftest import SCRIPT, Run
 from tests.cli.fork_server import shown_on
 
@@ -142,12 +143,19 @@ def test_completion_knows_commands_and_options(run: Run) -> None:
         ("optimize --with canonicalize,dead-", "plain,canonicalize,dead-code"),
         ("optimize --disable fold_conv_b", "plain,fold_conv_bn"),
         ("why model.onnx fold_conv_b", "plain,fold_conv_bn"),
+        ("optimize --print-ir-after all,dead-", "plain,all,dead-code"),
+        ("verify --cases ones,mask-o", "plain,ones,mask-ones plain,ones,mask-one"),
     ],
 )
 def test_completion_knows_what_an_argument_is(run: Run, words: str, said: str) -> None:
     last = len(words.split())
     done = run(_ONNXOPT_COMPLETE="bash_complete", COMP_CWORD=str(last), COMP_WORDS=f"onnxopt {words}")
-    assert [line if "plain" in said else line.split(",")[0] for line in done.stdout.split()] == [said]
+    assert [line if "plain" in said else line.split(",")[0] for line in done.stdout.split()] == said.split()
+
+
+def test_the_help_of_verify_names_every_case(run: Run) -> None:
+    text = " ".join(run("verify", "--help").stdout.split()).replace("flags-2 to -6", "-4 -5 -6")
+    assert [name for name in RECIPES if name not in text and f" -{name.partition('-')[2]}" not in text] == []
 
 
 def test_every_command_has_help_with_an_example(run: Run) -> None:
