@@ -11,17 +11,27 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+MAKE_ROOM: Final = "raise its limits (ulimit -a), or make room"
 _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
 _GIT_LFS: Final = b"version https://git-lfs."
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")  # gzip; zip, as PyTorch saves
 _OF_A_PROCESS: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/")
 _SLIP: Final = 0.9  # how like a name one is that can be no other
 _REMEDIES: Final = {
+    errno.ENOMEM: MAKE_ROOM,
     errno.EFBIG: "raise the limit of a file's size (ulimit -f), or write to another file system",
     errno.ENAMETOOLONG: "give it a shorter name",
     errno.EROFS: "it is on a file system that is only read: write elsewhere",
 }
+# What the system says of itself, whatever was asked for: no bug of ours.
+_REFUSED: Final = (
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
+)
+_NO_ROOM: Final = ("failed to map segment", "annot allocate memory")  # as dynamic loaders put it
 _FILES: Final = 10_000  # of a folder, that are looked at
+# How Python says of its own code in C that it failed, or did not, and left no word, or one, of why.
+_WORDLESS: Final = ("exception set", "setting an exception")
 
 
 class OnnxOptError(Exception):
@@ -88,6 +98,27 @@ class DomainError(UsageError):
 
 class NoFixpointError(PassError):
     """The rewrites did not come to rest within their budget; the message names the rules in the cycle."""
+
+
+def is_starved(error: BaseException) -> bool:
+    """Was this process refused memory, which is nobody's bug? Where its allocations fail CPython says SystemError, too:
+    in code in C that lost the error, or was not told of it. Without a limit it is a bug in such code."""
+    if isinstance(error, SystemError) and any(words in str(error) for words in _WORDLESS):
+        from onnxopt.worker.limits import is_limited
+
+        return is_limited()
+    return isinstance(error, MemoryError)
+
+
+def refused(error: Exception) -> str:
+    """What the system does not give, empty where this is no such error."""
+    if is_starved(error):
+        return "it has no more memory"
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        return str(error.strerror)
+    if isinstance(error, ImportError) and any(words in str(error) for words in _NO_ROOM):
+        return "there is no room for a library"
+    return str(error) if isinstance(error, RuntimeError) and "start new thread" in str(error) else ""
 
 
 def broken(what: str, error: BaseException, name: str, kind: str) -> PassError:
@@ -190,7 +221,8 @@ def unreadable(path: object, error: Exception) -> ModelError:
     if isinstance(error, IsADirectoryError):
         return ModelError(f"{path} is a directory", inside(path))
     if isinstance(error, OSError):
-        return ModelError(f"{path}: {error.strerror or error}", "check that the file can be read")
+        hint = _REMEDIES.get(error.errno or 0, "check that the file can be read")
+        return ModelError(f"{path}: {error.strerror or error}", hint)
     return ModelError(f"{path} is not an ONNX model, or is truncated: the protobuf cannot be parsed", _kind_of(path))
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 from onnxopt.verification import session
 from onnxopt.verification.session import Session
@@ -22,6 +23,10 @@ for name in (
     *("ONNXOPT_DEBUG", "ONNXOPT_PROJECT_FILE", "ONNXOPT_CACHE_KEY"),
 ):
     os.environ.pop(name, None)
+
+# How long an example takes says how busy the machine is: the first imports what it needs.
+settings.register_profile("onnxopt", deadline=None)
+settings.load_profile("onnxopt")
 
 
 @contextmanager

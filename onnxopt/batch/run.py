@@ -14,7 +14,7 @@ from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
 from onnxopt.batch.staging import fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
-from onnxopt.errors import ModelError, OnnxOptError, inside, unwritable
+from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, inside, refused, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
@@ -45,9 +45,10 @@ def run(
         report = getattr(e, "report", None)
         outcome.report = report.to_dict() if report is not None else outcome.report
     except Exception as e:
-        outcome.status, outcome.code = "failed", 4
+        outcome.status, outcome.code, outcome.hint = "failed", 4, "please report it"
         outcome.message = f"{job.source}: internal error: {type(e).__name__}: {' '.join(str(e).split())}"
-        outcome.hint = "please report it"
+        if what := refused(e):
+            outcome.code, outcome.message, outcome.hint = 2, f"{job.source}: the system refuses: {what}", MAKE_ROOM
     outcome.seconds = time.perf_counter() - start
     return outcome
 

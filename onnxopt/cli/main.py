@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import signal
@@ -20,7 +19,7 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.closed import open_closed
 from onnxopt.cli.say import say, say_all, say_error, spell_out, styled
-from onnxopt.errors import OnnxOptError, UsageError, nearest
+from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, nearest, refused
 from onnxopt.lazy_modules import is_importing
 from onnxopt.lazy_onnx import import_onnx_in_parts
 from onnxopt.threads import let_threads_sleep
@@ -42,17 +41,13 @@ _COMMANDS: Final = {
     "completion": ("onnxopt.cli.completion", "Print the shell's completion script."),
     "reproduce": ("onnxopt.cli.reproduce", "Run again what a failing pass left behind."),
 }
-# What the system says of itself, whatever was asked for: no bug of ours.
-_REFUSED: Final = (
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
-)
-_NO_ROOM: Final = ("failed to map segment", "annot allocate memory")  # as dynamic loaders put it
 _ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # the last is Ctrl-Break on Windows, what ends a job there
 _PLACE: Final = ("-o", "--out", "--output")  # as others call where a result goes
 _CLEANING_UP: Final = 10.0  # seconds
 _IMPORTING: Final = 5.0  # seconds; what takes longer hangs
 _PAUSE: Final = 0.001
+_RESERVE: Final = 1 << 21  # bytes, which nobody touches: with them it is said that there are no others
+_SPENT: Final = f"error: the system refuses: it has no more memory\nhint: {MAKE_ROOM}\n".encode()
 
 
 class _Commands(click.Group):
@@ -132,6 +127,9 @@ def main() -> NoReturn:
             with contextlib.suppress(OSError):
                 stream.flush()
         _leave(e.code if isinstance(e.code, int) else 0)
+    except (MemoryError, SystemError):  # before anything ran, or in the middle of saying that there is none
+        os.write(2, _SPENT)
+        _leave(2)
     _leave(0)
 
 
@@ -148,7 +146,11 @@ def _run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             spell_out(stream)
     try:
-        cli(standalone_mode=False)
+        reserve = bytearray(_RESERVE)
+        try:
+            cli(standalone_mode=False)
+        finally:
+            del reserve
         sys.stdout.flush()
         sys.stderr.flush()
     except click.exceptions.Abort:
@@ -168,8 +170,8 @@ def _run() -> None:
     except Exception as e:
         if os.environ.get("ONNXOPT_DEBUG"):
             _say_trace()
-        if what := _refused(e):
-            _fail(f"the system refuses: {what}", "raise its limits (ulimit -a), or make room", 2)
+        if what := refused(e):
+            _fail(f"the system refuses: {what}", MAKE_ROOM, 2)
         if isinstance(e, FileNotFoundError) and _is_nowhere():
             _fail("the current folder is not there any more", "cd to one that is; to where it was, if it is new", 2)
         if isinstance(e, ImportError) and not str(e.name).startswith("onnxopt"):
@@ -211,17 +213,6 @@ class _Interruption:
         raise KeyboardInterrupt
 
 
-def _refused(e: Exception) -> str:
-    """What the system does not give, empty where this is no such error."""
-    if isinstance(e, MemoryError):
-        return "it has no more memory"
-    if isinstance(e, OSError) and e.errno in _REFUSED:
-        return str(e.strerror)
-    if isinstance(e, ImportError) and any(words in str(e) for words in _NO_ROOM):
-        return "there is no room for a library"
-    return str(e) if isinstance(e, RuntimeError) and "start new thread" in str(e) else ""
-
-
 def _is_nowhere() -> bool:
     """Was the current folder removed?"""
     try:
@@ -247,7 +238,8 @@ def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
     with contextlib.suppress(BrokenPipeError):  # nobody reads it; the code says it, too
         say_error(message, hint, colour=styled(err=True))
     if not told:
-        _tell_program(message, hint, code)
+        with contextlib.suppress(MemoryError):
+            _tell_program(message, hint, code)
     sys.exit(code)
 
 

@@ -22,6 +22,8 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
     _forget_versions(proto)
     try:
         found = inline_local_functions(proto, False)
+    except MemoryError:
+        raise
     except Exception as e:
         reason = str(e).strip().splitlines() or [type(e).__name__]
         raise ModelError(f"{path}: its functions cannot be inlined: {reason[0]}", "optimize them in place") from None

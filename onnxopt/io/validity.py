@@ -9,7 +9,7 @@ from pathlib import Path
 from google.protobuf.message import Message
 from onnx import ModelProto
 
-from onnxopt.errors import InvariantError, ModelError, OnnxOptError, PassError
+from onnxopt.errors import InvariantError, ModelError, OnnxOptError, PassError, is_starved
 
 
 @contextmanager
@@ -26,7 +26,8 @@ def blaming(source: str | Path | ModelProto) -> Iterator[None]:
     except (OnnxOptError, OSError):
         raise
     except Exception as e:
-        _blame(source, e)
+        if not is_starved(e):
+            _blame(source, e)
         raise
 
 

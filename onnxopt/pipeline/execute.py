@@ -18,6 +18,7 @@ from onnxopt.errors import (
     PreconditionError,
     UsageError,
     broken,
+    is_starved,
     line_of,
 )
 from onnxopt.graph import Model
@@ -168,9 +169,9 @@ def _run_leaf(
             e.message = f"pass {p.name}: {e.message}{where}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise
-    except MemoryError:  # of the system, which is no bug of the pass
-        raise
-    except (Exception, SystemExit) as e:  # which would end the command, as if all were done
+    except (Exception, SystemExit) as e:  # the last would end the command, as if all were done
+        if is_starved(e):
+            raise
         where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
         node = _node_in(e.__traceback__)
         error = broken(f"pass {p.name} failed on {where}{f': {node!r}' if node is not None else ''}", e, p.name, "pass")
@@ -191,6 +192,8 @@ def _ask(p: Pass, model: Model) -> None:
     except PreconditionError:
         raise
     except Exception as e:
+        if is_starved(e):
+            raise
         why = " ".join(str(e).split()) or type(e).__name__
         hint = f"give it a model that has what it requires, or go on without it by --disable {p.name}"
         raise PreconditionError(f"pass {p.name} cannot work on {model.name}: {why}", hint) from e

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
-from onnxopt.errors import UsageError, line_of, nearest, nearest_file, told
+from onnxopt.errors import UsageError, is_starved, line_of, nearest, nearest_file, told
 from onnxopt.lazy_onnx import import_all_of_onnx
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
 from onnxopt.rewriting import Rule
@@ -266,6 +266,8 @@ def load_module(source: str) -> None:
             import_module(source)
             loose = []
     except (Exception, SystemExit) as e:  # a script that ends would end the command, as if all were done
+        if is_starved(e):
+            raise
         hint = "correct it there; ONNXOPT_DEBUG=1 shows the traceback" if line_of(e) else _PLUGIN
         raise UsageError(f"{source} cannot be imported: {told(e)}", hint) from e
     if loose and before == set(_PASSES):
@@ -319,6 +321,8 @@ def load_plugins() -> None:
             if isinstance(found, type) and issubclass(found, Pass):
                 register(found)
         except Exception as e:
+            if is_starved(e):
+                raise
             failed[f"the plugin {point.name} ({label}) cannot be loaded: {told(e)}"] = e
         _ORIGINS.update({name: label for name in _PASSES if name not in before})
     if failed:

@@ -24,7 +24,7 @@ def read(path: Path) -> Skeleton:
     refuse_pipe(path)
     try:
         skeleton = Skeleton(path)
-    except ModelError:
+    except (ModelError, MemoryError):
         raise
     except Exception as e:
         raise unreadable(path, e) from None

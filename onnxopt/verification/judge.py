@@ -6,8 +6,9 @@ A crash or a hang here is a verdict, not the end of onnxopt: the worker says wha
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
@@ -18,12 +19,14 @@ from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
-from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, reason
+from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, is_starved, reason
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
     from onnxopt.verification.inputs.values import Case
     from onnxopt.verification.look import Look
+
+T = TypeVar("T")
 
 
 class Judge(Original):
@@ -49,9 +52,10 @@ class Judge(Original):
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
-            self.b = self._open_result(path)
+            self.b = self._with_room(partial(self._open_result, path))
         except Exception as e:
             blame_system(e)
+            self._blame_room(e, self._wake_original)
             return f"{b}{UNLOADED}: {reason(e)}"
         if self.unknown and (why := self.engine.unlike(self.b)):
             raise Refused(why)
@@ -59,6 +63,35 @@ class Judge(Original):
         if self.b.outputs[:own] != self.outputs[:own]:
             return f"the outputs of {b} are {self.b.outputs}, those of {a} {self.outputs}"
         return ""
+
+    def _with_room(self, run: Callable[[], T]) -> T:
+        """`run`; where there is no memory for that beside what is loaded, again when that is let go of: what is run is
+        loaded when it is."""
+        try:
+            return run()
+        except Exception as e:
+            if not is_starved(e):
+                raise
+        self._rest(deeply=True)
+        return run()
+
+    def _blame_room(self, error: Exception, original: Callable[[], object]) -> None:
+        """Where the result was refused memory, and in its place the `original` is too, beside what is kept of its runs,
+        that says nothing of the result. Raises Refused."""
+        if not is_starved(error):
+            return
+        self._rest(deeply=True)
+        try:
+            original()
+        except Exception as e:
+            if is_starved(e):
+                a, b = self.labels
+                why = f"there is no memory for {b} beside the values of {a} that it is compared with (--memory)"
+                raise Refused(why) from error
+
+    def _wake_original(self) -> None:
+        if isinstance(self.engine, OnnxRuntime):
+            self.engine.wake()
 
     def _open_result(self, path: str) -> Any:
         is_narrow = self.options.dtype and not isinstance(self.engine, Reference)
@@ -95,11 +128,12 @@ class Judge(Original):
         try:
             feeds = self._feeds_of_b(case.feeds)
             if self._unrun is not None:
-                self._unrun.run(feeds)
+                self._with_room(partial(self._unrun.run, feeds))
                 self._unrun = None
-            results = self.b.run(feeds)
+            results = self._with_room(partial(self.b.run, feeds))
         except Exception as e:
             blame_system(e)
+            self._blame_room(e, partial(self.engine.run, case.feeds))
             record.status, record.note = DIFFERENT, f"{self.labels[1]} fails where {self.labels[0]} runs: {reason(e)}"
             return record
         noise = self.shaken.get(name, {})
@@ -131,8 +165,11 @@ class Judge(Original):
         if not any(is_float(v) for v in case.feeds.values()):
             return dict.fromkeys(self.outputs, 0.0)
         try:
-            again = self._run_original({n: last_bit(v, rng, self.options.dtype) for n, v in case.feeds.items()})
-        except Exception:  # it does not take what is a bit larger
+            feeds = {n: last_bit(v, rng, self.options.dtype) for n, v in case.feeds.items()}
+            again = self._with_room(partial(self._run_original, feeds))
+        except Exception as e:  # it does not take what is a bit larger
+            if is_starved(e):
+                raise Refused(f"there is no memory to run {self.labels[0]} once more (--memory)") from e
             return dict.fromkeys(self.outputs, 0.0)
         found = [difference(a, b) for a, b in zip(values, again)]
         return {n: 0.0 if d.note or d.discrete else d.relative for n, d in zip(self.outputs, found)}
@@ -196,7 +233,7 @@ class Judge(Original):
         try:
             cases, look = [self.kept[name][0] for name in names], self._looked()
             return [*look.unreached(cases[0]), *(look.rounded(cases) if self.provider == CPU else ())]
-        except (Failed, OSError, ValueError):
+        except (Failed, OSError, ValueError, MemoryError):
             return []
 
     def pieces(self, names: Sequence[str], taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
@@ -208,7 +245,7 @@ class Judge(Original):
         try:
             fine = not self._uneven.isdisjoint(names)
             found, places = self._looked().pieces([self.kept[n][0] for n in names], taken, fine=fine)
-        except (Failed, OSError, ValueError) as e:
+        except (Failed, OSError, ValueError, MemoryError) as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began
         return found, places
@@ -220,7 +257,7 @@ class Judge(Original):
 
         try:
             return self._looked().as_taken([self.kept[n][0] for n in names], most)
-        except (Failed, OSError, ValueError):
+        except (Failed, OSError, ValueError, MemoryError):
             return None
 
     def noise(
@@ -234,14 +271,18 @@ class Judge(Original):
             return {}
         try:
             cases = [self.kept[n] for n in names]
-            return self._looked().noise(cases, self.outputs, enough, told, self.shaken, of_result=of_result)
-        except Failed:  # it does not take what is a bit larger
+            ask = (cases, self.outputs, enough, told, self.shaken)
+            return self._with_room(lambda: self._looked().noise(*ask, of_result=of_result))
+        except Failed as e:  # it does not take what is a bit larger
+            if is_starved(e):
+                raise MemoryError from e
             return {}
 
-    def _rest(self) -> None:
-        """Pieces are loaded from the files: the whole of them waits outside of memory."""
-        for engine in (self.engine, self.b):
-            if isinstance(engine, OnnxRuntime):
+    def _rest(self, *, deeply: bool = False) -> None:
+        """Pieces are loaded from the files: the whole of them waits outside of memory. `deeply`: and each segment."""
+        engines: tuple[Any, ...] = (self.engine, self.b, self._unrun)
+        for engine in engines:
+            if isinstance(engine, OnnxRuntime) or (deeply and hasattr(engine, "rest")):
                 engine.rest()
 
     def release(self) -> None:

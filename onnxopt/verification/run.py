@@ -104,6 +104,11 @@ class OnnxRuntime:
         """Let go of what is loaded, until it is to run again."""
         self._session = None
 
+    def wake(self) -> None:
+        """Load it again, if it rests."""
+        if self._session is None:
+            self._session = self._open()
+
 
 class Reference:
     """onnx's ReferenceEvaluator: slow, but knows every operator and opset that onnx knows."""
@@ -149,8 +154,11 @@ class TooLarge(MemoryError):
 
 
 def is_starved(error: BaseException) -> bool:
-    """Was it refused memory?"""
-    return isinstance(error, MemoryError) or any(text in str(error) for text in _STARVED)
+    """Was it, or what it was made of, refused memory?"""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    return any(isinstance(e, MemoryError) or any(text in str(e) for text in _STARVED) for e in causes)
 
 
 _SYSTEM: Final = ("pthread_create failed", "start new thread", "failed to map segment")

@@ -23,6 +23,7 @@ _AT_ONCE: Final = 3  # cases looked at in pieces together
 _HELD: Final = 12  # held against each other with branches in place
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
 _LARGE: Final = "extremes"  # a case in which narrow floats overflow first
+_STARVED: Final = "takes more memory than it may (--memory)"
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
 
 
@@ -36,7 +37,7 @@ class SecondLook:
         self._plan: Plan = session.plan
         self._options = options
         self._foreign = foreign
-        self.cut_short = ""  # why pieces were not looked into to the end, if they took too long
+        self.cut_short = ""  # why pieces were not looked into to the end, if they took too long, or too much
 
     def look(
         self,
@@ -83,10 +84,11 @@ class SecondLook:
                 if told or (rough and not pieces.complete):
                     names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
                     noise = self._noise(verdict, names, decides=not pieces.complete)
-        except Died as e:
+        except (Died, MemoryError) as e:
+            why = str(e) if isinstance(e, Died) else _STARVED
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
-                raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {e}") from None
-            self.cut_short = str(e) if e.late else ""
+                raise Refused(f"the outputs differ by {verdict.worst_rel:.1e}, and looking into pieces {why}") from None
+            self.cut_short = why if isinstance(e, MemoryError) or e.late else ""
             return False
         if self._options.by_tolerance or failed is not None:
             verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
@@ -140,7 +142,7 @@ class SecondLook:
         found: list[str] = []
         if self._foreign and verdict.agrees and answers and self._session.alive and not self._options.by_tolerance:
             names = [a.case.name for i, a in enumerate(answers) if not i or a.case.name == _LARGE]
-            with contextlib.suppress(Died), self._session.limited():  # nothing is known of it then
+            with contextlib.suppress(Died, MemoryError), self._session.limited():  # nothing is known of it then
                 self._session.hold(names)
                 found = self._session.call("unshown", names)
         return {why: why for why in found}

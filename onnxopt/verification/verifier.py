@@ -154,6 +154,16 @@ class Verifier:
                 self._stop(verdict, DIFFERENT, str(e), "it ran with the original; report it")
             else:
                 self._stop(verdict, UNVERIFIED, str(e), "give it data that the model is made for")
+        except Exception as e:  # of the system: whoever looked at a result found no memory
+            from onnxopt.verification.run import is_starved, reason
+
+            if not is_starved(e):
+                raise
+            self._session.drain()
+            why = f"comparing {self.labels[1]} with {self.labels[0]}: {reason(e)}"
+            if not self._session.has_answers:
+                self._refusal = why
+            self._stop(verdict, UNVERIFIED, why, "raise --memory, or leave it out")
         verdict.seconds = time.monotonic() - self._began
         return verdict
 

@@ -34,6 +34,11 @@ DEEPLY = """
 """
 
 
+def _hear_the_terminal() -> None:
+    """Whoever runs the tests under nohup has them, and what they start, ignore its end; as onnxopt then does."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Running:
     """`onnxopt optimize` in a session of its own, and everything it starts, known by a word in the environment."""
 
@@ -50,6 +55,7 @@ class Running:
             text=True,
             start_new_session=True,
             env=os.environ | own,
+            preexec_fn=_hear_the_terminal,
         )
 
     def until(self, happened: Callable[[], bool]) -> None:

@@ -9,12 +9,13 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification import VerifyOptions, judge
+from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions, judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.plan import make_plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.run import OnnxRuntime
+from onnxopt.verification.session import Session
 from onnxopt.worker.serving import Refused
 
 NO_THREAD = (
@@ -94,3 +95,92 @@ def test_memory_that_the_optimizer_is_refused(opened: judge.Judge, path: str, mo
     assert opened.result(path, VerifyOptions()) == ""
     why, original = opened.optimized()
     assert (why.startswith("it takes more memory than it may"), original) == (True, True)
+
+
+def starving(monkeypatch: pytest.MonkeyPatch, *, original: bool, judged: judge.Judge) -> list[str]:
+    """A run of the result finds no memory while the original is loaded, nor one of the `original` in its place; who
+    ran."""
+    ran: list[str] = []
+    of_a, of_b = judged.engine.run, judged.b.run
+
+    def run_a(feeds: Any) -> Any:
+        ran.append("a")
+        if original:
+            raise RuntimeError("std::bad_alloc")
+        return of_a(feeds)
+
+    def run_b(feeds: Any) -> Any:
+        ran.append("b")
+        if judged.engine._session is not None or original:
+            raise RuntimeError("std::bad_alloc")
+        return of_b(feeds)
+
+    monkeypatch.setattr(judged.engine, "run", run_a)
+    monkeypatch.setattr(judged.b, "run", run_b)
+    return ran
+
+
+def test_memory_that_the_original_takes(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside it there is none for the result, which needs no more than it: nobody is accused."""
+    refusing(monkeypatch, "std::bad_alloc", 1, optimize=False)
+    assert opened.result(path, VerifyOptions()) == ""
+    assert opened.engine._session is None, "it rests"
+    opened.engine.wake()
+    ran = starving(monkeypatch, original=False, judged=opened)
+    assert all(o.ok for o in opened.compare(OWN[0].name, {}).outputs)
+    assert ran == ["b", "b"]
+
+
+def test_memory_that_both_are_refused(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened.result(path, VerifyOptions()) == ""
+    ran = starving(monkeypatch, original=True, judged=opened)
+    with pytest.raises(Refused, match="no memory for the result beside the values of the original"):
+        opened.compare(OWN[0].name, {})
+    assert ran == ["b", "b", "a"]
+
+
+def test_memory_that_only_the_result_is_refused(
+    opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert opened.result(path, VerifyOptions()) == ""
+
+    def run(feeds: Any) -> Any:
+        raise RuntimeError("std::bad_alloc")
+
+    monkeypatch.setattr(opened.b, "run", run)
+    found = opened.compare(OWN[0].name, {})
+    assert (found.status, "it takes more memory than it may" in found.note) == ("different", True)
+    refusing(monkeypatch, "std::bad_alloc", 2, optimize=False)
+    assert "it takes more memory than it may" in opened.result(path, VerifyOptions())
+
+
+def test_memory_that_neither_can_be_loaded_in(opened: judge.Judge, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, "std::bad_alloc", 2, optimize=False)
+
+    def wake() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(opened.engine, "wake", wake)
+    with pytest.raises(Refused, match="no memory for the result"):
+        opened.result(path, VerifyOptions())
+
+
+@pytest.mark.parametrize("asked", ["original", "result", "optimized"])
+def test_memory_that_a_worker_is_refused(asked: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is no error of the command's: what could not be looked at is not verified."""
+    call = Session.call
+
+    def starved(self: Session, method: str, *args: Any) -> Any:
+        found = call(self, method, *args)
+        if method == asked:
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(Session, "call", starved)
+    with Verifier(path) as verifier:
+        verifier.submit(path)
+        found = verifier.finish()
+        assert (found.status, "takes more memory than it may" in found.message) == (UNVERIFIED, True)
+        monkeypatch.undo()
+        verifier.submit(path)
+        assert verifier.finish().agrees == (asked != "original"), "another result is judged"

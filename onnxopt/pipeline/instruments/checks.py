@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.errors import InvariantError, OnnxOptError, VerificationError
+from onnxopt.errors import InvariantError, OnnxOptError, VerificationError, is_starved
 from onnxopt.graph import check_model, write_model
 from onnxopt.pipeline.instrument import Instrument
 
@@ -37,6 +37,8 @@ class CheckEach(Instrument):
             try:
                 check(model)
             except Exception as e:
+                if is_starved(e):
+                    raise
                 if not self.suppress:
                     if isinstance(e, OnnxOptError):
                         raise

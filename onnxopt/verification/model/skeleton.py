@@ -7,6 +7,7 @@ lies in external data files is mapped alike.
 from __future__ import annotations
 
 import math
+import stat
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -134,11 +135,14 @@ def _external(tensor: TensorProto, model: Path) -> Stored:
     entries = {e.key: e.value for e in tensor.external_data}
     location, folder = Path(entries.get("location", "")), model.parent
     whose = f"{model}: the data of `{tensor.name}`"
+    is_inside = is_odd = False
     try:
         file = (folder / location).resolve()
         is_inside = not location.is_absolute() and ".." not in location.parts and file.is_relative_to(folder.resolve())
-        is_odd = is_inside and file.exists() and not file.is_file()
-    except (OSError, RuntimeError, ValueError):  # a circle of links, a name that no file can have
+        is_odd = is_inside and not stat.S_ISREG(file.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):  # it is missing, which is said where it is read
+        pass
+    except (OSError, RuntimeError, ValueError):  # a circle of links (OSError since Python 3.13), a name of no file
         is_inside = False
     if not is_inside:
         raise ModelError(f"{whose} lies outside the model's folder: {str(location)!r}", _ELSEWHERE)

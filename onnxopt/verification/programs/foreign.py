@@ -166,6 +166,9 @@ class Around:
         self.nodes_left = len(self._program.cone(self._program.outputs, ()))
         self.outputs = streamed.outputs
 
+    def rest(self) -> None:
+        self._streamed.rest()
+
     @property
     def own(self) -> list[str]:
         """The outputs that the model has anyway."""

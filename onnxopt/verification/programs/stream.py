@@ -126,6 +126,10 @@ class Streamed:
     def outputs(self) -> list[str]:
         return self._runner.program.outputs
 
+    def rest(self) -> None:
+        """Close the segments, until it is to run again."""
+        self._open.clear()
+
     def value(self, name: str, feeds: Values) -> Any:
         """One value inside; None where more would have to be fed. Raises Failed."""
         program = self._runner.program

@@ -1,0 +1,83 @@
+"""What the system refuses to a pass or a rule is no bug of theirs, and ends the command in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxopt.errors import is_starved, refused
+from tests.cli.conftest import SCRIPT
+
+WORDLESS = "error return without exception set"  # as CPython 3.13 says it where it was refused memory
+NULL = "<built-in function compile> returned NULL without setting an exception"
+TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }'
+PASS = """
+from onnxopt import model_pass, register
+@register
+@model_pass(opt_level=2)
+def starves(model, ctx):
+    'Is refused memory.'
+    raise ERROR
+"""
+RULE = """
+from onnxopt import PassInfo, RewritePass, op, register, rewrite, var
+@rewrite(op.Relu(var("x")))
+def starving(m, x):
+    'Is refused memory.'
+    raise ERROR
+@register
+class Starves(RewritePass):
+    'Is refused memory.'
+    info = PassInfo("starves", opt_level=2)
+    rules = (starving,)
+"""
+NONE_LEFT = ["error: the system refuses: it has no more memory", "hint: raise its limits (ulimit -a), or make room"]
+
+
+def test_python_has_two_words_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which one is a bug in code in C where there is no limit."""
+    for limited in (True, False):
+        monkeypatch.setattr("onnxopt.worker.limits.is_limited", lambda limited=limited: limited)
+        assert is_starved(MemoryError())
+        assert is_starved(SystemError(WORDLESS)) == is_starved(SystemError(NULL)) == limited
+        assert not is_starved(SystemError("bad argument to internal function"))
+        assert refused(SystemError(WORDLESS)) == ("it has no more memory" if limited else "")
+        assert not refused(KeyError("memory"))
+
+
+def optimize(folder: Path, plugin: str, error: str, *more: str, limit: str) -> subprocess.CompletedProcess[str]:
+    onnx.save(parser.parse_model(TEXT), folder / "m.onnx")
+    (folder / "starves.py").write_text(plugin.replace("ERROR", error))
+    words = [str(SCRIPT), "optimize", "m.onnx", *more, "--plugin", "starves.py", "--with", "starves"]
+    limited = ["sh", "-c", f'ulimit -S -d {limit}; exec "$@"', "sh", *words]
+    return subprocess.run(limited, capture_output=True, text=True, cwd=folder, check=False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize("plugin", [PASS, RULE], ids=["pass", "rule"])
+@pytest.mark.parametrize("error", ["MemoryError()", f"SystemError({WORDLESS!r})"], ids=["memory", "system"])
+def test_it_is_no_bug(plugin: str, error: str, tmp_path: Path) -> None:
+    done = optimize(tmp_path, plugin, error, "out.onnx", "--no-verify", limit="8000000")
+    assert (done.returncode, done.stderr.splitlines()) == (2, NONE_LEFT)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_without_a_limit_it_is_one(tmp_path: Path) -> None:
+    done = optimize(tmp_path, PASS, f"SystemError({WORDLESS!r})", "out.onnx", "--no-verify", limit="unlimited")
+    assert done.returncode == 4 and "this is a bug in the pass" in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_of_many_models(tmp_path: Path) -> None:
+    many = ("--out-dir", "out", "--no-verify", "--format", "json", "--jobs", "1")
+    done = optimize(tmp_path, PASS, "MemoryError()", *many, limit="8000000")
+    assert done.returncode == 2, done.stderr
+    (found,) = json.loads(done.stdout)["models"]
+    assert found["message"] == "m.onnx: the system refuses: it has no more memory"
