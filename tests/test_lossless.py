@@ -92,3 +92,22 @@ def test_every_field_survives(level: int, tmp_path: Path) -> None:
         assert nodes[name].doc_string == originals[name].doc_string
         assert list(nodes[name].metadata_props) == list(originals[name].metadata_props), name
     assert [i for i in a.value_info if i.name == "s"] == list(b.value_info)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_annotations_of_what_goes_keep_nothing(level: int) -> None:
+    """The parameters of a value that went stayed until a second run, which found no annotation any more."""
+    model = everything()
+    noted = {"i": "unread", "unread": "unread too", "y": "q_scale", "nobody": "foreign"}  # `i` and `unread` go
+    del model.graph.quantization_annotation[:]
+    for about, parameter in noted.items():
+        note = model.graph.quantization_annotation.add(tensor_name=about)
+        note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value=parameter)
+        note.quant_parameter_tensor_names.add(key="ZERO_POINT_TENSOR", value=parameter)
+    model.graph.initializer.extend(tensor(n, 1) for n in ("unread", "unread too", "foreign"))
+    once = onnxopt.optimize(model, level=level)
+    assert [a.tensor_name for a in once.model.graph.quantization_annotation] == ["y", "nobody"]
+    names = {t.name for t in once.model.graph.initializer}
+    assert {"q_scale", "foreign"} <= names and names.isdisjoint({"unread", "unread too"})
+    again = onnxopt.optimize(once.model, level=level)
+    assert not again.report.changed and again.model == once.model

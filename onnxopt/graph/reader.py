@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxopt.errors import ModelError, UsageError
+from onnxopt.graph.annotations import pin
 from onnxopt.graph.domains import adopt_opsets, import_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.ir_version import DEFAULTS_SINCE, FUNCTIONS_SINCE, raise_ir_version
@@ -44,7 +45,8 @@ def read_model(proto: ModelProto, path: Path | None = None, *, freeze_initialize
     reader.read_graph(model.graph, proto.graph)
     reader.name_apart()
     model.interface = interface_of(proto, model.graph.initializers)
-    for name in _annotated(proto):
+    pin(model.graph)
+    for name in trainable:
         value = model.graph.initializers.get(name)
         if value is not None:
             value.output_count += 1  # pinned: something we do not model refers to it by name
@@ -133,13 +135,6 @@ def _trainable(proto: ModelProto) -> set[str]:
             for node in graph.node:
                 names.update(node.input)
     return names
-
-
-def _annotated(proto: ModelProto) -> Iterable[str]:
-    for annotation in proto.graph.quantization_annotation:
-        for entry in annotation.quant_parameter_tensor_names:
-            yield entry.value
-    yield from _trainable(proto)
 
 
 class _Output:

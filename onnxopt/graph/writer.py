@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from onnxopt.graph.annotations import drop_vanished, values_named
 from onnxopt.graph.dim_names import as_written
 from onnxopt.graph.domains import write_opsets
 from onnxopt.graph.graph import Graph
@@ -210,17 +211,11 @@ def _drop_vanished(graph: Graph) -> None:
     proto = graph.proto
     if not proto.value_info and not proto.quantization_annotation:
         return
-    names = {v.name for node in graph for v in node.outputs if v is not None}
-    names.update(graph.initializers, (v.name for v in graph.inputs))
-    names.update(s.values.name for s in proto.sparse_initializer)
+    names = values_named(graph)
     # What the file says of names that never were values of ours stays as it is.
     once = graph.model.names
     infos: list[ValueInfoProto] = [i for i in proto.value_info if i.name in names or i.name not in once]
     if len(infos) < len(proto.value_info):
         del proto.value_info[:]
         proto.value_info.extend(infos)
-    if proto.quantization_annotation:
-        for i in range(len(proto.quantization_annotation) - 1, -1, -1):
-            name = proto.quantization_annotation[i].tensor_name
-            if name not in names and name in once:
-                del proto.quantization_annotation[i]
+    drop_vanished(graph, names)

@@ -8,6 +8,7 @@ import onnx
 
 from onnxopt.analysis.purity import may_train
 from onnxopt.graph import Graph, Model
+from onnxopt.graph.annotations import drop_vanished
 from onnxopt.graph.domains import is_standard
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
@@ -34,8 +35,11 @@ class DeadCode(ModelPass):
         _drop_nodes(model, ctx)
         while model.functions and _drop_function_ends(model, ctx):
             _drop_nodes(model, ctx)
-        for graph in model.open_scopes():
-            _drop_initializers(graph, ctx)
+        more = True
+        while more:
+            for graph in model.open_scopes():
+                _drop_initializers(graph, ctx)
+            more = not model.graph.skipped and drop_vanished(model.graph)  # which named initializers, maybe
         _drop_functions(model, ctx)
 
 

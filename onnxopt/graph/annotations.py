@@ -1,0 +1,49 @@
+"""What quantization annotations name: it stays for as long as what they are about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import TensorAnnotation
+
+    from onnxopt.graph.graph import Graph
+
+
+def values_named(graph: Graph) -> set[str]:
+    """The names of what the scope has, sparse initializers among them."""
+    names = {v.name for node in graph for v in node.outputs if v is not None}
+    names.update(graph.initializers, (v.name for v in graph.inputs))
+    names.update(s.values.name for s in graph.proto.sparse_initializer)
+    return names
+
+
+def pin(graph: Graph) -> None:
+    """Initializers that annotations of the main graph name stay, whoever reads them."""
+    for annotation in graph.proto.quantization_annotation:
+        _pin(graph, annotation, 1)
+
+
+def _pin(graph: Graph, annotation: TensorAnnotation, times: int) -> None:
+    for entry in annotation.quant_parameter_tensor_names:
+        value = graph.initializers.get(entry.value)
+        if value is not None:
+            value.output_count += times
+
+
+def drop_vanished(graph: Graph, names: set[str] | None = None) -> bool:
+    """Remove annotations of values that are gone, which lets go of the initializers that they name. Were there any?
+
+    What the file says of names that never were values of ours stays. `names`: what there is, if it is known.
+    """
+    annotations = graph.proto.quantization_annotation
+    if not annotations:
+        return False
+    names = values_named(graph) if names is None else names
+    once = graph.model.names
+    gone = [i for i, a in enumerate(annotations) if a.tensor_name not in names and a.tensor_name in once]
+    for i in reversed(gone):
+        if graph is graph.model.graph:
+            _pin(graph, annotations[i], -1)
+        del annotations[i]
+    return bool(gone)
