@@ -19,7 +19,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
-from onnxopt.graph.writer import node_protos
+from onnxopt.graph.writer import node_protos, write_functions
 from onnxopt.inferring import infer_call, infer_shapes, inferable, open_sizes
 from onnxopt.protos import (
     array_to_tensor,
@@ -153,6 +153,7 @@ def _skeleton(model: Model, nodes: Collection[Node], like: Mapping[Value, Value]
 
 def _copy_functions(skeleton: ModelProto, model: Model) -> set[str]:
     """Functions without their claims. Returns how they are called."""
+    write_functions(model)
     skeleton.functions.extend(model.proto.functions)
     called = {qualified(f.name, f.domain) for f in skeleton.functions}
     for function in skeleton.functions:

@@ -16,7 +16,7 @@ from onnxopt.graph.names import Names
 from onnxopt.graph.node import Node
 from onnxopt.graph.structure import check_structure
 from onnxopt.graph.value import Shape, Value
-from onnxopt.graph.writer import node_protos
+from onnxopt.graph.writer import node_protos, write_functions
 from onnxopt.protos import array_to_tensor, fields, qualified, tensor_type, tensor_value_info
 
 Boundary = tuple[list[Value], list[Value], list[Value]]
@@ -119,6 +119,7 @@ def _functions(model: Model, nodes: Iterable[Node]) -> list[FunctionProto]:
     """The functions that nodes call, and those that these call."""
     if not model.functions:
         return []
+    write_functions(model)
     by_call = {(qualified(f.name, f.domain), f.overload): f for f in model.proto.functions}
     scopes = {(qualified(g.proto.name, g.proto.domain), g.proto.overload): g for g in model.functions.values()}
     called: set[tuple[str, str]] = set()

@@ -79,6 +79,13 @@ def node_protos(graph: Graph, nodes: Iterable[Node]) -> list[NodeProto]:
     return found
 
 
+def write_functions(model: Model) -> None:
+    """Bring the protos of the functions up to date: a call may have fewer inputs and outputs than before."""
+    for function in model.functions.values():
+        for scope in inner_scopes(function):
+            _write_scope(scope, {}, None)
+
+
 def write_names(node: Node) -> None:
     """Bring the names in a node's proto up to date."""
     if node.stale:
