@@ -61,12 +61,10 @@ def einsum_of_two(m: Match, x: Value, y: Value) -> Value:
 
 def _is_product(left: str, right: str, result: str) -> bool:
     """…ij, …jk -> …ik: with the same leading axes, or none on one side."""
-    if min(len(left), len(right)) < 2 or len(result) < 2 or left[-1] != right[-2]:
+    if min(len(left), len(right)) < 2 or left[-1] != right[-2]:
         return False
     lead = max(left[:-2], right[:-2], key=len)
-    if not {left[:-2], right[:-2]} <= {lead, ""}:
-        return False
-    return left[-1] not in result and result == lead + left[-2] + right[-1]
+    return {left[:-2], right[:-2]} <= {lead, ""} and result == lead + left[-2] + right[-1]
 
 
 @register
