@@ -29,7 +29,7 @@ def product_of_batches(m: Match, p: Value, q: Value) -> Value:
     ones = 0  # behind the matrices
     while len(wanted) > 4 and wanted[-1] == 1 and made is not None and made[1:] != wanted[-2:]:
         wanted, ones = wanted[:-1], ones + 1
-    m.require(made is not None and len(made) == 3 and made[1:] == wanted[-2:], "not the matrices of one batch")
+    m.require(made is not None and made[1:] == wanted[-2:], "not the matrices of one batch")
     a, b = (_before(m, v, wanted[:-2]) for v in (p, q))
     m.require(a is not None and b is not None, "not provably the same batches of the same matrices")
     assert a is not None and b is not None
@@ -43,13 +43,13 @@ def _before(m: Match, operand: Value, batches: Shape) -> Value | None:
     """The matrices of an operand in these batches, before they were merged."""
     matrices = m.shape(operand)
     first = operand.producer
-    turned = first is not None and first.op == "Transpose"
-    if matrices is None or (turned and first is not None and first.attr("perm") != [0, 2, 1]):
+    turned = first if first is not None and first.op == "Transpose" else None
+    if matrices is None or (turned is not None and turned.attr("perm") != [0, 2, 1]):
         return None
-    if turned:
+    if turned is not None:
         matrices = (matrices[0], *matrices[:0:-1])
     found: list[tuple[Value, list[int]]] = []
-    for x in _reshaped_from(m.product, first if turned else None, operand):
+    for x in _reshaped_from(m.product, turned, operand):
         dims = m.shape(x)
         ones = None if dims is None or None in dims else _beside_ones(dims, (*batches, *matrices[1:]))
         if ones is not None:
@@ -58,7 +58,7 @@ def _before(m: Match, operand: Value, batches: Shape) -> Value | None:
         return None
     x, ones = min(found, key=lambda other: len(other[1]))
     x, rank = m.op.Squeeze(x, m.ints(ones)) if ones else x, len(batches) + 2
-    return m.op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2]) if turned else x
+    return m.op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2]) if turned is not None else x
 
 
 def _beside_ones(dims: Shape, wanted: Shape) -> list[int] | None:

@@ -149,7 +149,7 @@ def _turned_parts(concat: Node) -> tuple[Array | None, list[Value]] | None:
     """The signs along the axis of a Concat, and what it joins without them; None where no part is a Neg of its own."""
     own = [v.producer if v is not None and v.only_user is concat else None for v in concat.inputs]
     negative = [n is not None and n.op == "Neg" for n in own]
-    if not any(negative) or len(set(concat.inputs)) < len(negative):
+    if not any(negative):
         return None
     inputs = [n.inputs[0] if n is not None and neg else v for n, neg, v in zip(own, negative, concat.inputs)]
     shapes = [types.shape(v) for v in inputs if v is not None]
@@ -175,7 +175,7 @@ def _in_a_row(signs: Array | None, reshape: Node) -> Array | None:
 
 def _signs_beside(user: Node, y: Value) -> Array | None:
     """By which signs `user` multiplies y: those of the parts of a Concat, or that are there already."""
-    if user.op != "Mul" or user.graph is not y.graph or y.is_output:
+    if user.op != "Mul" or user.graph is not y.graph:
         return None
     other = next((v for v in user.inputs if v is not None and v is not y), None)
     if other is None:
@@ -206,7 +206,7 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
     widened = any(r is not None and len(r) > len(dims or ()) for r in shapes)  # then the Concat's axes are others
     last = [int(n.attr("axis")) in (-1, len(dims or ()) - 1) for n in (m.concat, *_makers(m.concat))]
     m.require(all(last) and not widened, "not along the last axis")
-    half = all(r and None not in r and 2 * r[-1] == width for r in shapes)  # type: ignore[operator]
+    half = all(r and isinstance(r[-1], int) and 2 * r[-1] == width for r in shapes)
     m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
     if all(v.constant and v.array.size <= _TABLE for v in (c, d, s, t)):
         factors = [
@@ -249,10 +249,8 @@ def _makers(concat: Node) -> list[Node]:
     """The Split in two of which a product in the first part of a Concat is one."""
     part = concat.inputs[0].producer if concat.inputs[0] is not None else None
     product = part.inputs[0].producer if part is not None and part.inputs[0] is not None else None
-    makers = (
-        [v.producer for v in product.inputs if v is not None] if product is not None and product.op == "Mul" else []
-    )
-    found = [n for n in makers if n is not None and n.op == "Split" and len(n.outputs) == 2 and None not in n.outputs]
+    makers = [v.producer for v in product.inputs if v is not None] if product is not None else []
+    found = [n for n in makers if n is not None and n.op == "Split" and len(n.outputs) == 2]
     return found[:1]
 
 
