@@ -86,4 +86,4 @@ def _others_stay(perm: Sequence[int], axis: int) -> bool:
 
 def _axes(scan: Node, attribute: str, count: int) -> list[int]:
     given = list(scan.attr(attribute) or [])
-    return given if len(given) >= count else given + [0] * (count - len(given))
+    return given + [0] * (count - len(given))

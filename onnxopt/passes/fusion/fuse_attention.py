@@ -65,7 +65,7 @@ def attention(
     m.require(some_keys(columns, rows), "there may be no keys: the operator fails then, the formula gives zeros")
     if mask is not None:
         allowed = m.shape(mask)
-        m.require(allowed is not None and 2 <= len(allowed) <= 4, "the mask has another rank")
+        m.require(allowed is not None and len(allowed) >= 2, "the mask has another rank")
         full = (1,) * (4 - len(allowed or ())) + tuple(allowed or ())
         m.require(full[2:] == (rows, columns), "the mask broadcasts along queries or keys")
         m.require(full[0] in (1, b1) and full[1] in (1, h1), "the mask may widen the scores")
@@ -95,8 +95,6 @@ def largest(value: Value, reach: int = _REACH) -> float | None:
     show one; else None."""
     if value.constant:
         array = value.array
-        if array.dtype == np.bool_:
-            return 1.0
         bound = float(np.abs(array.astype(np.float64)).max(initial=0)) if array.dtype.kind in "fiu" else np.inf
         return bound if bound < np.finfo(np.float32).max else None
     node = value.producer
@@ -140,7 +138,7 @@ def rotary_embedding(m: Match, x: Value, cos: Value, sin: Value) -> Value:
     batch, _, length, width = shape or (None,) * 4
     halves = [m.shape(v) for v in m.halves.outputs if v is not None]
     m.require(len(halves) == 2 and all(h is not None and h[-1] * 2 == width for h in halves), "not two halves")  # type: ignore[operator]
-    m.require(m.halves.attr("axis") in (-1, 3) and m.turned.attr("axis") in (-1, 3), "not along the last axis")
+    m.require(m.turned.attr("axis") in (-1, 3), "not along the last axis")
     angles = [_angles(m, v, function) for v, function in ((cos, "Cos"), (sin, "Sin"))]
     m.require(angles[0] is not None and angles[0] is angles[1], "the angles are not the same for both halves")
     f = angles[0]
