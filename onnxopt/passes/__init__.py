@@ -37,6 +37,7 @@ ROOMS: Final = {
         "axes-before-split",
         "axes-first",
         "flatten-rows",
+        "gather-axes",
         "gather-grids",
         "implicit-broadcast",
         "index-chains",

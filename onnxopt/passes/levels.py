@@ -15,7 +15,7 @@ from onnxopt.pipeline.later import Later
 _EXACT: Final = (
     "lift-constants,canonicalize,shape-arithmetic,widen-indices,elim-identity,neutral-operands,constant-folding,"
     "known-conditions,inline-branches,inline-loops,simplify-loops,scan-axes,default-inputs,split-sequences,"
-    "merge-chains,index-chains,gather-grids,shape-sources,pack-scalars,reshape-chains,table-lookups,"
+    "merge-chains,index-chains,gather-grids,shape-sources,pack-scalars,reshape-chains,gather-axes,table-lookups,"
     "common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split,stacks-to-split,axes-before-split,"
     "axes-first"
 )

@@ -81,6 +81,20 @@ def constant_target(dims: Shape, wanted: Shape) -> list[int] | None:
     return None if 0 in wanted or unknown > 1 or (unknown and any(stays)) else target
 
 
+def product(dims: Sequence[Dim]) -> Size | None:
+    """The elements of axes of these dims; None where one is unknown."""
+    total: Size = 1
+    try:
+        for d in dims:
+            size = _size(d)
+            if size is None:
+                return None
+            total = total * size
+    except TooComplex:
+        return None
+    return total
+
+
 def _runs(ours: Sequence[Dim], theirs: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
     """The shortest runs of axes of both that hold the same elements, in order; None where that is not proven.
 
