@@ -10,16 +10,17 @@ from onnxopt.graph.node import Node
 from onnxopt.rewriting.forms import REDUCE, listed_axes
 from onnxopt.rewriting.parts import BINARY, UNARY
 
-ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax", "Split"})
+ALONG_LAST: Final = frozenset({"LayerNormalization", "LogSoftmax", "Softmax", "Split", "TopK"})
+BROADCASTING: Final = BINARY | {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 _REDUCE: Final = frozenset(REDUCE)
-_ON_ROWS: Final = UNARY | BINARY | ALONG_LAST | _REDUCE | {"Clip", "MatMul"}
+_ON_ROWS: Final = UNARY | BROADCASTING | ALONG_LAST | _REDUCE | {"Clip", "MatMul"}
 
 
 def leading_dims(node: Node) -> Shape | None:
     """The leading dims of what the node makes, if it treats rows (vectors along the last axis) one by one."""
     if node.op not in _ON_ROWS or node.has_references or None in node.outputs:
         return None
-    if len(node.outputs) > 1 and node.op != "Split":
+    if len(node.outputs) > 1 and node.op not in ("Split", "TopK"):
         return None
     shapes = [types.shape(v) for v in node.outputs if v is not None]
     if len({dims[:-1] if dims is not None else None for dims in shapes}) > 1:
@@ -37,7 +38,7 @@ def leading_dims(node: Node) -> Shape | None:
 def _is_apart(node: Node, rows: list[Value], rank: int) -> bool:
     """Does each row hang on itself alone, and on what is the same for all?"""
     others = [v for v in node.inputs if v is not None and v not in rows]
-    if node.op in BINARY:
+    if node.op in BROADCASTING:
         return all(_is_parameter(v) for v in others)
     if rows[0] is not node.inputs[0]:
         return False
@@ -54,7 +55,7 @@ def rows_of(node: Node, lead: Shape) -> list[Value]:
     """The inputs that have the leading dims, each once."""
     found = []
     for i, v in enumerate(node.inputs):
-        if v is None or v.constant or v in found or (i and node.op not in BINARY):
+        if v is None or v.constant or v in found or (i and node.op not in BROADCASTING):
             continue
         dims = types.shape(v)
         if dims is not None and dims[:-1] == lead and isinstance(dims[-1], int):

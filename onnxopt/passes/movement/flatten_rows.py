@@ -18,10 +18,9 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import FLOATS, make_node
 from onnxopt.rewriting.forms import REDUCE
-from onnxopt.rewriting.parts import BINARY
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
-from onnxopt.rewriting.rows import ALONG_LAST, leading_dims, rows_of
+from onnxopt.rewriting.rows import ALONG_LAST, BROADCASTING, leading_dims, rows_of
 
 
 @register
@@ -74,8 +73,10 @@ class _Region:
     def __init__(self, graph: Graph, found: Region[Shape]) -> None:
         self.graph = graph
         self.lead = found.kind
-        self.nodes = found.nodes
-        self.inside = set(found.nodes)
+        inside = set(found.nodes)
+        # Two results that are read elsewhere alone would need a Reshape each, what they are made of one.
+        self.nodes = [n for n in found.nodes if n.op != "TopK" or _is_read_by(n, inside)]
+        self.inside = set(self.nodes)
         unknown = sum(not isinstance(d, int) for d in self.lead)
         # Several are listed, as a Shape says; one of them may be 0, which before opset 14 copies another.
         self.can_restore = 0 not in self.lead and (unknown <= 1 or graph.opset() >= 14)
@@ -246,7 +247,7 @@ class _Region:
         for v in node.inputs:
             if v is None or v in matrix:
                 inputs.append(None if v is None else matrix[v])
-            elif node.op in BINARY and v.constant and len(v.constant_type()[1]) > 2:
+            elif node.op in BROADCASTING and v.constant and len(v.constant_type()[1]) > 2:
                 inputs.append(self.graph.constant(v.array.reshape(v.array.shape[-1:]), v.name, node))
             elif node.op in REDUCE:
                 inputs.append(self.graph.constant(np.array([1], np.int64), v.name, node))
@@ -291,6 +292,10 @@ class _Region:
 def _only_reader(node: Node | None) -> Node | None:
     """What reads the result of `node`, if it is one node."""
     return node.output.only_user if node is not None and len(node.outputs) == 1 else None
+
+
+def _is_read_by(node: Node, nodes: set[Node]) -> bool:
+    return any(u in nodes for v in node.outputs if v is not None for u in v.users)
 
 
 def _last(value: Value) -> int:
