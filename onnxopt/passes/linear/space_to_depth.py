@@ -1,4 +1,5 @@
-"""A picture cut into every other row and column, as YOLO's Focus does, is a SpaceToDepth."""
+"""A picture cut into every other row and column, as YOLO's Focus does, is a SpaceToDepth; of channels that come last,
+as in Swin's patch merging, a Transpose between two Reshapes."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, quantized, rewrite, var
+from onnxopt.rewriting.axis_runs import constant_target
 from onnxopt.rewriting.forms import operands
 
 _SPATIAL: Final = (2, 3)
@@ -23,25 +25,9 @@ _LARGEST_BLOCK: Final = 8  # of which there are 64 parts
 @rewrite(op.Concat(var("first"), ..., name="concat", axis=1))
 def blocks_of_pixels(m: Match, first: Value) -> Value:
     """Concat(x[:, :, i::b, j::b], for all i, j < b) = SpaceToDepth(x, b)[:, p], p: the order of the parts."""
-    parts = m.concat.inputs
-    block = round(len(parts) ** 0.5)
-    if block < 2 or block * block != len(parts) or block > _LARGEST_BLOCK:
-        m.skip()
-    slices: dict[Node, None] = {}
-    found = [_part(v, block, slices) for v in parts]
-    x = found[0][0] if found[0] is not None else None
-    if x is None or any(part is None or part[0] is not x for part in found):
-        m.skip()
-    places = [part[1] for part in found if part is not None]
-    m.require(len(set(places)) == len(places), "a part is there twice")
-    read = [v for node in slices for v in node.outputs if v is not None]
-    inside = {m.concat, *slices}
-    m.require(not any(v.is_output or v.users.keys() - inside for v in read), "a part is read elsewhere")
+    x, block, places = _blocks(m, _SPATIAL)
     m.require(m.dtype(x) in _KERNELS, "runtimes have no kernel for this type")
     dims = m.shape(x) or ()
-    # Of parts of other sizes a Concat is an error in the standard; onnxruntime leaves out those that are empty.
-    even = len(dims) == 4 and all(isinstance(d, int) and d % block == 0 for d in dims[2:])
-    m.require(even, "a size may be no multiple of the block")
     blocks = m.op.SpaceToDepth(x, blocksize=block)
     order = [row * block + column for row, column in places]
     if order == sorted(order):
@@ -53,10 +39,53 @@ def blocks_of_pixels(m: Match, first: Value) -> Value:
     return m.op.Gather(blocks, m.const(index), axis=1)
 
 
-def _part(v: Value | None, block: int, slices: dict[Node, None]) -> tuple[Value, tuple[int, int]] | None:
+@rewrite(op.Concat(var("first"), ..., name="concat", axis=lambda axis: axis in (-1, 3), reads={"Slice"}))
+def blocks_of_tokens(m: Match, first: Value) -> Value:
+    """Concat(x[:, i::b, j::b], for all i, j < b; last axis) = Reshape(Transpose(Reshape(x)))."""
+    x, block, places = _blocks(m, (1, 2))
+    by_row = places == sorted(places)
+    by_column = places == sorted(places, key=lambda place: place[::-1])
+    m.require(by_row or by_column, "parts in another order")
+    dims = m.shape(x) or ()
+    height, width, channels = dims[1:]
+    m.require(isinstance(channels, int) and channels > 0 and m.opset >= 5, "the number of channels is unknown")
+    assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)
+    cut = constant_target(dims, (dims[0], height // block, block, width // block, block, channels))
+    m.require(cut is not None, "there are no pixels")
+    assert cut is not None
+    blocks = m.op.Transpose(m.op.Reshape(x, m.ints(cut)), perm=[0, 1, 3, 2, 4, 5] if by_row else [0, 1, 3, 4, 2, 5])
+    return m.op.Reshape(blocks, m.ints([cut[0], height // block, width // block, block * block * channels]))
+
+
+def _blocks(m: Match, spatial: tuple[int, int]) -> tuple[Value, int, list[tuple[int, int]]]:
+    """What is cut into blocks along two axes, their length, and which row and column of each the parts are."""
+    parts = m.concat.inputs
+    block = round(len(parts) ** 0.5)
+    if block < 2 or block * block != len(parts) or block > _LARGEST_BLOCK:
+        m.skip()
+    slices: dict[Node, None] = {}
+    found = [_part(v, block, slices, spatial) for v in parts]
+    x = found[0][0] if found[0] is not None else None
+    if x is None or any(part is None or part[0] is not x for part in found):
+        m.skip()
+    places = [part[1] for part in found if part is not None]
+    m.require(len(set(places)) == len(places), "a part is there twice")
+    read = [v for node in slices for v in node.outputs if v is not None]
+    inside = {m.concat, *slices}
+    m.require(not any(v.is_output or v.users.keys() - inside for v in read), "a part is read elsewhere")
+    dims = m.shape(x) or ()
+    # Of parts of other sizes a Concat is an error in the standard; onnxruntime leaves out those that are empty.
+    sizes = [d for i in spatial for d in dims[i : i + 1] if isinstance(d, int) and d % block == 0]
+    m.require(len(dims) == 4 and len(sizes) == 2, "a size may be no multiple of the block")
+    return x, block, places
+
+
+def _part(
+    v: Value | None, block: int, slices: dict[Node, None], spatial: tuple[int, int]
+) -> tuple[Value, tuple[int, int]] | None:
     """(what is cut, which row and column of each block is taken), through Slices along one axis or both."""
     starts: dict[int, int] = {}
-    while v is not None and v.producer is not None and v.producer.op == "Slice" and len(starts) < len(_SPATIAL):
+    while v is not None and v.producer is not None and v.producer.op == "Slice" and len(starts) < len(spatial):
         node = v.producer
         given = [*operands(node), None, None, None][:5]
         if any(p is not None and not p.constant for p in given[1:]) or given[1] is None or given[2] is None:
@@ -64,12 +93,12 @@ def _part(v: Value | None, block: int, slices: dict[Node, None]) -> tuple[Value,
         lists = [None if p is None else [int(i) for i in p.array.reshape(-1)] for p in given[1:]]
         assert lists[0] is not None and lists[1] is not None
         for axis, start, end, step in cuts(lists[0], lists[1], lists[2], lists[3], 4) or [(0, 0, 0, 0)]:
-            if axis not in _SPATIAL or axis in starts or step != block or not 0 <= start < block or end not in LARGEST:
+            if axis not in spatial or axis in starts or step != block or not 0 <= start < block or end not in LARGEST:
                 return None
             starts[axis] = start
         slices[node] = None
         v = given[0]
-    return (v, (starts[2], starts[3])) if v is not None and len(starts) == len(_SPATIAL) else None
+    return (v, (starts[spatial[0]], starts[spatial[1]])) if v is not None and len(starts) == len(spatial) else None
 
 
 @rewrite(op.Conv(op.Gather(var("x"), const("order"), axis=1), const("w"), var("b").opt(), name="conv"))
@@ -92,13 +121,15 @@ def fold_order_of_channels(m: Match, x: Value, order: Array, w: Array, b: Value 
 @register
 class SpaceToDepth(RewritePass):
     """Concat(x[:, :, i::b, j::b], for all i, j < b) = SpaceToDepth(x, b), its channels in another order; a Conv has
-    weights in that order.
+    weights in that order. Of channels that come last: Concat(x[:, i::b, j::b]) = Reshape(Transpose(Reshape(x))), in the
+    order of rows or of columns, as Swin merges patches.
 
     Applies when: the Slices take every b-th row and column to the end, each part once, only the Concat reads them, and
     the sizes are known to be multiples of b. YOLO's Focus is one, with b = 2.
-    Not done: other types than float32 and float64, for which runtimes have no kernel; grouped and quantized Convs.
+    Not done: SpaceToDepth of other types than float32 and float64, for which runtimes have no kernel; grouped and
+    quantized Convs.
     """
 
     # After: a Slice of a Slice may be one.
     info = PassInfo("space-to-depth", opt_level=2, after=("merge-chains",), ops=("Concat", "Gather"))
-    rules = (blocks_of_pixels, fold_order_of_channels)
+    rules = (blocks_of_pixels, blocks_of_tokens, fold_order_of_channels)

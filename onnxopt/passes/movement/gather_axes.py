@@ -20,7 +20,9 @@ from onnxopt.rewriting.axis_runs import Moved, after, before_transpose, constant
 from onnxopt.rewriting.parts import KEEP_ORDER
 
 _BATCH: Final = "places in each of a batch"
+_BLOCK: Final = 32  # elements that are copied at once: of 16, onnxruntime's Gather takes as long as Split and Concat
 _MANY: Final = 1 << 16  # indices that are computed anew
+_PLACES: Final = 1 << 12  # indices that are stored in place of nothing
 _RANK: Final = "a rank is unknown"
 _UNKNOWN: Final = "a dim is unknown"
 _TARGET: Final = "more than one unknown dim"
@@ -50,6 +52,38 @@ def gather_in_order(m: Match, x: Value, index: Array) -> Value:
     target = constant_target(dims, (*dims[:axis], *index.shape, *dims[axis + 1 :]))
     m.require(target is not None and m.opset >= 5, _TARGET)
     return m.op.Reshape(x, m.ints(target))
+
+
+@rewrite(op.Concat(var("first"), ..., name="concat", reads={"Split"}))
+def concat_of_parts(m: Match, first: Value) -> Value:
+    """Concat(b, a) = Gather(x, [places of b, places of a]), a and b the parts of x along that axis."""
+    split = first.producer
+    x = split.inputs[0] if split is not None and split.op == "Split" and not split.has_references else None
+    if split is None or x is None:
+        m.skip()
+    dims, parts = m.shape(x), split.outputs
+    m.require(dims, _RANK)
+    assert dims is not None
+    axis = int(split.attr("axis") or 0) % len(dims)
+    m.require(int(m.concat.attr("axis")) % len(dims) == axis, "joined along another axis")
+    used = [v for v in parts if v is not None and v.is_used]
+    m.require(all(v in parts for v in m.concat.inputs), "other tensors are joined, too")
+    m.require(all(v.feeds_only(lambda u: u is m.concat) for v in used), "a part is read elsewhere")
+    block = prod(d for d in dims[axis + 1 :] if isinstance(d, int))
+    m.require(block >= _BLOCK, "a Gather would copy a few elements at a time")
+    sizes = [(m.shape(v) or ())[axis : axis + 1] if v is not None else () for v in parts]
+    places: dict[Value, list[int]] = {}
+    at = 0
+    for v, size in zip(parts, sizes):
+        length = size[0] if size else None
+        m.require(isinstance(length, int) and at + length <= _PLACES, "parts of unknown length, or long ones")
+        assert isinstance(length, int)
+        if v is not None:
+            places[v] = list(range(at, at + length))
+        at += length
+    index = [i for v in m.concat.inputs if v is not None for i in places[v]]
+    m.require(len(index) <= _PLACES, "an index for each would be large")
+    return m.op.Gather(x, m.ints(index), axis=axis)
 
 
 @rewrite(
@@ -178,18 +212,25 @@ def _parts(wanted: Shape, before: Shape, index: Shape, behind: Shape) -> tuple[i
 @register
 class GatherAxes(RewritePass):
     """Transpose(Gather(Transpose(x), i)) = Gather(x, i) along the axis itself, Reshape(Gather(Reshape(x), i)) =
-    Gather(Reshape(x), i); GatherND of one column = Gather.
+    Gather(Reshape(x), i); GatherND of one column = Gather; parts of a Split that are joined in another order = Gather.
 
     Applies when: ranks are known, and nobody else reads the steps in between. PyTorch's exporters turn what is indexed
     to the front, and back: `x[:, i]`, and `x[:, i, j]`, which is picked of both axes as one where they lie side by side
-    and the places are constant.
+    and the places are constant. `torch.roll` joins parts in another order: a Gather, where it
+    copies 32 elements at once.
     """
 
     # After: what is all there, in order, is no Gather.
-    info = PassInfo("gather-axes", opt_level=1, after=("gather-grids", "reshape-chains"), ops=("Gather", "GatherND"))
+    info = PassInfo(
+        "gather-axes",
+        opt_level=1,
+        after=("gather-grids", "merge-chains", "reshape-chains"),
+        ops=("Concat", "Gather", "GatherND"),
+    )
     rules = (
         gather_of_column,
         gather_in_order,
+        concat_of_parts,
         transposes_around_gather,
         transposes_around_reshaped,
         transposes_around_places,
