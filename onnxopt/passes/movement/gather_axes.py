@@ -197,6 +197,53 @@ def reshapes_around_gather(m: Match, x: Value, index: Value) -> Value:
     return m.op.Gather(m.op.Reshape(x, m.ints(target)), index, axis=start)
 
 
+@rewrite(op.Transpose(op.Gather(var("x"), const("index"), name="gather"), name="last"))
+def transpose_of_gather(m: Match, x: Value, index: Array) -> Value:
+    """Transpose(Gather(x, i, a), p) = Gather(x, Transpose(i), a) where only axes of the index change places."""
+    rank = m.rank(x)
+    m.require(rank and index.ndim > 1 and index.size <= _MANY, "an index of one axis, or many indices")
+    axis = int(m.gather.attr("axis")) % (rank or 1)
+    order = _order_of(m, m.last, (rank or 0) - 1 + index.ndim)
+    own = order[axis : axis + index.ndim]
+    rest = (*order[:axis], *order[axis + index.ndim :])
+    stays = sorted(own) == list(range(axis, axis + index.ndim)) and list(rest) == sorted(rest)
+    m.require(stays, "other axes change places")
+    return m.op.Gather(x, m.const(index.transpose([i - axis for i in own])), axis=axis)
+
+
+@rewrite(
+    one_of(*KEEP_ORDER)(
+        op.Gather(
+            op.Gather(one_of(*KEEP_ORDER)(var("x"), ..., name="inner"), const("i"), name="first"),
+            const("j"),
+            name="second",
+        ),
+        ...,
+        name="outer",
+    )
+)
+def gathers_between_reshapes(m: Match, x: Value, i: Array, j: Array) -> Value:
+    """Reshape(Gather(Gather(Reshape(x, s), i, a), j, a + 1), t) = Reshape(Gather(Reshape(x, u), i n + j, a), v), rows
+    of n."""
+    dims, between, wanted = (m.shape(v) for v in (x, m.inner.output, m.outer.output))
+    m.require(dims is not None and between and wanted is not None, _RANK)
+    assert dims is not None and between is not None and wanted is not None
+    a, b = (int(node.attr("axis")) % len(between) for node in (m.first, m.second))
+    m.require(i.ndim == j.ndim == 1 and abs(a - b) == 1, "no two axes side by side")
+    at, (rows, columns) = min(a, b), (i, j) if a < b else (j, i)
+    height, width = between[at : at + 2]
+    m.require(isinstance(height, int) and isinstance(width, int), _UNKNOWN)
+    assert isinstance(height, int) and isinstance(width, int)
+    m.require(rows.size * columns.size <= _PLACES, "an index for each would be large")
+    there = all(((-n <= v) & (v < n)).all() for n, v in ((height, rows), (width, columns)))
+    m.require(there, "a place that is not there")
+    index = ((rows % height)[:, None] * width + columns % width).reshape(-1)
+    target = constant_target(dims, (*between[:at], height * width, *between[at + 2 :]))
+    behind = constant_target((*between[:at], index.size, *between[at + 2 :]), wanted)
+    m.require(target is not None and behind is not None and m.opset >= 5, _TARGET)
+    return m.op.Reshape(m.op.Gather(m.op.Reshape(x, m.ints(target)), m.ints(index), axis=at), m.ints(behind))
+
+
 def _parts(wanted: Shape, before: Shape, index: Shape, behind: Shape) -> tuple[int, int] | None:
     """From where to where the axes of an index are among the dims of a result, that has the same elements as axes
     before, those of the index, and axes behind; None where that is not proven."""
@@ -217,7 +264,7 @@ class GatherAxes(RewritePass):
     Applies when: ranks are known, and nobody else reads the steps in between. PyTorch's exporters turn what is indexed
     to the front, and back: `x[:, i]`, and `x[:, i, j]`, which is picked of both axes as one where they lie side by side
     and the places are constant. `torch.roll` joins parts in another order: a Gather, where it
-    copies 32 elements at once.
+    copies 32 elements at once; of rows and columns between two Reshapes both at once, as Swin shifts its windows.
     """
 
     # After: what is all there, in order, is no Gather.
@@ -235,4 +282,6 @@ class GatherAxes(RewritePass):
         transposes_around_reshaped,
         transposes_around_places,
         reshapes_around_gather,
+        gathers_between_reshapes,
+        transpose_of_gather,
     )
