@@ -133,7 +133,7 @@ LESS = "m = ReduceMean <keepdims = 0> (n) z = Less (m, high)"
 
 @pytest.mark.parametrize(
     ("text", "runs"),
-    [(FEW.replace("BODY", LESS), 4), ("n = Neg (x) " + LESS.replace("z =", "y ="), 21)],
+    [(FEW.replace("BODY", LESS), 4), ("n = Neg (x) " + LESS.replace("z =", "y ="), 23)],
     ids=["a loop", "nodes"],
 )
 def test_what_takes_turns_is_asked_on_few_numbers(text: str, runs: int, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ RELU = model("{ y = Relu (x) }")
 def test_the_same_computation_is_equal(tmp_path: Path) -> None:
     v = judge(tmp_path, RELU, model("{ a = Relu (x) y = Relu (a) }"))
     assert (v.status, v.exact) == ("equal", True)
-    assert [c.dims for c in v.cases] == [{"N": 2}, {"N": 3}], "dynamic dims are tried at two sizes"
+    assert [c.dims for c in v.cases[:2]] == [{"N": 2}, {"N": 3}], "dynamic dims are tried at two sizes"
 
 
 def test_what_rounding_explains_is_verified(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_integers_of_8_bits_are_any(kind: str, tmp_path: Path) -> None:
 
 
 def test_integers_of_8_bits_may_be_small_all_the_same(tmp_path: Path) -> None:
-    text = model("{ i = Cast <to = 7> (n) e = Gather (x, i) y = Relu (e) }", "(float[4] x, uint8[N] n) => (float[N] y)")
+    text = model("{ i = Cast <to = 7> (n) e = Gather (x, i) y = Tanh (e) }", "(float[4] x, uint8[N] n) => (float[N] y)")
     v = judge(tmp_path, text, text)
     assert (v.status, len(v.cases)) == ("equal", 2), v.message
 

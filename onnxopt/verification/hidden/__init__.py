@@ -3,5 +3,6 @@
 `unseen` goes through parts that may not run: `parts` are the nodes that hold them, `branches` what stands for a body in
 the other model, `inside` walks them, `impossible` are those that no run comes to the end of, `indistinct` values that
 only they tell apart. `blank` are values that say nothing whatever is fed, `undecided` decisions that are always the
-same, `masked` differences that a step hides, and `bounds` those that nothing reaches.
+same, `narrowed` integers that are never too large, `masked` differences that a step hides, and `bounds` those that
+nothing reaches.
 """

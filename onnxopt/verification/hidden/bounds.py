@@ -47,6 +47,8 @@ _BOUNDED: Final = frozenset((
     "Sigmoid", "Tanh", "Softmax", "Clip", "HardSigmoid", "Erf", "Sin", "Cos", "DequantizeLinear", "Softsign", "Hardmax",
     "Min", "Max", "LogSoftmax",
 ))  # fmt: skip
+# Ends of integers of 8 and 16 bits, by TensorProto.DataType.
+_ENDS: Final = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
 _MOVES: Final = frozenset(("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split"))
 
 
@@ -77,6 +79,12 @@ class Bounds:
 
     def _numbers(self, name: str) -> list[float]:
         return numbers(self._held[name]) if name in self._held else []
+
+
+def ends(nodes: Iterable[NodeProto]) -> list[float]:
+    """Of the narrow integers that these nodes cast to, each once, in order."""
+    types = (next((a.i for a in n.attribute if a.name == "to"), 0) for n in nodes if n.op_type == "Cast")
+    return sorted({n for to in types for n in _ENDS.get(to, ())})
 
 
 def have_others(a: Program, b: Program) -> bool:
@@ -206,12 +214,13 @@ class Beyond:
                 yield {**known, **drawn, **results}
 
     def _drawn(self, known: Mapping[str, Any], rng: Draws) -> Iterator[dict[str, Any]]:
-        """Other multiples of the numbers there are, and those around the bounds, of which a single one is each in turn.
-        What is never negative stays so."""
+        """Other multiples of the numbers there are, and those around the bounds, of which a single one is each in turn,
+        or all on one side of them. What is never negative stays so."""
         with np.errstate(all="ignore"):
             for factor in self._factors:
                 drawn = {n: v * v.dtype.type(abs(factor) if v.min() >= 0 else factor) for n, v in known.items()}
                 yield {n: np.asarray(v) for n, v in drawn.items()}
+            yield from self._on_one_side(known)
         for one in (n for n in self._around if 0 < n < _SMALL):  # beside others nothing would be seen of it
             yield {name: np.full_like(v, one) for name, v in known.items()}
             yield {name: np.asarray(v * v.dtype.type(math.sqrt(one))) for name, v in known.items()}  # a variance is
@@ -225,6 +234,12 @@ class Beyond:
                 ]
                 drawn[name] = covering(fitting, value.shape, rng).astype(value.dtype) if fitting else value
             yield drawn
+
+    def _on_one_side(self, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """All above the bounds, and all below: the largest of a row, most of which are beyond one, is not."""
+        for bound, sign in ((self._around[-1], 1), (self._around[0], -1)) if self._around else ():
+            drawn = {n: np.asarray(bound + sign * np.abs(v), v.dtype) for n, v in known.items()}
+            yield {n: v if v.min() >= 0 or known[n].min() < 0 else known[n] for n, v in drawn.items()}
 
 
 def _is_bounded(program: Program, name: str) -> bool:

@@ -18,6 +18,7 @@ from onnxopt.verification.hidden.impossible import cannot_be_taken
 from onnxopt.verification.hidden.indistinct import indistinct
 from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.masked import could_tell, masked_by_steps
+from onnxopt.verification.hidden.narrowed import narrowed
 from onnxopt.verification.hidden.parts import BRANCHES, held, is_decided, runs
 from onnxopt.verification.hidden.undecided import undecided
 from onnxopt.verification.model.functions import may_hide
@@ -90,6 +91,8 @@ def unseen(
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value, differs in undecided(walk, sameness).items():
         yield _drawn(f"`{value}` says next to nothing in any case", "differs on numbers that none of them has", differs)
+    for value, differs in narrowed(walk, sameness).items():
+        yield _drawn(f"`{value}` is made of narrower integers", "differs where others are too large for these", differs)
     for value, differs in masked_by_decisions(walk, sameness).items():
         yield _drawn(f"`{value}` is made of a decision", "differs where that is another than in any case", differs)
     for value, differs in masked_by_steps(walk, sameness).items():

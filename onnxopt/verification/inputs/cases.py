@@ -16,8 +16,8 @@ from onnxopt.verification.inputs.plan import Plan
 class Recipe:
     """How to make the inputs of one case.
 
-    `values`: ones, zeros, random (normally distributed), another (the same, other ones), uniform, extremes, or wide and
-    edges (`wide.py`). `rows`: many, of small models that decide upon floats. `size`: of
+    `values`: ones, zeros, random (normally distributed), another (the same, other ones), uniform, extremes, or wide,
+    edges, below and above (`wide.py`). `rows`: many, of small models that decide upon floats. `size`: of
     every dynamic dim; `other`: other sizes than before, where the model takes them. `mask`: how masks are filled: ones,
     right (padding at the end), left, one (a single token). `override`: other values for initializers that are also
     inputs. `tame`: nothing is tried that the original may not take. `beyond`: dims are as large as the plan's `limit`.
@@ -50,12 +50,17 @@ class Recipe:
     @property
     def wide(self) -> bool:
         """Is it tried, and left out where the original does not take it?"""
-        return self.values in ("wide", "edges")
+        return self.values in ("wide", "edges") or self.on_one_side
+
+    @property
+    def on_one_side(self) -> bool:
+        """Are they all on one side of what an operator does something else at?"""
+        return self.values in ("below", "above")
 
     def is_bold(self, plan: Plan) -> bool:
         """Is something tried first that the original may not take?"""
         ragged = bool(plan.ragged) and (self.other or bool(self.size) or self.values == "extremes")
-        apart = len(plan.symbols) > 1 and (self.other or self.values == "extremes")
+        apart = (len(plan.symbols) > 1 or plan.stride > 1) and (self.other or self.values == "extremes")
         return not self.tame and (ragged or apart or self.is_daring(plan))
 
     def is_daring(self, plan: Plan) -> bool:
@@ -80,6 +85,8 @@ RECIPES: Final = {
         Recipe("extremes", "extremes"),
         Recipe("wide", "wide"),
         Recipe("edges", "edges"),
+        Recipe("below", "below"),
+        Recipe("above", "above"),
         Recipe("dynamic-1", size=1),
         Recipe("dynamic-2", size=2),
         Recipe("dynamic-3", size=3),
@@ -101,6 +108,8 @@ OWN: Final = (
     Recipe("case 2", "uniform", other=True),
     Recipe("wide", "wide"),
     Recipe("edges", "edges"),
+    Recipe("below", "below"),
+    Recipe("above", "above"),
     Recipe("other values for overridable initializers", override=True),
     *FLAGS,
     SINGLE,
@@ -155,7 +164,9 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
         return "the model has no inputs"
     if recipe.flags and not turned_flags(recipe, plan, given):
         return "the model has no two inputs that are one boolean each, or other cases tell all of them apart"
-    if recipe.wide and not plan.asks_wide(given):
+    if recipe.on_one_side and not plan.asks_sides(given):
+        return "nothing asks for values that are all on one side"
+    if recipe.wide and not recipe.on_one_side and not plan.asks_wide(given):
         return "nothing asks for wide values"
     if recipe.values == "edges" and not plan.asks_edges(given):
         return "nothing asks for other wide values"
@@ -246,7 +257,7 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
             yield from _apart(plan, recipe, choice)
             yield choice
         yield base | another
-    if recipe.wide and base is not None and plan.is_small(_MANY):
+    if recipe.wide and base is not None and plan.least <= _MANY and plan.is_small(_MANY):
         yield dict.fromkeys(plan.symbols, _MANY)
     if recipe.mask and plan.symbols and not plan.windows:
         yield from plan.size_choices((_MASKED_LENGTH,))
@@ -261,19 +272,29 @@ def _sizes(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[
 
 def _apart(plan: Plan, recipe: Recipe, choice: dict[str, int]) -> Iterator[Trial]:
     """Instead of this choice, dims of one size with sizes of their own, that none is taken for another; or at least the
-    batches."""
+    batches. First such as are one longer than steps."""
     if recipe.tame:
         return
-    free, room = [s for s in plan.apart if s in choice], _room(plan, choice)
-    for changing in (free, [s for s in free if plan.is_batch(s)]):
-        found, used = dict(choice), {n for s, n in choice.items() if s not in changing}
-        for symbol in changing:
-            size = next(n for n in itertools.count(choice[symbol]) if n not in used)
-            if plan.elements(found | {symbol: size}) <= room:
-                found[symbol] = size
-                used.add(size)
-        if found != choice:
+    free = [s for s in plan.apart if s in choice]
+    batches = [s for s in free if plan.is_batch(s)]
+    tried = [choice]
+    for changing, stride in dict.fromkeys(((tuple(free), plan.stride), (tuple(free), 1), (tuple(batches), 1))):
+        if (found := _own_sizes(plan, choice, changing, stride)) not in tried:
+            tried.append(found)
             yield Trial(found)
+
+
+def _own_sizes(plan: Plan, choice: dict[str, int], changing: Sequence[str], stride: int) -> dict[str, int]:
+    """The choice with other sizes for what is `changing`, but for batches one more than a multiple of `stride`, as far
+    as there is room."""
+    found, used = dict(choice), {n for s, n in choice.items() if s not in changing}
+    for symbol in changing:
+        step = 1 if plan.is_batch(symbol) else stride
+        size = next(n for n in itertools.count(choice[symbol]) if n not in used and n % step == 1 % step)
+        if plan.elements(found | {symbol: size}) <= _room(plan, choice):
+            found[symbol] = size
+            used.add(size)
+    return found
 
 
 def _ragged(plan: Plan, recipe: Recipe, choice: dict[str, int], which: int) -> Iterator[Trial]:

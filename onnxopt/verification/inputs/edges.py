@@ -21,6 +21,11 @@ CUTTING: Final = frozenset((
 ))  # fmt: skip
 # Those behind which nothing is left of what is below zero.
 MUTING: Final = frozenset(("Relu", "ThresholdedRelu"))
+# Those behind which all numbers on one side of a bound are alike, and the largest or smallest of a row may be any of
+# them: that is not seen where each row has some on the other side.
+LEVELLING: Final = (_COMPARING - {"Mod"}) | {
+    "Relu", "Sign", "Clip", "ThresholdedRelu", "Shrink", "HardSwish", "HardSigmoid",
+}  # fmt: skip
 # Those behind which what some numbers are leaves no trace, as long as they are on one side of a bound, or not the
 # largest.
 DROPPING: Final = MUTING | CUTTING | {"Where", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"}

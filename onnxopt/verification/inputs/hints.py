@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ _INNERMOST: Final = re.compile(r"\([^()]*\)")
 _DEEPEST: Final = 16
 _TARGETS: Final = ("Reshape", "Expand")
 _MOST: Final = 12  # sizes
+_LONGEST_STEP: Final = 16
 _COMPARING: Final = {"Equal": 0, "Less": -1, "GreaterOrEqual": -1, "Greater": 1, "LessOrEqual": 1}
 _NUMBERS: Final = (1, 6, 7, 11)  # of TensorProto.DataType: FLOAT, INT32, INT64, DOUBLE
 _STANDARD: Final = ("", "ai.onnx")
@@ -68,6 +70,17 @@ def baked(graph: GraphProto) -> list[int]:
     numbers = Counter(n for name in targets if name in constants for n in _small_integers(constants[name]))
     found = dict.fromkeys(n for counter in (_unrolled(graph, constants), numbers) for n, _ in counter.most_common())
     return [n for n in found if 1 < n <= 1 << 16][:_MOST]
+
+
+def strides(graph: GraphProto) -> int:
+    """What can be divided by the steps of all Slices; 1 where there are none, or it is large. Of as many elements
+    and one more each takes the last, which no other length tells from an end before it."""
+    constants = {t.name: t for t in graph.initializer}
+    constants.update(held_by(graph.node))
+    names = {n.input[4] for n in graph.node if n.op_type == "Slice" and len(n.input) > 4}
+    steps = {abs(n) for name in names if name in constants for n in _small_integers(constants[name])}
+    found = math.lcm(*(steps - {0}))
+    return found if found <= _LONGEST_STEP else 1
 
 
 def _unrolled(graph: GraphProto, constants: Mapping[str, TensorProto]) -> Counter[int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
 from onnxopt.verification.inputs.edges import CUTTING, MATRICES, MUTING
-from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, sums
+from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, strides, sums
 from onnxopt.verification.inputs.muted import muted
 from onnxopt.verification.inputs.uses import FREE, INDEX, UNKNOWN, Use, uses
 from onnxopt.verification.inputs.windows import WINDOWS, windowed
@@ -64,7 +64,12 @@ class InputSpec:
         """Is there something that only wide values tell?"""
         if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
             return False
-        return self.kind in _INTEGERS or any(e != 0 for e in self.use.edges) or bool(self.use.words)
+        return self.kind in _INTEGERS or any(e != 0 for e in self.use.edges) or bool(self.use.words or self.use.whole)
+
+    @property
+    def is_levelled(self) -> bool:
+        """Are there edges of which all its floats may be on one side, and be alike then?"""
+        return self.kind in _FLOATS and self.use.levelled and not self.is_mask
 
     def meeting(self, other: Use) -> InputSpec:
         """With these edges, too, but for those that rounding made of its own; of integers, where they stay within what
@@ -72,7 +77,10 @@ class InputSpec:
         if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOATS or self._takes_others):
             return self
         new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
-        return replace(self, use=replace(self.use, edges=(*self.use.edges, *new))) if new else self
+        levelled = self.use.levelled or other.levelled
+        if not new and levelled == self.use.levelled:
+            return self
+        return replace(self, use=replace(self.use, edges=(*self.use.edges, *new), levelled=levelled))
 
     @property
     def _takes_others(self) -> bool:
@@ -118,6 +126,7 @@ class Plan:
     batches: frozenset[str] = frozenset()  # symbols that are the first dim of an input, and no other
     demanded: dict[str, int] = field(default_factory=dict)  # sizes that weights ask for
     baked: list[int] = field(default_factory=list)  # sizes that stand in the graph
+    stride: int = 1  # a multiple of the steps in which elements are taken
     windows: list[dict[str, int]] = field(default_factory=list)  # sizes that leave positions behind all strides
     ragged: dict[str, int] = field(default_factory=dict)  # instead of the last of these: they leave something over
     limit: int = 0  # a size at which one of two models does something else
@@ -191,6 +200,9 @@ class Plan:
 
     def asks_wide(self, given: Collection[str]) -> bool:
         return any(i.asks for i in self.inputs if i.name not in given)
+
+    def asks_sides(self, given: Collection[str]) -> bool:
+        return any(i.is_levelled for i in self.inputs if i.name not in given)
 
     def asks_edges(self, given: Collection[str]) -> bool:
         asking = (i for i in self.inputs if i.asks and i.name not in given)
@@ -315,6 +327,7 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
     if plan.symbols:
         plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
+        plan.stride = strides(graph)
         plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs})
     if plan.symbols and not WINDOWS.isdisjoint(ops):
         named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
-from onnxopt.verification.inputs.edges import CUTTING, ML_KEYS, edges
+from onnxopt.verification.inputs.edges import CUTTING, LEVELLING, ML_KEYS, edges
 from onnxopt.verification.model.constants import constants
 from onnxopt.verification.model.constants import numbers as numbers_of
 from onnxopt.verification.model.operands import (
@@ -42,6 +42,15 @@ _HUGE: Final = 1000.0
 _FAR: Final = 1e6  # a moment in seconds: what is counted from there is small beside it
 _MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
 _FLOATS: Final = frozenset((1, 10, 11, 16))  # of TensorProto.DataType
+_TINY: Final = 1e-30
+# Ends of narrower integers by type, as far as float32 tells all integers about them.
+_ENDS: Final[dict[int, tuple[float, ...]]] = {
+    2: (127,),
+    4: (127, 255, 32767),
+    5: (127, -128, 255),
+    **dict.fromkeys((6, 7), (127, -128, 255, 32767, -32768, 65535)),
+    **dict.fromkeys((12, 13), (127, 255, 32767, 65535)),
+}
 _STRING: Final = 8
 _BOOL: Final = 9
 _READABLE: Final = _FLOATS | {2, 3, 4, 5, 6, 7, _STRING, 12, 13}
@@ -52,7 +61,9 @@ class Use:
     """Of one input. `role`: the most delicate thing that becomes of integers. `floats`: they are computed with as
     floats; `linear`: so that large ones say as much as small ones; `origin`: what is subtracted first, where that is
     large. `mask`: they are multiplied by so much that nothing else counts. `rows`: how many there are of what it
-    indexes, or how a dim of that is called. `jumps`: what is on an edge is not what it would be beside it."""
+    indexes, or how a dim of that is called. `jumps`: what is on an edge is not what it would be beside it. `levelled`:
+    what is on one side of an edge becomes all alike. `whole`: ends of narrower integers than those that floats become,
+    as they would have to be fed."""
 
     role: str = FREE
     floats: bool = False
@@ -63,6 +74,8 @@ class Use:
     rows: tuple[int | str, ...] = ()
     linear: bool = True
     origin: float = 0.0
+    levelled: bool = False
+    whole: tuple[float, ...] = ()
 
     @property
     def bound(self) -> int | None:
@@ -78,11 +91,12 @@ class Use:
 
 class _Trace(NamedTuple):
     """What a value is made of: `roots` (input, factor, term) where it is that input times the factor plus the term;
-    `inputs` all integers that it depends on."""
+    `inputs` all integers that it depends on, `cast` all floats that were made integers on the way."""
 
     roots: tuple[tuple[str, float, float], ...]
     inputs: frozenset[str] = frozenset()
     floating: bool = False
+    cast: frozenset[str] = frozenset()
 
 
 class _Found:
@@ -96,6 +110,9 @@ class _Found:
         self.rows: list[int | str] = []
         self.linear = True
         self.origin = 0.0
+        self.levelled = False
+        self.whole: dict[float, None] = {}
+        self.sized = False  # do integers that it becomes do more than being computed with?
 
 
 def uses(graph: GraphProto) -> dict[str, Use]:
@@ -132,6 +149,8 @@ class _Sweep:
                 tuple(dict.fromkeys(f.rows)),
                 f.linear,
                 f.origin,
+                f.levelled,
+                () if f.sized else tuple(f.whole),
             )
             for name, f in self.found.items()
         }
@@ -209,6 +228,7 @@ class _Sweep:
         kind = node.op_type
         inputs = data[0].inputs if len(data) == 1 else frozenset().union(*(t.inputs for t in data))
         floating = any(t.floating for t in data)
+        cast = frozenset().union(*(t.cast for t in data))
         if kind == "Cast":
             to = next((a.i for a in node.attribute if a.name == "to"), 1)
             if to == _BOOL:
@@ -217,13 +237,22 @@ class _Sweep:
             if floating:
                 for name in inputs:
                     self._of(name).floats = True
+            elif any(t.floating or not (t.inputs or t.cast) for t in data):
+                cast |= self._whole(data, to)
         roots: tuple[tuple[str, float, float], ...] = ()
         if kind in AFFINE:
             roots = self._affine(node, reads)
         elif kind in HANDED_ON:
             every = data[:1] if kind in FIRST_ONLY else data
             roots = tuple(dict.fromkeys(r for t in every for r in t.roots))[:_ROOTS]
-        return _Trace(roots, inputs, floating) if roots or inputs else None
+        return _Trace(roots, inputs, floating, cast) if roots or inputs or cast else None
+
+    def _whole(self, data: Sequence[_Trace], to: int) -> frozenset[str]:
+        """The floats that become integers of this type, of which there are narrower ones."""
+        for name, a, b in (root for t in data for root in t.roots):
+            if abs(a) > _TINY:
+                self._of(name).whole.update(dict.fromkeys((end - b) / a for end in _ENDS.get(to, ())))
+        return frozenset(name for t in data for name, *_ in t.roots)
 
     def _affine(self, node: NodeProto, reads: Sequence[_Trace | None]) -> tuple[tuple[str, float, float], ...]:
         kind = node.op_type
@@ -251,17 +280,19 @@ class _Sweep:
     def _edges(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         for k, trace in enumerate(reads):
             if trace is not None and trace.roots:
-                self._meet(trace, edges(node, k, self.numbers), jumps=node.op_type not in CUTTING)
+                kind = node.op_type
+                self._meet(trace, edges(node, k, self.numbers), jumps=kind not in CUTTING, levels=kind in LEVELLING)
         if node.op_type in TEXT:
             self._words(node, reads)
 
-    def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True) -> None:
+    def _meet(self, trace: _Trace, numbers: Iterable[float], *, jumps: bool = True, levels: bool = False) -> None:
         for number in numbers:
             for name, a, b in trace.roots:
                 met = self._of(name).edges
-                if len(met) < _MOST and abs(a) > 1e-30:
+                if len(met) < _MOST and abs(a) > _TINY:
                     met[(number - b) / a] = None
                     self._of(name).jumps |= jumps
+                    self._of(name).levelled |= levels
 
     def _keys(self, node: NodeProto, reads: Sequence[_Trace | None]) -> None:
         """What is looked up in a table of ai.onnx.ml."""
@@ -317,6 +348,8 @@ class _Sweep:
         for name in trace.inputs if trace is not None else ():
             found = self._of(name)
             found.role = max(found.role, role, key=_ROLES.index)
+        for name in trace.cast if trace is not None else ():
+            self._of(name).sized = True
 
     def _shape(self, name: str) -> Sequence[int | str]:
         if name in self.turned:

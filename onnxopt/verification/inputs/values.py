@@ -13,7 +13,7 @@ from onnxopt.verification.inputs.cases import Recipe, turned_flags
 from onnxopt.verification.inputs.lengths import AXES, longest, says_lengths, uneven
 from onnxopt.verification.inputs.plan import InputSpec, Plan
 from onnxopt.verification.inputs.wide import MODES as WIDE
-from onnxopt.verification.inputs.wide import amplified, covering, spread, wide
+from onnxopt.verification.inputs.wide import amplified, beside, covering, spread, wide
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import is_float
 
@@ -98,7 +98,7 @@ class InputMaker:
         return Case(case.name, case.dims, feeds)
 
 
-_STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4}
+_STREAMS: Final = {"uniform": 1, "wide": 2, "edges": 3, "another": 4, "below": 5, "above": 6}
 _SHARE: Final = 0.25  # of elements that are what inputs are compared with
 _NO_BOUND: Final = 1 << 31
 _BYTES: Final = {"uint8": (0, 256), "int8": (-128, 128)}  # a picture, or what is quantized: hardly a size or an index
@@ -144,6 +144,10 @@ def _integers(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: st
 
 def _filled(i: InputSpec, shape: list[int], rng: Draws, recipe: Recipe, mode: str) -> Any:
     """The tensor of a named case."""
+    if recipe.on_one_side:
+        if not i.is_levelled:
+            return _tensor(i, shape, rng, 0, "bounded")
+        return beside(i, shape, rng, mode, above=recipe.values == "above").astype(_dtype(i.kind))
     if recipe.wide:
         if i.is_mask or i.kind == "string" or not (i.asks or i.kind.startswith("float")):
             return _tensor(i, shape, rng, 0, "bounded")

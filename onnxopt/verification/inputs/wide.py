@@ -39,6 +39,13 @@ def wide(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str, d
     return np.asarray(np.clip(_integers(i, shape, rng, turn, mode, limits), limits.min, limits.max)).astype(dtype)
 
 
+def beside(i: InputSpec, shape: Sequence[int], rng: Draws, mode: str, *, above: bool) -> Any:
+    """Floats that are all above, or below, each number at which an operator changes what it does."""
+    met = [e for e in i.use.edges if math.isfinite(e) and abs(e) < _largest(i.kind)]
+    distance = np.abs(amplified(rng.normal(shape).astype(i.kind), rng, mode))
+    return max(met, default=0.0) + distance if above else min(met, default=0.0) - distance
+
+
 def covering(values: Sequence[Any], shape: Sequence[int], rng: Draws) -> Any:
     """Each of these values before one comes again, in an order that is random."""
     found = np.array(values, object if isinstance(values[0], str) else None)
@@ -63,7 +70,8 @@ def amplified(values: Any, rng: Draws, mode: str) -> Any:
 
 def _floats(i: InputSpec, shape: Sequence[int], rng: Draws, turn: int, mode: str) -> Any:
     base = amplified(rng.normal(shape).astype(i.kind), rng, mode)
-    met = [e for e in i.use.edges if not math.isfinite(e) or abs(e) < _largest(i.kind)]
+    every = (*i.use.edges, *(i.use.whole if mode == "wide" and not turn else ()))
+    met = [e for e in every if not math.isfinite(e) or abs(e) < _largest(i.kind)]
     if not met:
         return base
     # What is on an edge is moved off it by a last bit, which then explains whatever happens there: a case of its own.
