@@ -35,6 +35,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]> g (float x, boo
         ("d = Cast <to = 9> (x) f = Cast <to = 1> (d) c = Cast <to = 9> (f)", ("x", True)),
         ("f = Cast <to = 1> (b) c = Cast <to = 9> (f)", ("f", True)),  # it is not known to be one
         ("g = Greater (x, x) s = Cast <to = 8> (g) c = Cast <to = 9> (s)", ("s", True)),  # text is no number
+        ("g = Greater (x, x) i = BitCast <to = 2> (g) c = Cast <to = 9> (i)", ("i", True)),  # nor are bits
         # Nobody knows what others do who are called so.
         ("c = com.acme.Not (b)", ("c", True)),
         ("g = com.acme.Greater (x, x) i = Cast <to = 6> (g) c = Cast <to = 9> (i)", ("i", True)),
