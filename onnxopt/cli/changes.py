@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
 
 def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     """Folded tables, of the first models."""
+    from html import escape
+
     from onnxopt.report.stats_text import markdown
 
     parts = []

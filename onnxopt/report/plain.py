@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from onnxopt.errors import few
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept
 from onnxopt.report import verdict as judged
+
+_SHOWN: Final = 3  # data files in a line
 
 
 def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
@@ -87,7 +88,9 @@ def summary(report: dict[str, Any]) -> str:
 
 def data(report: dict[str, Any]) -> str:
     """`, data in out.onnx.3f2a9c1b8d04.data`: what goes where the result goes; empty for most."""
-    return f", data in {few(report['data'])}" if report.get("data") else ""
+    names = report.get("data") or []
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f", data in {', '.join(names[:_SHOWN])}{more}" if names else ""
 
 
 def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
