@@ -104,10 +104,19 @@ def is_starved(error: BaseException) -> bool:
     """Was this process refused memory, which is nobody's bug? Where its allocations fail CPython says SystemError, too:
     in code in C that lost the error, or was not told of it. Without a limit it is a bug in such code."""
     if isinstance(error, SystemError) and any(words in str(error) for words in _WORDLESS):
-        from onnxopt.worker.limits import is_limited
-
         return is_limited()
     return isinstance(error, MemoryError)
+
+
+def is_limited() -> bool:
+    """May this process take less memory than there is?"""
+    if sys.platform == "win32":
+        return False
+    import resource
+
+    return any(
+        resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    )
 
 
 def refused(error: Exception) -> str:

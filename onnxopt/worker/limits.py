@@ -84,17 +84,6 @@ def unused() -> int:
     return max(1, soft - _data()) if soft != resource.RLIM_INFINITY else 0
 
 
-def is_limited() -> bool:
-    """May this process take less memory than there is?"""
-    if sys.platform == "win32":
-        return False
-    import resource
-
-    return any(
-        resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-    )
-
-
 def _data() -> int:
     """Bytes that count against RLIMIT_DATA; 0 if unknown."""
     if sys.platform == "linux":

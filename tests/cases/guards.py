@@ -113,7 +113,7 @@ def effect(guard: Guard, case: Case) -> str:
             model, report = run(before, case.pipeline())
             after.CopyFrom(write_model(model))
             again, _ = run(after, case.pipeline())
-        except OnnxOptError as e:
+        except (OnnxOptError, MemoryError) as e:
             return f"fails: {e}"
 
     def check(test: Callable[[], None]) -> str:

@@ -43,7 +43,7 @@ NONE_LEFT = ["error: the system refuses: it has no more memory", "hint: raise it
 def test_python_has_two_words_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which one is a bug in code in C where there is no limit."""
     for limited in (True, False):
-        monkeypatch.setattr("onnxopt.worker.limits.is_limited", lambda limited=limited: limited)
+        monkeypatch.setattr("onnxopt.errors.is_limited", lambda limited=limited: limited)
         assert is_starved(MemoryError())
         assert is_starved(SystemError(WORDLESS)) == is_starved(SystemError(NULL)) == limited
         assert not is_starved(SystemError("bad argument to internal function"))
