@@ -29,7 +29,7 @@ def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     parts = []
     for outcome in outcomes[:_MOST]:
         if outcome["report"] is not None and (found := _both(outcome["report"])) is not None:
-            name = escape(found[1].path or found[0].path)
+            name = escape(found[1].path or found[0].path).replace("`", "&#96;")  # which would begin code
             parts.append(f"<details><summary>what changed in {name}</summary>\n\n{markdown(*found)}\n\n</details>\n")
     return "\n".join(parts)
 
