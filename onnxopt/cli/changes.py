@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from onnxopt.analysis.measures.cost import ModelStats
 
+_MARKS: Final = {ord(c): f"&#{ord(c)};" for c in "`[]"}  # of Markdown, which would begin code or a link
 _MOST: Final = 20  # models in a step summary: a page takes 1 MiB
 
 
@@ -29,7 +30,7 @@ def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     parts = []
     for outcome in outcomes[:_MOST]:
         if outcome["report"] is not None and (found := _both(outcome["report"])) is not None:
-            name = escape(found[1].path or found[0].path).replace("`", "&#96;")  # which would begin code
+            name = escape(found[1].path or found[0].path).translate(_MARKS)
             parts.append(f"<details><summary>what changed in {name}</summary>\n\n{markdown(*found)}\n\n</details>\n")
     return "\n".join(parts)
 
