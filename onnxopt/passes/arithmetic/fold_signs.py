@@ -206,7 +206,7 @@ def turned_halves(m: Match, a: Value, b: Value, y: Value, z: Value) -> Value:
     widened = any(r is not None and len(r) > len(dims or ()) for r in shapes)  # then the Concat's axes are others
     last = [int(n.attr("axis")) in (-1, len(dims or ()) - 1) for n in (m.concat, *_makers(m.concat))]
     m.require(all(last) and not widened, "not along the last axis")
-    half = all(r and isinstance(r[-1], int) and 2 * r[-1] == width for r in shapes)
+    half = all(r and None not in r and isinstance(r[-1], int) and 2 * r[-1] == width for r in shapes)
     m.require(half and shapes[0] == shapes[1] and shapes[2] == shapes[3], "the factors are not as wide as the halves")
     if all(v.constant and v.array.size <= _TABLE for v in (c, d, s, t)):
         factors = [
