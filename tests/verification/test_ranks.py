@@ -25,3 +25,20 @@ def test_a_size_that_is_fed(factor: str, status: str, tmp_path: Path) -> None:
     other = TEXT.format(fg=factor, scaled="v = Mul (s, fg)")
     found = verdict(tmp_path, one, other)
     assert found.status == status, found.message
+
+
+PICKS = """<ir_version: 8, opset_import: ["" : 13]> g (int32[n] x) => (int8[a, b] y, int64[e] k)
+    <int64[2] pair = {{0, -2}}, int64[1, 2] both = {{0, 0}}, int64[1] one = {{1}}> {{
+    u = GatherElements (x, pair) v = Gather (u, both) w = Cast <to = 3> (v)
+    m, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [0, -1],
+                 body = f (int8[] s) => (int64 i, int8[] o)
+                        <int64[3, 1] places = {{0, 0, 0}}, int64[3] all = {{0, 0, 0}}> {{
+                     i = ArgMin <keepdims = 0> (s) o = {picked} }}> (w)
+    t, k = TopK (m, one)
+}}"""
+
+
+def test_a_scan_asks_for_ranks_when_it_is_run(tmp_path: Path) -> None:
+    """Of what its body makes of an input of no rank onnxruntime does not know how many axes there are, and fails."""
+    one, other = (PICKS.format(picked=p) for p in ("GatherND (s, places)", "Gather (s, all)"))
+    assert verdict(tmp_path, one, other).status in ("equal", "verified in pieces")

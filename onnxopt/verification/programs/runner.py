@@ -104,6 +104,8 @@ class Runner:
         }
         feeds = {i.name for i in model.graph.input}
         inputs = {(carried(name) if carrier(kind) else name): name for name, kind in fed.items()}
+        if any(n.op_type == "Scan" for n in model.graph.node):  # onnxruntime asks its body for ranks when it is run
+            self._give_ranks(model, inputs)
         try:
             try:
                 engine = self._load(model, weights)
