@@ -19,9 +19,9 @@ def test_a_model_has_all_the_cases_that_make_sense_for_it(run: Run, write: Any) 
     write("b.onnx", BATCH, "<float z = {0}> { y = Max (x, z) }")
     code, found = compare(run)
     assert code == 0
-    names = ["random", "ones", "zeros", "extremes", "dynamic-1", "dynamic-2", "dynamic-3", "uniform"]
+    names = ["random", "ones", "zeros", "extremes", "below", "above", "dynamic-1", "dynamic-2", "dynamic-3", "uniform"]
     assert statuses(found) == dict.fromkeys(names, "equal")
-    assert [c["dims"] for c in found["cases"][4:-1]] == [{"N": 1}, {"N": 2}, {"N": 3}]
+    assert [c["dims"] for c in found["cases"][6:-1]] == [{"N": 1}, {"N": 2}, {"N": 3}]
     (output,) = found["cases"][0]["outputs"]
     figures = {key: output[key] for key in ("dtype", "shape", "max_abs", "max_rel", "ulp", "nan", "inf", "ok")}
     assert figures == {
