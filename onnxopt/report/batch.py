@@ -30,7 +30,7 @@ def _line(outcome: dict[str, Any]) -> str:
     name = outcome["destination"] or outcome["source"]
     if outcome["report"] is None:
         return f"✗ {outcome['source']}: {outcome['status']}"
-    beside = data(outcome["report"]) if outcome["destination"] else ""
+    beside = data(outcome["report"]) if outcome["report"].get("destination") else ""
     parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}{beside}, {outcome['status']}"]
     found = _found(outcome)
     if not outcome["message"]:
