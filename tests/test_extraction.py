@@ -16,7 +16,7 @@ from onnxopt.analysis.submodel import reads
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read_model
 from onnxopt.verification.inputs.cases import Recipe
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from tests.runtime import plain_session
 from tests.samples import ROOT, build, sample

@@ -16,7 +16,7 @@ from mutations.place import scopes
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxopt.verification.inputs.cases import Recipe
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import MODES, InputMaker
 
 Feeds = Mapping[str, Any]

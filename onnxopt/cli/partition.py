@@ -83,7 +83,7 @@ def partition(
     from onnxopt.pipeline.partition import CapabilityPartitioner
     from onnxopt.pipeline.split import outline, split
     from onnxopt.pipeline.support import OperatorSupport
-    from onnxopt.verification.inputs.plan import make_plan
+    from onnxopt.verification.inputs.planning import make_plan
 
     with blaming(source):
         model = load(source, stored=True)

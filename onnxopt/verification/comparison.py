@@ -13,7 +13,8 @@ from onnxopt.errors import UsageError
 from onnxopt.verification.inputs.cases import Recipe, choose, missing
 from onnxopt.verification.inputs.datasets import Data, DataSet, find_data_sets, read_array
 from onnxopt.verification.inputs.limits import other_limit
-from onnxopt.verification.inputs.plan import Plan, make_plan
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.rows import other_rows, other_size
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.options import UNVERIFIED, VerifyOptions

@@ -15,7 +15,8 @@ from onnxopt.ort import onnxruntime, path_for
 from onnxopt.verification.inputs.cases import Recipe
 from onnxopt.verification.inputs.datasets import Data, bound_dims, read_array
 from onnxopt.verification.inputs.feeding import feed
-from onnxopt.verification.inputs.plan import Plan, make_plan
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.interface import check_interface, fix_dims, read
 from onnxopt.verification.run import find_provider, reason
 from onnxopt.worker.limits import Limits

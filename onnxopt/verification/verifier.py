@@ -83,7 +83,7 @@ class Verifier:
         """
         from onnxopt.verification.inputs.cases import OWN, missing
         from onnxopt.verification.inputs.datasets import Data, read_array
-        from onnxopt.verification.inputs.plan import make_plan
+        from onnxopt.verification.inputs.planning import make_plan
         from onnxopt.verification.interface import fix_dims
 
         plan = make_plan(original, array)

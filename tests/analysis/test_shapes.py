@@ -13,7 +13,7 @@ from onnxopt.analysis.shapes.sweep import ShapeData
 from onnxopt.analysis.shapes.symbolic import Expr, Size
 from onnxopt.graph import Model, Value, read_model
 from onnxopt.verification.inputs.cases import Recipe
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from tests.runtime import plain_session
 from tests.samples import ROOT, build_text, sample

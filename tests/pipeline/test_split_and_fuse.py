@@ -138,7 +138,7 @@ def test_real_models(name: str) -> None:
     if not path.exists():
         pytest.skip("the zoo is not here")
     from onnxopt.verification.inputs.cases import Recipe
-    from onnxopt.verification.inputs.plan import make_plan
+    from onnxopt.verification.inputs.planning import make_plan
     from onnxopt.verification.inputs.values import InputMaker
 
     m = read_model(onnx.load(path))

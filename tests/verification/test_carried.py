@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto
 
 from onnxopt.verification import EQUAL
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from tests.samples import build_text
 from tests.verification.pairs import verdict
 

@@ -55,13 +55,22 @@ def test_products_are_the_convolution(name: str, opset: int, bias: bool) -> None
     ("kernel", "attributes", "opset"),
     [
         ([4, 6, 3, 3], {"auto_pad": "SAME_UPPER"}, 17),
+        ([4, 6, 3, 3], {"auto_pad": "VALID", "pads": [1, 1, 1, 1]}, 17),
         ([4, 6, 3, 3], {"pads": [-1, 0, 0, 0]}, 17),
         ([4, 6, 3, 3], {"pads": [1, 1]}, 17),
         ([4, 6, 9, 9], {}, 17),
         ([1024, 128, 3, 3], {"group": 8}, 17),
         ([4, 6, 3, 3], {}, 10),
     ],
-    ids=["sizes say the padding", "cut", "of other axes", "a large kernel", "a large matrix of groups", "opset 10"],
+    ids=[
+        "sizes say the padding",
+        "two words about it",
+        "cut",
+        "of other axes",
+        "a large kernel",
+        "a large matrix of groups",
+        "opset 10",
+    ],
 )
 def test_what_stays(kernel: list[int], attributes: dict[str, Any], opset: int) -> None:
     found = model(kernel, attributes, np.float64, opset, bias=False)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.numbers import draws
 from onnxopt.verification.numbers.draws import Draws
 from onnxopt.worker.process import child

@@ -10,7 +10,7 @@ from onnx import parser
 
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.comparison import compare_files
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 
 CONSTANTS = "<float zero = {0}, float six = {6}, float five = {5}, float twenty = {20}, float half = {0.5}>"
 

@@ -14,7 +14,7 @@ from onnx import parser
 from onnxopt.verification import VerifyOptions, original
 from onnxopt.verification.inputs.cases import RECIPES
 from onnxopt.verification.inputs.datasets import Data
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.model.glance import Glance, glance
 from onnxopt.verification.original import Original
 from onnxopt.verification.protocol import Request

@@ -12,7 +12,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.verification.hidden.anew import Piece
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look
 from onnxopt.verification.options import VerifyOptions

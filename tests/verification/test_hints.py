@@ -15,7 +15,7 @@ from onnxopt.verification.inputs.cases import OWN, Recipe
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.feeding import feed
 from onnxopt.verification.inputs.lengths import says_lengths
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from onnxopt.verification.numbers.compare import is_dull
 from tests.runtime import plain_session

@@ -13,7 +13,7 @@ from onnx import ModelProto, helper, parser
 from onnxopt.verification.hidden.decided import is_decided_otherwise
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.options import EQUAL, VerifyOptions

@@ -10,7 +10,8 @@ from onnx import ModelProto, parser
 
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.inputs.limits import other_limit
-from onnxopt.verification.inputs.plan import Plan, make_plan
+from onnxopt.verification.inputs.plan import Plan
+from onnxopt.verification.inputs.planning import make_plan
 
 SIZE = "s = Shape (x) one = Constant <value_int = 1> () t = Gather (s, one) "
 IF = """y = If (c) <then_branch = t () => (p) { p = Neg (x) }, else_branch = e () => (q) { q = Exp (x) }>"""

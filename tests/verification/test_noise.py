@@ -11,7 +11,7 @@ from onnx import parser
 from onnxopt.verification import VerifyOptions
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.judge import Judge
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.records import CaseRecord, OutputRecord

@@ -10,7 +10,7 @@ import pytest
 
 from onnxopt.verification import AGREES, DIFFERENT, EQUAL, INCONCLUSIVE, Verification, Verifier, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, missing
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from tests.samples import parsed
 from tests.verification.pairs import verdict, with_constants

@@ -12,7 +12,7 @@ from onnx import parser
 from onnxopt.verification import UNVERIFIED, Verifier, VerifyOptions, judge
 from onnxopt.verification.inputs.cases import OWN
 from onnxopt.verification.inputs.datasets import Data
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.protocol import Request
 from onnxopt.verification.run import OnnxRuntime
 from onnxopt.verification.session import Session

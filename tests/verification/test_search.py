@@ -15,7 +15,7 @@ from onnxopt.verification.inputs import feeding
 from onnxopt.verification.inputs.cases import OWN, sizes
 from onnxopt.verification.inputs.datasets import Data
 from onnxopt.verification.inputs.feeding import Search, feed
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.worker.serving import Refused
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>'

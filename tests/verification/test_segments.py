@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.look import Look, open_runner
 from onnxopt.verification.options import VerifyOptions

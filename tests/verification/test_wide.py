@@ -11,7 +11,7 @@ from onnx import parser
 
 from onnxopt.verification import AGREES, DIFFERENT, EQUAL, VerifyOptions, verify
 from onnxopt.verification.inputs.cases import OWN
-from onnxopt.verification.inputs.plan import make_plan
+from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.uses import INDEX, SIZE, UNKNOWN, uses
 from onnxopt.verification.inputs.values import InputMaker
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.inputs.plan import WIDTH
+from onnxopt.verification.inputs.planning import WIDTH
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.worker.limits import spare
 

@@ -9,23 +9,18 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.inputs.edges import CUTTING, MATRICES, MUTING
-from onnxopt.verification.inputs.hints import baked, batches, compared, demanded, strides, sums
-from onnxopt.verification.inputs.muted import muted
+from onnxopt.verification.inputs.edges import CUTTING
+from onnxopt.verification.inputs.hints import compared
 from onnxopt.verification.inputs.uses import FREE, INDEX, UNKNOWN, Use, uses
-from onnxopt.verification.inputs.windows import WINDOWS, windowed
-from onnxopt.verification.model.decisions import conditions, decides, decisions, hides
-from onnxopt.verification.model.dependence import changing, is_fixed
 from onnxopt.verification.model.order import operator_names
-from onnxopt.verification.model.random_nodes import is_random_model
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto, TypeProto
+    from onnx import ModelProto
 
 _COMPOSITE: Final = re.compile(r"\+|plus|total|sum|_and_", re.IGNORECASE)
 _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
@@ -33,12 +28,10 @@ _BATCH: Final = re.compile(r"batch|^[NnBb]$", re.IGNORECASE)
 _SIZES: Final = (2, 3, 4, 1, 5, 8, 16, 32, 64, 128, 224)
 _LONG: Final = (512, 1600, 5200)  # windows over raw audio
 _LONGER: Final = (64, 512)  # at least, where runtimes die of what is shorter than a window
-_NARROW: Final = range(16, 23)  # of TensorProto.DataType: bfloat16, of 8 bits, and integers of 4
 _FITTING: Final = 6  # different sizes of what is given
-_COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 _SMALL: Final = 1 << 12  # elements of all inputs
 _BY_ROUNDING: Final = 1e-3  # of an edge, that was followed through other constants
-_NO_USE: Final = Use(INDEX, rows=(1,))
+NO_USE: Final = Use(INDEX, rows=(1,))
 _FLOATS: Final = frozenset(("float16", "float32", "float64"))
 _INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (16, 32, 64))
 
@@ -55,7 +48,7 @@ class InputSpec:
     shape: tuple[int | str, ...] = ()
     sequence: bool = False
     bound: int | None = None  # integers stay below: they index a table of that size
-    use: Use = _NO_USE
+    use: Use = NO_USE
     compared: tuple[int, ...] = ()  # integers that decide something: what takes one branch, then another
     why: str = ""
 
@@ -302,103 +295,5 @@ class Plan:
         return [s for s, i in alone.items() if i.bound is None and i.kind in (*_INTEGERS, "bool")]
 
 
-def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = None) -> Plan:
-    """Read a plan off the original. `array` reads its initializers, where these are not in `proto`."""
-    from onnxopt.protos import tensor_to_array
-
-    graph = proto.graph
-    initializers = {t.name: t for t in graph.initializer}
-    found = uses(graph)
-    plan = Plan(names=[i.name for i in graph.input])
-    plan.inputs = [_spec(i.name, i.type, found) for i in graph.input if i.name not in initializers]
-    if proto.ir_version >= 4:  # before, every initializer is listed as input
-        listed = (initializers[i.name] for i in graph.input if i.name in initializers)
-        plan.overridable = {t.name: (array or tensor_to_array)(t) for t in listed if t.data_location == t.DEFAULT}
-    ops = operator_names(n for nodes in (graph.node, *(f.node for f in proto.functions)) for n in nodes)
-    if _COMPARING & ops and any("int" in i.kind for i in plan.inputs):
-        numbers = compared(graph)
-        plan.inputs = [replace(i, compared=numbers.get(i.name, ())) if "int" in i.kind else i for i in plan.inputs]
-    plan.random = is_random_model(proto)
-    plan.stateful = "BatchNormalization" in ops and _trains(proto)
-    plan.decides = decides(proto)
-    plan.decisions, plan.steps = decisions(proto) if plan.decides else ([], [])
-    plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
-    plan.muted = muted(graph)
-    plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))
-    if plan.symbols:
-        plan.addends, plan.batches, plan.baked = sums(graph), batches(graph), baked(graph)
-        plan.stride = strides(graph)
-        plan.demanded = demanded(graph, {i.name: i.shape for i in plan.inputs})
-    if plan.symbols and not WINDOWS.isdisjoint(ops):
-        named = [s for s in plan.symbols if plan.is_batch(s) or s in plan.demanded]
-        *plan.windows, plan.ragged = windowed(graph, {i.name: i.shape for i in plan.inputs if not i.why}, named)
-    plan.narrow = any(i.type.tensor_type.elem_type in _NARROW for i in (*graph.input, *graph.output))
-    plan.nodes = len(graph.node)
-    plan.bytes = sum(_bytes(t) for t in graph.initializer)
-    if "If" in ops or "Loop" in ops:
-        can_change = changing(graph, functions=proto.functions)
-        plan.conditions = conditions(graph, can_change)
-        plan.hides = hides(graph, can_change, plan.conditions)
-    return plan
-
-
-def _spec(name: str, kind: TypeProto, found: Mapping[str, Use]) -> InputSpec:
-    from onnx import TensorProto
-
-    from onnxopt.protos import numpy_dtype
-
-    which = kind.WhichOneof("value")
-    if which == "sequence_type":
-        inner = _spec(name, kind.sequence_type.elem_type, found)
-        return InputSpec(name, inner.kind, inner.shape, True, why=inner.why)
-    if which == "optional_type":
-        return _spec(name, kind.optional_type.elem_type, found)
-    if which != "tensor_type":
-        return InputSpec(name, "", why=f"input `{name}` is a {which or 'value of unknown type'}")
-    tensor = kind.tensor_type
-    shape: tuple[int | str, ...] = tuple(
-        d.dim_value if is_fixed(d) else d.dim_param or f"{name}[{i}]" for i, d in enumerate(tensor.shape.dim)
-    )
-    if not tensor.HasField("shape"):
-        shape = (f"{name}[0]", f"{name}[1]")
-    if tensor.elem_type == TensorProto.STRING:
-        return InputSpec(name, "string", shape, use=found.get(name, _NO_USE))
-    dtype = numpy_dtype(tensor.elem_type)
-    if dtype.kind == "c":
-        return InputSpec(name, "", why=f"input `{name}` is complex")
-    use = found.get(name, _NO_USE)
-    return InputSpec(name, dtype.name, shape, bound=use.bound if dtype.kind in "iu" else None, use=use)
-
-
 def _is_near(a: float, b: float) -> bool:
     return a == b or abs(a - b) <= _BY_ROUNDING * max(abs(a), abs(b)) or (math.isnan(a) and math.isnan(b))
-
-
-def _trains(proto: ModelProto) -> bool:
-    nodes = (n for n in proto.graph.node if n.op_type == "BatchNormalization")
-    return any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
-
-
-def _bytes(tensor: TensorProto) -> int:
-    """About how many an initializer takes."""
-    return int(math.prod(tensor.dims)) * WIDTH.get(tensor.data_type, 4)
-
-
-WIDTH: Final = {
-    2: 1,
-    3: 1,
-    4: 2,
-    5: 2,
-    7: 8,
-    9: 1,
-    10: 2,
-    11: 8,
-    13: 8,
-    16: 2,
-    17: 1,
-    18: 1,
-    19: 1,
-    20: 1,
-    21: 1,
-    22: 1,
-}

@@ -64,7 +64,8 @@ class _Products:
         )
         if not axes or (len(pads), len(strides), len(dilations)) != (2 * axes, axes, axes) or min(pads) < 0:
             return False
-        if self.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        padding = self.attributes.get("auto_pad", "NOTSET")
+        if padding != "NOTSET" and (padding != "VALID" or any(pads)):
             return False
         is_channelwise = self.kernel.shape[:2] == (self.group, 1)
         matrices = self.kernel if self.group == 1 or is_channelwise else self._in_one()
