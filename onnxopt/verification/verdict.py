@@ -8,6 +8,7 @@ from typing import Final
 
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.numbers.compare import Evidence, proves_nothing
+from onnxopt.verification.numbers.rounding import NOTHING
 from onnxopt.verification.options import DIFFERENT, EQUAL, IN_PIECES, INCONCLUSIVE, LOADS_PLAIN, VERIFIED, WITHIN_NOISE
 from onnxopt.verification.protocol import Opened
 from onnxopt.verification.records import LEFT_OUT, CaseRecord, OutputRecord, Pieces, Place, Verification
@@ -34,6 +35,8 @@ def settle(
     verdict.pieces, verdict.places, verdict.noise = pieces, places, largest(noise)
     open_ = [o for c in verdict.cases for o in c.outputs if not o.ok]
     if any(getattr(o, "against", "") for o in open_):  # it is not the other file that a given output differs from
+        return
+    if any(o.note.endswith(NOTHING) for o in open_):  # no rounding in front makes that
         return
     if pieces.complete and pieces.cuts > pieces.noisy:
         verdict.status = IN_PIECES

@@ -53,3 +53,25 @@ def test_how_often_it_would_turn(tmp_path: Path) -> None:
         "t = Where (p, some, none)", "q = Not (p) u = Not (q) c = And (p, u) t = Where (c, some, none)"
     )
     assert own(tmp_path, followed).status in PROVEN
+
+
+NEVER = """<ir_version: 8, opset_import: ["" : 19]> g (float[8, 4] x) => (float[a, b, c] v)
+    <int64 two = {2}, bool no = {0}> {
+    u, v = Loop (two, no, x) <body = l (int64 i, bool go, float[8, 4] before) => (on, after, k)
+        { on = Identity (go) after = Identity (before) STACKED }>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("stacked", "proven"),
+    [("k = Abs (x)", True), ("m = Abs (x) k = Transpose (m)", False)],
+    ids=["what a piece knows no shape of", "another shape"],
+)
+def test_nothing_has_the_shape_that_inference_knows(stacked: str, proven: bool, tmp_path: Path) -> None:
+    """A is told dims of the body's result, and gives [0, 8, 4]; a piece of B is not, and gives [0]."""
+    for name, text in (("a", "j = Cast <to = 1> (before) k = Abs (j)"), ("b", stacked)):
+        onnx.save(parser.parse_model(NEVER.replace("STACKED", text)), tmp_path / f"{name}.onnx")
+    with Verifier(tmp_path / "a.onnx") as verifier:
+        verifier.submit(tmp_path / "b.onnx")
+        found = verifier.finish()
+    assert (found.status != "different") is proven, found.message

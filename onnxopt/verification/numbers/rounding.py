@@ -26,6 +26,7 @@ EPSILON: Final = {
 }  # fmt: skip
 NO_NUMBER: Final = "NaN in other places"
 INFINITE: Final = "infinities in other places"
+NOTHING: Final = ", and holds nothing in either"
 _WALK: Final = 2.0  # times the random walk is allowed
 _DEEPEST: Final = 16.0  # roundings that are taken on trust: for more, the noise is measured;
 _DEEPEST_NARROW: Final = 3.0  # of types that have less than float32
@@ -129,7 +130,8 @@ def difference(a: Any, b: Any, *, coarse: bool = False) -> Difference:
     if a.dtype != b.dtype:
         return Difference(note=f"type {a.dtype} became {b.dtype}")
     if a.shape != b.shape:
-        return Difference(note=f"shape {list(a.shape)} became {list(b.shape)}")
+        nothing = "" if a.size or b.size else NOTHING
+        return Difference(note=f"shape {list(a.shape)} became {list(b.shape)}{nothing}")
     if coarse or not is_float(a):
         share = float(np.count_nonzero(a != b) / a.size) if a.size else 0.0
         return Difference(share, 1.0, discrete=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,10 +13,12 @@ from onnxopt.verification.numbers.narrow import forgiven, is_beyond, lost, narro
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
 from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.channels import Channels
+from onnxopt.verification.pieces.no_turn import are_as_empty
 from onnxopt.verification.pieces.noise import Held, is_discrete
 from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.views import View, views
+from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.runner import Failed, Runner
 from onnxopt.verification.programs.steps import is_stepped
 from onnxopt.verification.programs.stream import Stream
@@ -191,9 +193,16 @@ class Replay:
 
     def _difference(self, value: str, mine: Any, theirs: Any, share: float) -> Difference:
         found = difference(mine, theirs, coarse=is_coarse(self.kind(value)))
+        if found.note and are_as_empty(mine, theirs, self._makers(value)):
+            return Difference()
         if found.note or not found.largest or not self._may_shake(value):
             return found
         return replace(found, uneven=True) if Channels(mine, theirs, share, fine=self.fine).any else found
+
+    def _makers(self, value: str) -> Iterator[tuple[Program, str]]:
+        """Who makes it: A, and B, by its name there."""
+        yield self.original.runner.program, self.pairs.of.get(value, value)
+        yield self.program, value
 
     def _may_shake(self, value: str) -> bool:
         """Are its last bits those that noise changes? Those of bfloat16 are carried in float32."""
