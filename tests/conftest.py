@@ -23,6 +23,8 @@ for name in (
     *("ONNXOPT_DEBUG", "ONNXOPT_PROJECT_FILE", "ONNXOPT_CACHE_KEY"),
 ):
     os.environ.pop(name, None)
+# Byte code of a plugin is left beside it, and is taken for that of one of the same size that replaces it in a second.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 # How long an example takes says how busy the machine is: the first imports what it needs.
 settings.register_profile("onnxopt", deadline=None)
