@@ -44,9 +44,9 @@ class Call:
             return list(self._says[name].ints)
         return self._integers(self.node.input[at]) if self.is_given(at, name) else None
 
-    def axes(self, at: int, rank: int, name: str = "axes") -> list[int] | None:
+    def axes(self, at: int, rank: int) -> list[int] | None:
         """Of a result of so many axes."""
-        found = self.integers(at, name)
+        found = self.integers(at, "axes")
         if found is None or not all(-rank <= a < rank for a in found):
             return None
         return [a % rank for a in found]
