@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from onnxopt.verification.hidden.blank import changed_blanks, outputs_behind, unproven_blanks
 from onnxopt.verification.hidden.bounds import have_others, unreached
@@ -20,32 +20,24 @@ from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import open_nodes
 from onnxopt.verification.model.random_nodes import count_draws
 from onnxopt.verification.model.skeleton import Skeleton
-from onnxopt.verification.numbers.draws import Draws
+from onnxopt.verification.noise import Noise
 from onnxopt.verification.numbers.narrow import CODES, as_held
-from onnxopt.verification.numbers.rounding import Difference, difference, is_float, worst
-from onnxopt.verification.numbers.shaken import last_bit
+from onnxopt.verification.numbers.rounding import difference
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces.enclosing import case_names
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
-from onnxopt.verification.pieces.precise import apart, exactly
 from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.places import place_of
 from onnxopt.verification.programs.drawn import draw_alike
 from onnxopt.verification.programs.foreign import NOTHING, Foreign, cut_out
 from onnxopt.verification.programs.halves import has_narrow, with_roundings
 from onnxopt.verification.programs.program import Program, bodies, tensor_types, type_of
 from onnxopt.verification.programs.rounded import name_in_file, round_results
 from onnxopt.verification.programs.runner import Runner
-from onnxopt.verification.records import OutputRecord, Pieces, Place, Side
+from onnxopt.verification.records import Pieces, Place
 from onnxopt.verification.run import CPU, Reference
 from onnxopt.worker.serving import Tell
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
-
-_SEEDS: Final = 2  # sets of weights whose last bits are changed, and as many sets of inputs for each
-_TINY: Final = 1e-12  # noise that is none
-_SHOWN: Final = 50  # nodes of a place that are listed
 
 
 def open_runner(
@@ -243,7 +235,7 @@ class Look:
         inner = [w for _, w in walk_bodies(walk, i, j)] if bodies(walk.a.nodes[i]) else []
         wrong = [(w, e) for w in inner if w.outcome.faults and (e := w.enclosing) is not None and e.is_sure]
         if len(wrong) != 1:
-            return [_place(walk, fault, case_names(walk, names), scope)]
+            return [place_of(walk, fault, case_names(walk, names), scope)]
         found, enclosing = wrong[0]
         return [p for f in found.outcome.faults for p in self._places(found, f, names, enclosing.scope(scope))]
 
@@ -271,57 +263,13 @@ class Look:
         *,
         of_result: bool = False,
     ) -> dict[str, dict[str, float]]:
-        """In each case and for each output the largest change, of its range, that the last bits of inputs and weights
-        make, or float64 where that is little; no more is looked for in a case where all outputs change by what is
-        `enough`, nor at all once the output that is `told` of does in the first case. `known`: what was seen of that
-        before. `of_result`: of the second file, which stands for the first where all pieces agree, and has fewer nodes.
-        """
-        feeds, dtype = self._complete([case.feeds for case, _ in cases]), self.options.dtype
-        runner = self.b if of_result else self.a
-        nodes = runner.program.cone(outputs, ())
-        types = {name: type_of(value) for name, value in feeds[0].items()}
-        made = [o for o in outputs if o in runner.program.maker]
-        seen = [(known or {}).get(case.name, {}) for case, _ in cases]
-        found = [{name: Difference(shares.get(name, 0.0), 1.0) for name in outputs} for shares in seen]
-        if told and _is_enough(found[0], [told], enough):
-            return _shares(cases, found)
-        plain = runner.open(nodes, types, made) if of_result else None
-
-        @functools.cache
-        def unchanged(i: int) -> Mapping[str, Any]:
-            return dict(zip(outputs, cases[i][1])) if plain is None else plain.run(feeds[i])
-
-        for k in range(_SEEDS):
-            rng = Draws(self.options.seed, k)
-            open_ = [i for i, largest in enumerate(found) if not _is_enough(largest, made, enough)]
-            if not open_:
-                break
-            opened = runner.open(nodes, types, made, functools.partial(last_bit, rng=rng, dtype=dtype))
-            for i in open_:
-                largest = found[i]
-                for _ in range(_SEEDS):
-                    changed = opened.run({name: last_bit(v, rng, dtype) for name, v in feeds[i].items()})
-                    for name, value in changed.items():
-                        largest[name] = worst([largest[name], difference(unchanged(i)[name], value)])
-                    if _is_enough(largest, made, enough):
-                        break
-                    if told and _is_enough(found[0], [told], enough):
-                        return _shares(cases, found)
-        for i in (i for i, largest in enumerate(found) if not _is_enough(largest, made, enough) and not dtype):
-            exact = exactly(runner, made, feeds[i], self.options.memory // 8)
-            for name in (n for n in made if n in exact and is_float(unchanged(i)[n])):
-                found[i][name] = worst([found[i][name], apart(unchanged(i)[name], exact[name])])
-        return _shares(cases, found)
-
-
-def _shares(
-    cases: Sequence[tuple[Case, Sequence[Any]]], found: Sequence[Mapping[str, Difference]]
-) -> dict[str, dict[str, float]]:
-    return {case.name: {n: d.relative for n, d in largest.items()} for (case, _), largest in zip(cases, found)}
-
-
-def _is_enough(found: Mapping[str, Difference], outputs: Sequence[str], enough: Mapping[str, float]) -> bool:
-    return all(found[name].relative >= enough.get(name, float("inf")) for name in outputs)
+        """In each case, what rounding does to each output: see `Noise`. `of_result`: of the second file, which stands
+        for the first where all pieces agree, and has fewer nodes. `known`: what was seen of that before."""
+        feeds = self._complete([case.feeds for case, _ in cases])
+        measured = Noise(self.b if of_result else self.a, outputs, enough, told, self.options)
+        made = None if of_result else [dict(zip(outputs, values)) for _, values in cases]
+        found = measured.of(feeds, made, [(known or {}).get(case.name, {}) for case, _ in cases])
+        return {case.name: shares for (case, _), shares in zip(cases, found)}
 
 
 def _fed(runner: Runner, fed: set[str]) -> Runner:
@@ -329,45 +277,6 @@ def _fed(runner: Runner, fed: set[str]) -> Runner:
     program = runner.program
     known = program.given & program.constants.keys()
     return runner if known == fed & program.constants.keys() else runner.inside(Program(program.skeleton, fed=fed))
-
-
-def _place(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
-    found, case = fault.found, fault.case
-    noise = walk.noise([fault.value]).get(fault.value) if not fault.beyond else None
-    if noise:  # what happens on an edge in one case excuses nothing in another
-        differences = walk.latest[fault.value]
-        case = max(
-            range(len(noise)), key=lambda k: (noise[k].uneven, differences[k].relative / max(noise[k].relative, _TINY))
-        )
-        found = differences[case]
-    if found.discrete:
-        how = f"{found.largest:.1%} of its elements differ"
-    elif found.uneven:
-        how = f"differs by {found.relative:.1e} of its range, and by much of that of a row or channel"
-    else:
-        how = f"differs by {found.relative:.1e} of its range"
-    value, nodes = fault.value, (fault.a, fault.b)
-    if operand := walk.b.skeleton.operands.get(value):  # no file has it: what is drawn of it is to blame
-        value = operand.result
-        nodes = [*fault.a, walk.a.maker[value]], [*fault.b, walk.b.maker[value]]
-    record = OutputRecord(
-        value,
-        walk.replay.kind(fault.value),
-        list(fault.shape),
-        found.largest,
-        found.relative,
-        False,
-        found.note or how,
-    )
-    place = Place(cases[case], value, record, fault.entries, scope=scope, beyond=fault.beyond)
-    place.a, place.b = (
-        [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
-        for p, there in zip((walk.a, walk.b), nodes)
-    )
-    # Where elements jumped to what they never do, or few of them are far off, it is not the whole that counts.
-    whole = noise[case] if noise else None
-    place.noise = None if whole is None or whole.unseen or whole.uneven else whole.relative
-    return place
 
 
 def _draws(program: Program) -> int:
@@ -383,18 +292,3 @@ def _left(found: Outcome) -> str:
     if found.unsettled and not found.faults:
         return f"output `{found.unsettled[0]}` is made otherwise"
     return ""
-
-
-def _side(program: Program, i: int) -> Side:
-    node, operands = program.nodes[i], program.skeleton.operands
-    op = f"{node.domain}.{node.op_type}".removeprefix(".")
-    reads = [operands[name].read if name in operands else name for name in node.input]
-    inputs, outputs = ([name_in_file(n) for n in names if n] for names in (reads, node.output))
-    return Side(node.name, op, inputs, outputs)
-
-
-def _is_added(program: Program, node: NodeProto) -> bool:
-    """Is it no node of the file?"""
-    if node.op_type == "Cast":
-        return name_in_file(node.input[0]) == name_in_file(node.output[0])
-    return node.op_type == "Identity" and node.output[0] in program.skeleton.operands

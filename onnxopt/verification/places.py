@@ -1,0 +1,73 @@
+"""A fault in words: where two models part, by how much, and which nodes of each are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.verification.pieces.outcome import Fault
+from onnxopt.verification.pieces.walk import Walk
+from onnxopt.verification.programs.program import Program
+from onnxopt.verification.programs.rounded import name_in_file
+from onnxopt.verification.records import OutputRecord, Place, Side
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+_TINY: Final = 1e-12  # noise that is none
+_SHOWN: Final = 50  # nodes of a place that are listed
+
+
+def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Place:
+    """`cases`: their names; `scope`: of the graph that the walk is through."""
+    found, case = fault.found, fault.case
+    noise = walk.noise([fault.value]).get(fault.value) if not fault.beyond else None
+    if noise:  # what happens on an edge in one case excuses nothing in another
+        differences = walk.latest[fault.value]
+        case = max(
+            range(len(noise)), key=lambda k: (noise[k].uneven, differences[k].relative / max(noise[k].relative, _TINY))
+        )
+        found = differences[case]
+    if found.discrete:
+        how = f"{found.largest:.1%} of its elements differ"
+    elif found.uneven:
+        how = f"differs by {found.relative:.1e} of its range, and by much of that of a row or channel"
+    else:
+        how = f"differs by {found.relative:.1e} of its range"
+    value, nodes = fault.value, (fault.a, fault.b)
+    if operand := walk.b.skeleton.operands.get(value):  # no file has it: what is drawn of it is to blame
+        value = operand.result
+        nodes = [*fault.a, walk.a.maker[value]], [*fault.b, walk.b.maker[value]]
+    record = OutputRecord(
+        value,
+        walk.replay.kind(fault.value),
+        list(fault.shape),
+        found.largest,
+        found.relative,
+        False,
+        found.note or how,
+    )
+    place = Place(cases[case], value, record, fault.entries, scope=scope, beyond=fault.beyond)
+    place.a, place.b = (
+        [_side(p, i) for i in there if not _is_added(p, p.nodes[i])][-_SHOWN:]
+        for p, there in zip((walk.a, walk.b), nodes)
+    )
+    # Where elements jumped to what they never do, or few of them are far off, it is not the whole that counts.
+    whole = noise[case] if noise else None
+    place.noise = None if whole is None or whole.unseen or whole.uneven else whole.relative
+    return place
+
+
+def _side(program: Program, i: int) -> Side:
+    node, operands = program.nodes[i], program.skeleton.operands
+    op = f"{node.domain}.{node.op_type}".removeprefix(".")
+    reads = [operands[name].read if name in operands else name for name in node.input]
+    inputs, outputs = ([name_in_file(n) for n in names if n] for names in (reads, node.output))
+    return Side(node.name, op, inputs, outputs)
+
+
+def _is_added(program: Program, node: NodeProto) -> bool:
+    """Is it no node of the file?"""
+    if node.op_type == "Cast":
+        return name_in_file(node.input[0]) == name_in_file(node.output[0])
+    return node.op_type == "Identity" and node.output[0] in program.skeleton.operands
