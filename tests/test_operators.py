@@ -3,8 +3,8 @@
 With its inputs constant, all or all but one; and between operators that rules move, merge or fold, so that each rule
 meets each operator. Original and result run in onnxruntime, optimizations off.
 
-What ONNX writes out as a function of other operators is between others, and in branches, in turns: `make fuzz` takes all
-of it.
+What ONNX writes out as a function of other operators is between others, and in branches, in turns: `make fuzz` takes
+all of it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from onnxopt.verification.hidden.inside import walk_bodies
 from onnxopt.verification.hidden.masked import computed_otherwise, is_computed_otherwise
 from onnxopt.verification.hidden.taken import as_taken
 from onnxopt.verification.hidden.undecided import is_made_otherwise
-from onnxopt.verification.hidden.unseen import may_differ, unseen
+from onnxopt.verification.hidden.unseen import has_another_body, may_differ, unseen
 from onnxopt.verification.inputs.plan import Plan
 from onnxopt.verification.inputs.values import Case
 from onnxopt.verification.model.decisions import open_nodes
@@ -208,13 +208,13 @@ class Look:
         return may_differ(Pairs(self.a.program, self.b.program))
 
     def redecides(self) -> bool | list[str]:
-        """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps?
-        Else what is, of what a Relu may hide in few rows."""
+        """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps, or
+        are there other bodies that decide? Else what is, of what a Relu may hide in few rows."""
         pairs = Pairs(self.a.program, self.b.program)
         decisions = self.plan.decisions
         if is_made_otherwise(pairs, decisions) or is_decided_otherwise(pairs, decisions):
             return True
-        if is_computed_otherwise(pairs, self.plan.steps):
+        if is_computed_otherwise(pairs, self.plan.steps) or has_another_body(pairs, self.plan.within):
             return True
         return list(computed_otherwise(pairs, self.plan.muted))
 

@@ -118,7 +118,7 @@ class SecondLook:
         """May there be decisions that agree, and say nothing of what they were made of, or what few rows hide?"""
         plan, sizes = self._plan, [a.case.dims for a in answers if a.proves]
         hides = bool(plan.muted) and are_few(max((d.get(s, 0) for s in plan.rows), default=0) for d in sizes)
-        if not (answers and (plan.decisions or plan.steps or hides) and self._session.alive):
+        if not (answers and (plan.decisions or plan.steps or plan.within or hides) and self._session.alive):
             return False
         found: bool | list[str] = self._session.call("redecides")
         return found if isinstance(found, bool) else have_few_rows(self._session.original, found, sizes)

@@ -194,6 +194,33 @@ def test_comparisons_of_integers_that_say_the_same(a: str, b: str, tmp_path: Pat
     assert found.status in ("equal", "verified", "verified in pieces"), found.message
 
 
+TURNED = """y = Loop (three, yes, x) <body = l (int64 t, bool go, float[n, 8] v) => (on, w)
+    { COMPARED a = Add (v, half) w = Where (c, a, v) on = Identity (go) }>"""
+
+
+def turned(tmp_path: Path, a: str, b: str) -> Verification:
+    head = HEAD.replace("bool yes", "int64 far = {100}, int64 farther = {200}, bool yes")
+    for name, text in (("a", a), ("b", b)):
+        onnx.save(parser.parse_model(f"{head} {{ {TURNED.replace('COMPARED', text)} }}"), tmp_path / f"{name}.onnx")
+    with Verifier(tmp_path / "a.onnx") as verifier:
+        verifier.submit(tmp_path / "b.onnx")
+        return verifier.finish()
+
+
+def test_a_decision_in_a_body_that_no_turn_takes_otherwise(tmp_path: Path) -> None:
+    a = f"{MEAN.replace('(x)', '(v)')} c = Less (m, high)"
+    found = turned(tmp_path, a, a.replace("high", "higher"))
+    assert (found.status, "`c` says next to nothing" in found.message) == ("inconclusive", True), found.message
+    found = turned(tmp_path, a, a.replace("Mean", "Sum"))
+    assert (found.status, [p.value for p in found.places]) == ("different", ["y"]), found.message
+    assert turned(tmp_path, a, a.replace("Less (m, high)", "Greater (high, m)")).status == "equal"
+
+
+def test_which_turn_it_is_does_not_become_any_number(tmp_path: Path) -> None:
+    """There are three."""
+    assert turned(tmp_path, "c = Less (t, far)", "c = Less (t, farther)").status == "equal"
+
+
 @pytest.mark.parametrize(
     ("end", "turning"), [("Greater (m, high)", {"i"}), ("Greater (s, most)", set()), ("Identity (go)", set())]
 )

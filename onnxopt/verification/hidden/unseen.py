@@ -64,6 +64,12 @@ def may_differ(pairs: Pairs) -> bool:
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(list(made)))
 
 
+def has_another_body(pairs: Pairs, made: Sequence[str]) -> bool:
+    """Do other nodes, or bodies, make these values in B? As far as files tell: one name, one value."""
+    nodes = [pairs.a.maker[name] for name in made if name in pairs.a.maker]
+    return bool(nodes) and bool(Sameness.of_files(pairs).changed(nodes, ())[0])
+
+
 def unseen(
     walk: Walk, is_open: Callable[[str], bool], taken: Collection[str] = (), scope: str = "main", *, is_wrong: bool
 ) -> Iterator[Unseen]:

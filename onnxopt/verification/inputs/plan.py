@@ -111,7 +111,8 @@ class Plan:
     mutes: bool = False  # is there one that is zero for what a matrix makes of some rows, and of all of them by chance?
     decides: bool = False  # does an operator inside turn floats into what jumps?
     decisions: list[str] = field(default_factory=list)  # what becomes of it that is no float,
-    steps: list[str] = field(default_factory=list)  # or steps
+    steps: list[str] = field(default_factory=list)  # or steps;
+    within: list[str] = field(default_factory=list)  # and what nodes make in whose bodies it may be either
     muted: list[str] = field(default_factory=list)  # what few rows hide
     bytes: int = 0  # of weights
     nodes: int = 0  # of the main graph

@@ -44,7 +44,8 @@ def make_plan(proto: ModelProto, array: Callable[[TensorProto], Any] | None = No
     plan.random = is_random_model(proto)
     plan.stateful = "BatchNormalization" in ops and _trains(proto)
     plan.decides = decides(proto)
-    plan.decisions, plan.steps = decisions(proto) if plan.decides else ([], [])
+    if plan.decides:
+        plan.decisions, plan.steps, plan.within = decisions(proto)
     plan.mutes = not MUTING.isdisjoint(ops) and not MATRICES.isdisjoint(ops)
     plan.muted = muted(graph)
     plan.cuts = bool(ops & CUTTING) or (plan.decides and bool(ops & _COMPARING))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
-from onnxopt.verification.model.order import WITH_BODIES, bodies_of, operator_names, reads_of
+from onnxopt.verification.model.order import WITH_BODIES, bodies_of, first_of, operator_names, reads_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,13 +40,14 @@ def decides(proto: ModelProto) -> bool:
     return any(True for _ in _deciding(proto))
 
 
-def decisions(proto: ModelProto) -> tuple[list[str], list[str]]:
-    """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest; and
-    where it is steps."""
+def decisions(proto: ModelProto) -> tuple[list[str], list[str], list[str]]:
+    """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest; where
+    it is steps; and what nodes make first in whose bodies it may be either."""
     found = list(_deciding(proto))
     others = [n.output[0] for n in found if n.op_type in GIVE_OTHERS]
     others += [n.output[1] for n in found if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
-    return others, [n.output[0] for n in found if n.op_type in _STEPS]
+    within = [first_of(n) for n in found if n.op_type in WITH_BODIES]
+    return others, [n.output[0] for n in found if n.op_type in _STEPS], within
 
 
 def _deciding(proto: ModelProto) -> Iterator[NodeProto]:
