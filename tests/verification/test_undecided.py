@@ -255,3 +255,47 @@ def test_a_branch_that_no_rank_takes_is_not_missed(tmp_path: Path) -> None:
         verifier.submit(tmp_path / "b.onnx")
         found = verifier.finish()
     assert found.status == "equal", found.message
+
+
+HIDDEN = {
+    "a Scan": """{ y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+        body = l (float[n] v) => (w) { COMPARED a = Add (v, half) w = Where (c, a, v) }> (x) }""",
+    "a function": """{ y = own.f (x) } <domain: "own", opset_import: ["" : 17]> f (v) => (w) {
+        half = Constant <value = float {0.5}> () high = Constant <value = float {2000}> ()
+        higher = Constant <value = float {20000}> () COMPARED a = Add (v, half) w = Where (c, a, v) }""",
+}
+
+
+@pytest.mark.parametrize("around", HIDDEN.values(), ids=HIDDEN)
+def test_a_decision_in_what_always_runs(around: str, tmp_path: Path) -> None:
+    """One node, of which only the results are seen."""
+    a = f"{MEAN.replace('(x)', '(v)')} c = Less (m, high)"
+    status = []
+    for b in (a.replace("high", "higher"), a.replace("Mean", "Sum"), a.replace("Less (m, high)", "Greater (high, m)")):
+        for name, text in (("a", a), ("b", b)):
+            head = HEAD.replace("[", '["own" : 1, ', 1)
+            onnx.save(parser.parse_model(head + around.replace("COMPARED", text)), tmp_path / f"{name}.onnx")
+        with Verifier(tmp_path / "a.onnx") as verifier:
+            verifier.submit(tmp_path / "b.onnx")
+            status.append(verifier.finish().status)
+    assert status == ["inconclusive", "inconclusive", "equal"]
+
+
+def test_a_scan_goes_along_other_axes(tmp_path: Path) -> None:
+    """The body is held against the other on what both are given there, which is another part of what is turned."""
+    text = """<ir_version: 9, opset_import: ["" : 17]> g (float[4, 4] x) => (y) <float high = {2000}> {
+        TURNED y = Scan <num_scan_inputs = 1, AXES, body = l (float[4] NAME) => (w) {
+            m = ReduceMean <keepdims = 0> (NAME) COMPARED w = Where (c, NAME, m) }> (READ) }"""
+    forms = [
+        {"TURNED": "", "AXES": "scan_input_axes = [1], scan_input_directions = [1]", "NAME": "v", "READ": "x"},
+        {"TURNED": "t = Transpose (x)", "AXES": "scan_input_directions = [1]", "NAME": "u", "READ": "t"},
+    ]
+    for name, form, asked in zip("ab", forms, ("c = Less (m, high)", "c = Greater (high, m)")):
+        written = text.replace("COMPARED", asked)
+        for key, value in form.items():
+            written = written.replace(key, value)
+        onnx.save(parser.parse_model(written), tmp_path / f"{name}.onnx")
+    with Verifier(tmp_path / "a.onnx") as verifier:
+        verifier.submit(tmp_path / "b.onnx")
+        found = verifier.finish()
+    assert found.status in ("equal", "verified in pieces"), found.message

@@ -4,6 +4,7 @@ functions of the model, on what they are called with."""
 from __future__ import annotations
 
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -151,8 +152,17 @@ def _turn(node: NodeProto, value: Callable[[str], Any], turn: int, seed: int) ->
     given = [value(name) for name in node.input]
     if node.op_type == "Scan":
         states = len(given) - next((x.i for x in node.attribute if x.name == "num_scan_inputs"), 0)
-        given[states:] = [v[0] if isinstance(v, np.ndarray) and v.ndim and len(v) else None for v in given[states:]]
+        says = {x.name: x.ints for x in node.attribute}
+        axes, ways = (says.get(f"scan_input_{kind}", ()) for kind in ("axes", "directions"))
+        taken = itertools.zip_longest(given[states:], axes, ways, fillvalue=0)
+        given[states:] = [_first(v, axis, -1 if way else 0) for v, axis, way in taken]
     return given
+
+
+def _first(value: Any, axis: int, place: int) -> Any:
+    """What a Scan takes first of what it goes along; None where that is nothing."""
+    is_there = isinstance(value, np.ndarray) and -value.ndim <= axis < value.ndim and value.shape[axis]
+    return np.ascontiguousarray(value.take(place, axis)) if is_there else None
 
 
 def _later(value: Any, seed: int) -> Any:

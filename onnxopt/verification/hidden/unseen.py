@@ -88,6 +88,8 @@ def unseen(
             found = _Node(walk, sameness, i, is_open, scope, is_wrong=is_wrong)
             known |= found.covered
             yield from found.unseen(all_taken=all_taken)
+    for i in _decided_inside(walk, sameness):  # that it was run says little of it
+        yield from _Node(walk, sameness, i, is_open, scope, is_wrong=is_wrong).unseen(all_taken=True)
     for node in (walk.b.nodes[j] for j in new if j not in known):
         if not is_decided(walk.b, node):
             yield Unseen(f"only one of them has the {label_of(node)} that makes `{first_of(node)}`")
@@ -118,6 +120,13 @@ def changed(pairs: Pairs, sameness: Sameness, cuts: Collection[str] | None = Non
     same = {i: pairs.b.maker[v] for i in mine if (v := _same(pairs, i, cuts))}
     known = set(same.values())
     return sameness.changed([i for i in mine if i not in same], [j for j in theirs if j not in known])
+
+
+def _decided_inside(walk: Walk, sameness: Sameness) -> list[int]:
+    """The nodes of A that hide nothing and decide something in a body, or a function, of which B does not make the same
+    of what it reads."""
+    hiding = {*walk.a.hiding}
+    return sameness.changed([i for i in walk.a.deciding if i not in hiding], ())[0]
 
 
 def _same(pairs: Pairs, node: int, cuts: Collection[str] | None) -> str:

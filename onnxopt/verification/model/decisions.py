@@ -32,6 +32,11 @@ _STEPS: Final = frozenset((
 ))  # fmt: skip
 
 
+def is_decision(node: NodeProto) -> bool:
+    """Does its result jump?"""
+    return node.op_type in _DECIDING
+
+
 def decides(proto: ModelProto) -> bool:
     """Does something float that the inputs change get decided upon?
 
@@ -42,11 +47,11 @@ def decides(proto: ModelProto) -> bool:
 
 def decisions(proto: ModelProto) -> tuple[list[str], list[str], list[str]]:
     """What becomes of it in the main graph, where that is no float: a comparison, the index of what is largest; where
-    it is steps; and what nodes make first in whose bodies it may be either."""
+    it is steps; and what nodes make first in whose bodies, or function, it may be either."""
     found = list(_deciding(proto))
     others = [n.output[0] for n in found if n.op_type in GIVE_OTHERS]
     others += [n.output[1] for n in found if n.op_type == "TopK" and len(n.output) > 1 and n.output[1]]
-    within = [first_of(n) for n in found if n.op_type in WITH_BODIES]
+    within = [first_of(n) for n in found if not is_decision(n) and n.op_type != "Cast"]
     return others, [n.output[0] for n in found if n.op_type in _STEPS], within
 
 

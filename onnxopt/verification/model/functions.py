@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, KeysView
 from typing import TYPE_CHECKING
 
-from onnxopt.verification.model.order import inside
+from onnxopt.verification.model.order import bodies_of, inside
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
@@ -102,6 +102,13 @@ def is_part(node: NodeProto) -> bool:
 def holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
     """Is it such a node, or is one in it, or does it call one of these `functions`, in which there is one?"""
     return any(is_one(n) or (bool(functions) and operator_of(n) in functions) for n in inside([node]))
+
+
+def calls_or_holds(node: NodeProto, is_one: Callable[[NodeProto], bool], functions: Collection[Name]) -> bool:
+    """Is there such a node in its bodies, or does it call one of these `functions`, in which there is one?"""
+    if functions and operator_of(node) in functions:
+        return True
+    return any(holds(n, is_one, functions) for body in bodies_of(node) for n in body.node)
 
 
 def may_hide(node: NodeProto, functions: Collection[Name]) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from onnxopt.errors import ModelError
+from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.random_nodes import is_random_model
@@ -89,6 +90,11 @@ class Skeleton:
     def hiding(self) -> set[Name]:
         """The functions that hold a part which may not run."""
         return self.functions.holding(is_part)
+
+    @cached_property
+    def deciding(self) -> set[Name]:
+        """The functions in which something is decided."""
+        return self.functions.holding(is_decision)
 
     def _parse(self) -> dict[int, tuple[int, int]]:
         """Parse what is not weights; (start, length) of these, by their index among the initializers."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.functions import may_hide
+from onnxopt.verification.model.decisions import is_decision
+from onnxopt.verification.model.functions import calls_or_holds, may_hide
 from onnxopt.verification.model.order import bodies_of, captured, in_order, reads_of
 from onnxopt.verification.model.random_nodes import is_random
 from onnxopt.verification.model.skeleton import Skeleton
@@ -108,6 +109,13 @@ class Program:
         functions = self.skeleton.hiding
         some = range(len(self.nodes)) if functions else self.holding
         return [i for i in some if may_hide(self.nodes[i], functions)]
+
+    @cached_property
+    def deciding(self) -> list[int]:
+        """The nodes in whose bodies, or in what they call, something is decided."""
+        functions = self.skeleton.deciding
+        some = range(len(self.nodes)) if functions else self.holding
+        return [i for i in some if calls_or_holds(self.nodes[i], is_decision, functions)]
 
     def _random(self) -> set[int]:
         """Nodes that make random numbers."""
