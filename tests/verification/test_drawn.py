@@ -9,7 +9,9 @@ from onnx import parser
 
 from onnxopt.verification import Verification, VerifyOptions, verify
 from onnxopt.verification.model import skeleton
+from onnxopt.verification.model.order import inside
 from onnxopt.verification.model.random_nodes import is_random_model
+from onnxopt.verification.model.training import leave_out_false_modes
 from onnxopt.verification.programs.program import Program, bodies
 from tests.verification.pairs import verdict
 
@@ -100,6 +102,36 @@ def test_a_function_that_draws_may_be_inlined(call: str, tmp_path: Path) -> None
     a = f"{{ r = {call} y = Add (x, r) }}" + functions
     assert judge(tmp_path, a, "{ q = RandomNormalLike (x) r = Relu (q) y = Add (x, r) }").status == "verified in pieces"
     assert judge(tmp_path, a, "{ q = RandomNormalLike (x) r = Abs (q) y = Add (x, r) }").status == "different"
+
+
+FALSE = "t = Constant <value = bool {0}> () "
+DROPPED = f"{{ {FALSE} q = Dropout (a, , t) r = Exp (q) }}"
+
+
+@pytest.mark.parametrize("text", [FALSE + "q = Dropout (x, , t) r = Exp (q)", "r = my.f (x)"])
+def test_dropout_that_is_told_not_to_train_draws_nothing(text: str, tmp_path: Path) -> None:
+    """Optimizing takes it out, which said that "one draws random numbers more often", in functions of the model as well."""
+    a, b = (f"{{ {made} z = Cos (r) y = Round (z) }}{FUNCTION}{DROPPED}" for made in (text, "r = Exp (x)"))
+    assert judge(tmp_path, a, b).status == judge(tmp_path, b, a).status == "equal"
+
+
+@pytest.mark.parametrize(
+    ("head", "text", "expected"),
+    [
+        ("<bool t = {0}>", "y = Dropout (x, , t)", ["x", ""]),
+        ("<bool t = {1}>", "y = Dropout (x, , t)", ["x", "", "t"]),
+        ("<bool[0] t = {}>", "y = Dropout (x, , t)", ["x", "", "t"]),
+        ("", "y = Dropout (x, , b)", ["x", "", "b"]),
+        ("<bool b = {0}>", "y = Dropout (x, , b)", ["x", "", "b"]),  # callers may override it
+        ("<bool t = {0}>", "y = my.Dropout (x, b, t)", ["x", "b", "t"]),
+        ("<bool t = {0}>", IF.replace("{BODY}", "{ t = Dropout (x, , t) }"), ["x", ""]),
+        ("<bool c = {0}>", LOOP.replace("{BODY}", "{ t = Dropout (s, , c) }"), ["s", "", "c"]),  # the loop's own
+    ],
+)
+def test_which_modes_are_false(head: str, text: str, expected: list[str]) -> None:
+    model = parser.parse_model(f"{HEAD}{head} {{ {text} }}")
+    leave_out_false_modes(model)
+    assert [list(n.input) for n in inside(model.graph.node) if n.op_type == "Dropout"] == [expected]
 
 
 def test_a_seed_of_the_file_is_its_own(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.random_nodes import is_random_model
+from onnxopt.verification.model.training import leave_out_false_modes
 from onnxopt.wire import Stored, map_file, skim
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Skeleton:
         """Parse what is not weights; (start, length) of these, by their index among the initializers."""
         light, found = skim(map_file(self.path), _SMALL, _FIELDS)
         self.proto.ParseFromString(light)
+        leave_out_false_modes(self.proto)
         return found
 
     def array(self, tensor: TensorProto) -> Any:
