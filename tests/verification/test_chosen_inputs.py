@@ -96,6 +96,15 @@ def test_such_sizes_are_no_larger_and_no_squares() -> None:
     assert {n % 2 for n in sizes.values()} != {0} and not any(n % 8 == 0 for n in sizes.values())
 
 
+def test_one_number_that_is_multiplied_like_a_mask_is_no_row_of_one(tmp_path: Path) -> None:
+    """It was, and asking for its last dim ended in an IndexError."""
+    head, k = "(float x) => (float y)", np.float32(-65504)
+    made = model(f"{head} {{ y = Mul (x, k) }}", k=k)
+    assert judge(made, made, tmp_path).status == EQUAL
+    other = model(f"{head} {{ z = Relu (x) y = Mul (z, k) }}", k=k)
+    assert judge(made, other, tmp_path).status == DIFFERENT
+
+
 def test_a_batch_of_one_is_compared(tmp_path: Path) -> None:
     text = f"(float[N, 1, H, W] x) => (y) {{{{ p = {FLOOR} (x) y = {{}} }}}}"
     a, b = (model(text.format(body), k=[1]) for body in ("Squeeze (p, k)", "Squeeze (p)"))

@@ -123,15 +123,24 @@ def test_dropout_that_is_told_not_to_train_draws_nothing(text: str, tmp_path: Pa
         ("<bool[0] t = {}>", "y = Dropout (x, , t)", ["x", "", "t"]),
         ("", "y = Dropout (x, , b)", ["x", "", "b"]),
         ("<bool b = {0}>", "y = Dropout (x, , b)", ["x", "", "b"]),  # callers may override it
+        ("<bool f = {0}>", "t = Identity (f) y = Dropout (x, , t)", ["x", ""]),
         ("<bool t = {0}>", "y = my.Dropout (x, b, t)", ["x", "b", "t"]),
-        ("<bool t = {0}>", IF.replace("{BODY}", "{ t = Dropout (x, , t) }"), ["x", ""]),
+        ("<bool f = {0}>", IF.replace("{BODY}", "{ t = Dropout (x, , f) }"), ["x", ""]),
         ("<bool c = {0}>", LOOP.replace("{BODY}", "{ t = Dropout (s, , c) }"), ["s", "", "c"]),  # the loop's own
+        ("<bool f = {0}>", IF.replace("{BODY}", "{ f = Not (b) t = Dropout (x, , f) }"), ["x", "", "f"]),
     ],
 )
 def test_which_modes_are_false(head: str, text: str, expected: list[str]) -> None:
     model = parser.parse_model(f"{HEAD}{head} {{ {text} }}")
     leave_out_false_modes(model)
     assert [list(n.input) for n in inside(model.graph.node) if n.op_type == "Dropout"] == [expected]
+
+
+def test_a_mode_that_old_files_list_as_input_is_false() -> None:
+    """Of IR 3 every initializer is an input, and none can be overridden."""
+    model = parser.parse_model(HEAD.replace("version: 8", "version: 3") + "<bool b = {0}> { y = Dropout (x, , b) }")
+    leave_out_false_modes(model)
+    assert list(model.graph.node[0].input) == ["x", ""]
 
 
 def test_a_seed_of_the_file_is_its_own(tmp_path: Path) -> None:

@@ -33,14 +33,15 @@ class DeadCode(ModelPass):
 
     def run(self, model: Model, ctx: PassContext) -> None:
         _drop_nodes(model, ctx)
+        _drop_functions(model, ctx)  # first: what nothing calls reads what others give, and calls others
         while model.functions and _drop_function_ends(model, ctx):
             _drop_nodes(model, ctx)
+            _drop_functions(model, ctx)
         more = True
         while more:
             for graph in model.open_scopes():
                 _drop_initializers(graph, ctx)
             more = not model.graph.skipped and drop_vanished(model.graph)  # which named initializers, maybe
-        _drop_functions(model, ctx)
 
 
 def _drop_nodes(model: Model, ctx: PassContext) -> None:
@@ -139,6 +140,8 @@ def _drop_initializers(graph: Graph, ctx: PassContext) -> None:
 
 def _drop_functions(model: Model, ctx: PassContext) -> None:
     """What is called only by what nothing calls goes with it."""
+    if not model.functions:
+        return
     dead = dict(model.functions)
     labels: dict[str, list[str]] = {}  # a call names no overload: it keeps all of them
     for label, function in dead.items():

@@ -110,7 +110,7 @@ def _tensor(i: InputSpec, shape: list[int], rng: Draws, variant: int, mode: str)
     if i.kind == "bool":
         return rng.flags(shape) if math.prod(shape) != 1 else np.full(shape, variant % 2 == 0)
     dtype = _dtype(i.kind)
-    if i.use.mask and mode == "bounded":
+    if i.use.mask and i.is_mask and mode == "bounded":  # one number has no row to be padded
         return _mask(shape, "right" if variant else "ones").astype(dtype)
     if dtype.kind in "iu":
         return _integers(i, shape, rng, variant, mode).astype(dtype)

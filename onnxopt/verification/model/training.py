@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -22,29 +22,28 @@ def leave_out_false_modes(model: ModelProto) -> None:
     nodes = (model.graph.node, *(f.node for f in model.functions))
     if "Dropout" not in operator_names(chain.from_iterable(nodes)):
         return
-    _in_graph(model.graph, frozenset())
+    is_listed = model.ir_version < 4  # every initializer is listed as input, and is what it is
+    given = set() if is_listed else {i.name for i in model.graph.input}
+    _in_nodes(model.graph.node, {t.name for t in model.graph.initializer if _is_false(t)} - given)
     for function in model.functions:
-        _in_nodes(function.node, frozenset())
+        _in_nodes(function.node, set())
 
 
-def _in_graph(graph: GraphProto, outer: frozenset[str]) -> None:
+def _in_body(body: GraphProto, outer: set[str]) -> None:
     """`outer`: the names of constants that are false around it."""
-    given = {i.name for i in graph.input}
-    _in_nodes(graph.node, outer - given | _false((t.name, t) for t in graph.initializer if t.name not in given))
+    _in_nodes(body.node, outer - {i.name for i in body.input} | {t.name for t in body.initializer if _is_false(t)})
 
 
-def _in_nodes(nodes: Iterable[NodeProto], outer: frozenset[str]) -> None:
-    nodes = list(nodes)
-    known = outer | _false(constants(nodes))
+def _in_nodes(nodes: Sequence[NodeProto], outer: set[str]) -> None:
+    known = outer.difference(*(node.output for node in nodes))
+    known |= {name for name, tensor in constants(nodes) if _is_false(tensor)}
     for node in nodes:
-        if node.op_type == "Dropout" and node.domain in ("", "ai.onnx") and set(node.input[_MODE:]) & known:
+        if node.op_type == "Identity" and known.intersection(node.input):
+            known.update(node.output)
+        elif node.op_type == "Dropout" and node.domain in ("", "ai.onnx") and known.intersection(node.input[_MODE:]):
             del node.input[_MODE:]
         for body in bodies_of(node):
-            _in_graph(body, known)
-
-
-def _false(tensors: Iterable[tuple[str, TensorProto]]) -> frozenset[str]:
-    return frozenset(name for name, tensor in tensors if _is_false(tensor))
+            _in_body(body, known)
 
 
 def _is_false(tensor: TensorProto) -> bool:
