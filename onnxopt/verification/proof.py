@@ -38,7 +38,9 @@ def proof(files: Sequence[Path], plan: Plan, answers: Sequence[Answer], *, fixed
     if not found:
         return Proof({}, {}, [], _NONE)
     answers = [a for a in answers if a.proves]
-    outputs = {name: [a.evidence[name] for a in found] for name in found[0].evidence}
+    # What is fed in one of them, a default that is given out, is an input.
+    names = [name for name in found[0].evidence if all(name in a.evidence for a in found)]
+    outputs = {name: [a.evidence[name] for a in found] for name in names}
     branches: dict[str, set[bool]] = {}
     for answer in answers:
         for name, taken in answer.branches.items():

@@ -110,7 +110,7 @@ DROPPED = f"{{ {FALSE} q = Dropout (a, , t) r = Exp (q) }}"
 
 @pytest.mark.parametrize("text", [FALSE + "q = Dropout (x, , t) r = Exp (q)", "r = my.f (x)"])
 def test_dropout_that_is_told_not_to_train_draws_nothing(text: str, tmp_path: Path) -> None:
-    """Optimizing takes it out, which said that "one draws random numbers more often", in functions of the model as well."""
+    """Optimizing takes it out, which said that "one draws random numbers more often"; in functions as well."""
     a, b = (f"{{ {made} z = Cos (r) y = Round (z) }}{FUNCTION}{DROPPED}" for made in (text, "r = Exp (x)"))
     assert judge(tmp_path, a, b).status == judge(tmp_path, b, a).status == "equal"
 

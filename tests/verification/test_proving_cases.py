@@ -79,3 +79,12 @@ def test_where_there_is_no_other_case_nothing_is_proven(name: str, tmp_path: Pat
     assert (found.status, "agree with too much to prove anything" in found.message) == ("inconclusive", True)
     assert verdict(tmp_path, a, b.replace("two)", "three)"), options).status == "different"
     assert verdict(tmp_path, a, b, VerifyOptions(cases=("random", name))).status in PROVEN
+
+
+def test_a_default_that_is_given_out_is_no_output_to_be_proven(tmp_path: Path) -> None:
+    """Where it is overridden it is an input: asking for what it says there was a KeyError."""
+    signature = "g (float[2] x, float[2] k) => (float[2] y, float[2] k) <float[2] k = {1, 2}>"
+    head = f'<ir_version: 8, opset_import: ["" : 17]> {signature}'
+    a = f"{head} {{ z = Mul (x, k) w = Identity (z) y = Floor (w) }}"
+    assert own(tmp_path, a, a.replace("Identity", "Abs")).status == "different"
+    assert own(tmp_path, a, a.replace("w = Identity (z) y = Floor (w)", "y = Floor (z)")).status == "equal"

@@ -22,6 +22,7 @@ from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
 from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.verification.model.training import leave_out_false_modes
+from onnxopt.verification.model.unread import leave_out_unread
 from onnxopt.wire import Stored, map_file, skim
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Skeleton:
         light, found = skim(map_file(self.path), _SMALL, _FIELDS)
         self.proto.ParseFromString(light)
         leave_out_false_modes(self.proto)
+        leave_out_unread(self.proto)
         return found
 
     def array(self, tensor: TensorProto) -> Any:

@@ -1,4 +1,4 @@
-"""Dropout that is told not to train draws nothing: it may be gone in the other model, or in a function that is inlined."""
+"""Dropout that is told not to train draws nothing: it may be gone in the other model."""
 
 from __future__ import annotations
 
