@@ -15,7 +15,7 @@ from onnxopt.verification.comparison import compare_files
 
 HEAD = """<ir_version: 9, opset_import: ["" : 19]> g (float[FIRST, 8] x) => (y)
     <float half = {0.5}, float two = {2}, float off = {2.0005}, float more = {2.05}, float third = {0.333},
-     float sixth = {0.1665}, float s = {0.0625}, float twice = {0.125}, int8 z = {0}>"""
+     float sixth = {0.1665}, float s = {0.0625}, float twice = {0.125}, int8 z = {0}, int8 one = {1}>"""
 STEPS = "q = QuantizeLinear (m, s, z) y = DequantizeLinear (q, s, z)"
 ROUNDS = "r = Round (m) y = Mul (r, s)"
 FLOOR = "r = Floor (m) i = Cast <to = 7> (r) y = Cast <to = 1> (i)"
@@ -64,6 +64,17 @@ def test_what_no_input_shows_is_inconclusive(used: str, numbers: Any, tmp_path: 
     found = compare_files(a, b, VerifyOptions(inputs={"x": str(given)}))
     assert found.status == "inconclusive", found.message
     assert "is made of what differs" in found.message
+
+
+def test_levels_that_no_case_has_are_tried(tmp_path: Path) -> None:
+    """A zero point is off by one: what is quantized more coarsely next differs in few of the levels."""
+    coarse = "p = QuantizeLinear (d, two, z) y = DequantizeLinear (p, two, z)"
+    a, b = (f"q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, {zero}) {coarse}" for zero in ("z", "one"))
+    a, b = files(tmp_path, a, b, "1")
+    given = tmp_path / "x.npy"
+    np.save(given, np.asarray([[-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5]], np.float32))
+    found = compare_files(a, b, VerifyOptions(inputs={"x": str(given)}))
+    assert found.status == "inconclusive" and "is made of what differs" in found.message, found.message
 
 
 @pytest.mark.parametrize(

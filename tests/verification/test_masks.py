@@ -23,6 +23,15 @@ def test_a_mask_is_not_the_range(mask: float) -> None:
     assert difference(a, a).relative == 0
 
 
+@pytest.mark.parametrize("mask", [np.finfo(np.float32).min, -1e9])
+def test_one_place_of_a_mask_is_enough(mask: float) -> None:
+    """Two words under a causal mask: a wrong score was 3e-41 of the range, and agreed."""
+    a = np.array([[0.5, mask], [1.0, -2.0]], np.float32)
+    b = a.copy()
+    b[0, 0] = 0.6
+    assert difference(a, b).relative == pytest.approx(0.05)
+
+
 @pytest.mark.parametrize("huge", [[3e4, 2e4], [3e4, 3e4 + 1], [3e4]], ids=["two", "near", "one"])
 def test_what_stands_out_is_no_mask(huge: list[float]) -> None:
     a = np.array([0.5, 1.0, *huge], np.float32)
@@ -93,7 +102,8 @@ MASKED = np.where(np.arange(200) % 3 == 0, -3.4e38, np.linspace(-1, 1, 200)).ast
         ([], 0.0),
         ([3 + 4j, 1.0], 5.0),
         (MASKED, 1.0),  # beside a mask no score would count
-        ([-3.4e38, 1.0, 0.5], 3.4e38),  # once is no mask
+        ([-3.4e38, 1.0, 0.5], 1.0),  # in one place, too
+        ([-1e7, 1.0, 0.5], 1e7),  # once is no mask, if float32 has digits left beside it
         ([-3.4e38, -3.0e38, 1.0], 3.4e38),
         ([-3.4e38, -3.4e38, 1e36], 3.4e38),  # what is between is seen
         ([1e-45, -1e-45], 1e-45),
@@ -111,3 +121,14 @@ def test_the_range_of_values(values: list[complex], span: float) -> None:
 def test_what_is_no_number_has_no_range() -> None:
     assert difference(np.float32([np.nan, 2, -3]), np.float32([np.nan, 2, -3])).span == 3.0
     assert difference(np.float32([np.nan, 2]), np.float32([1, 2])).note
+
+
+def test_scores_that_were_narrowed_beside_one_place_of_a_mask(tmp_path: Path) -> None:
+    head = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y) <float low = {-3.4028235e+38}>'
+    )
+    mask = "m = Constant <value = bool[2, 2] {1, 0, 1, 1}> ()"
+    rest = "s = MatMul (x, t) k = Where (m, s, low) p = Softmax <axis = -1> (k) y = MatMul (p, x)"
+    narrowed = "i = Transpose (x) h = Cast <to = 10> (i) t = Cast <to = 1> (h)"
+    a, b = (f"{head} {{ {mask} {made} {rest} }}" for made in ("t = Transpose (x)", narrowed))
+    assert verdict(tmp_path, a, b).status == "different"

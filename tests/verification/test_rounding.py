@@ -256,3 +256,13 @@ def test_how_many_jump_says_nothing_of_where_to() -> None:
     differs = Difference(0.1, 1.0, discrete=True)
     assert differs.explained(Difference(0.0, 1.0, discrete=True, unseen=False))
     assert not differs.explained(Difference(1.0, 1.0, discrete=True, unseen=True))
+
+
+@pytest.mark.parametrize("narrow", [1, 10, 16])
+def test_what_is_computed_of_sizes_is_not_rounded(narrow: int, tmp_path: Path) -> None:
+    """A product of sizes counted as rounded to float32: what is of float64 could lose half its digits behind it."""
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (double[4, 8] x) => (double[M] y)'
+    a = "f = Reshape (x, k) s = Shape (f) p = ReduceProd <keepdims = 1> (s) y = Reshape (f, p)"
+    b = f"i = Reshape (x, l) h = Cast <to = {narrow}> (i) y = Cast <to = 11> (h)"
+    sizes = "<int64[3] k = {4, 2, 4}, int64[1] l = {-1}>"
+    assert verdict(tmp_path, *(f"{head} {sizes} {{ {made} }}" for made in (a, b))).status == "different"

@@ -166,6 +166,9 @@ def _near(walk: Walk, known: Mapping[str, Any], rng: Draws, *, moves: bool) -> d
         elif value.dtype.kind == "f" or value.dtype.name in _LEVELS:
             order = rng.orders(1, value.size)[0]
             found[name] = value.reshape(-1)[order].reshape(value.shape)
+            if value.dtype.name in _LEVELS and not moves and value.size:  # or those between, which no case may have
+                between = rng.integers(int(value.min()), int(value.max()) + 1, value.shape).astype(value.dtype)
+                found[name] = np.where(rng.flags(value.shape), between, found[name])
     return found
 
 

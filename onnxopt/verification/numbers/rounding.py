@@ -114,6 +114,7 @@ class Difference:
 
 
 MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
+_ALONE: Final = 2.0**26  # times the rest: beside that no float32 would be left, so one place is enough
 _SAMPLE: Final = 64  # elements, and a few more
 
 
@@ -179,7 +180,7 @@ def _largest(a: Any) -> float:
 
 def _unmasked(a: Any, b: Any, span: float) -> float:
     """The range of what is left beside a mask: one huge number, again and again, the same in both. Beside -3.4e38 no
-    score would count."""
+    score would count, be it in one place only: two words under a causal mask have one."""
     some = np.abs(a.reshape(-1)[:: a.size // _SAMPLE + 1]).astype(np.float64)
     if ((some < span / 2) & (some * MASK >= span)).any():  # neither huge nor next to nothing: most activations end here
         return span
@@ -189,7 +190,7 @@ def _unmasked(a: Any, b: Any, span: float) -> float:
     if not 0 < MASK * rest < span:
         return span
     huge = a[masked]
-    is_mask = huge.size > 1 and (huge == huge[0]).all() and np.array_equal(huge, b[masked])
+    is_mask = (huge.size > 1 or _ALONE * rest < span) and (huge == huge[0]).all() and np.array_equal(huge, b[masked])
     return rest if is_mask else span
 
 

@@ -18,6 +18,7 @@ _DTYPE: Final = {
     "tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
     "tensor(bfloat16)": "bfloat16",
 }  # fmt: skip
+_EXACT: Final = ("tensor(int", "tensor(uint", "tensor(bool")
 # Codes of TensorProto.DataType: floats and complex numbers but float32.
 _OTHERS: Final = frozenset((10, 11, 14, 15, 16, 17, 18, 19, 20, 23, 24, 27, 28))
 
@@ -101,6 +102,8 @@ def paths(
             width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = 1.0 if depth or not rounds(node) else 0.0  # what is moved only was rounded before
+            if kind.startswith(_EXACT):  # sizes, positions: what is computed of these is not rounded
+                own = 0.0
             step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
             found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0
     return {v: Path(*found.get(v, ())) for v in names}
