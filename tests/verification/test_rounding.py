@@ -259,10 +259,19 @@ def test_how_many_jump_says_nothing_of_where_to() -> None:
 
 
 @pytest.mark.parametrize("narrow", [1, 10, 16])
-def test_what_is_computed_of_sizes_is_not_rounded(narrow: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("f = Reshape (x, k) s = Shape (f) p = ReduceProd <keepdims = 1> (s) y = Reshape (f, p)",
+         "y = Reshape (NARROW, l)"),
+        ("m = Sin (x) s = Shape (m) f = Mul (s, s) g = Div (f, s) r = Reshape (x, g) y = Reshape (r, l)",
+         "y = Reshape (NARROW, l)"),
+        ("s = Sin (x) f = Reshape (s, l) p = Shape (f) y = Expand (f, p)", "s = Sin (NARROW) y = Reshape (s, l)"),
+    ],
+)  # fmt: skip
+def test_what_is_computed_of_sizes_is_not_rounded(a: str, b: str, narrow: int, tmp_path: Path) -> None:
     """A product of sizes counted as rounded to float32: what is of float64 could lose half its digits behind it."""
     head = '<ir_version: 8, opset_import: ["" : 17]> g (double[4, 8] x) => (double[M] y)'
-    a = "f = Reshape (x, k) s = Shape (f) p = ReduceProd <keepdims = 1> (s) y = Reshape (f, p)"
-    b = f"i = Reshape (x, l) h = Cast <to = {narrow}> (i) y = Cast <to = 11> (h)"
+    b = f"i = Cast <to = {narrow}> (x) j = Cast <to = 11> (i) {b.replace('NARROW', 'j')}"
     sizes = "<int64[3] k = {4, 2, 4}, int64[1] l = {-1}>"
     assert verdict(tmp_path, *(f"{head} {sizes} {{ {made} }}" for made in (a, b))).status == "different"

@@ -19,6 +19,7 @@ _DTYPE: Final = {
     "tensor(bfloat16)": "bfloat16",
 }  # fmt: skip
 _EXACT: Final = ("tensor(int", "tensor(uint", "tensor(bool")
+_EXACT_CODES: Final = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))
 # Codes of TensorProto.DataType: floats and complex numbers but float32.
 _OTHERS: Final = frozenset((10, 11, 14, 15, 16, 17, 18, 19, 20, 23, 24, 27, 28))
 
@@ -96,14 +97,28 @@ def paths(
         depth = coarsest = 0.0
         for before in (found[r] for r in program.reads[i] if r in found and r not in cuts):
             depth, coarsest = max(depth, before[0]), max(coarsest, before[1])
+        if node.op_type in ("Shape", "Size"):  # of whatever was rounded
+            depth = coarsest = 0.0
         own = roundings(node, program.constants)
         for output in node.output[:]:
             kind = types.get(output, "").removeprefix("seq(").replace("))", ")")
             width = EPSILON.get(_DTYPE.get(kind, ""), EPSILON["float32"])
             if casts and node.op_type == "Cast" and width > EPSILON["float32"]:
                 own = 1.0 if depth or not rounds(node) else 0.0  # what is moved only was rounded before
-            if kind.startswith(_EXACT):  # sizes, positions: what is computed of these is not rounded
-                own = 0.0
+            if kind.startswith(_EXACT):
+                own = 0.0 if own and _is_exact(program, node, types) else own
+                width = width if own else 0.0
             step = min(own, 1.0) if width > EPSILON["float32"] else own  # sums of narrow numbers are kept wide
             found[output] = depth + step, max(coarsest, width) if own or coarsest else 0.0
     return {v: Path(*found.get(v, ())) for v in names}
+
+
+def _is_exact(program: Program, node: NodeProto, types: Mapping[str, str]) -> bool:
+    """Does it compute with integers and booleans only, sizes and positions: is nothing rounded? A quantized product
+    is: its scales are floats."""
+    if domain_of(node.domain) or any(a.HasField("g") for a in node.attribute[:]):
+        return False
+    reads = [r for r in node.input[:] if r]
+    known = [r for r in reads if types.get(r, "").startswith(_EXACT)]
+    known += [r for r in reads if r in program.constants and program.constants[r].data_type in _EXACT_CODES]
+    return set(known) == set(reads)
