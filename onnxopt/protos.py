@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 import numpy as np
@@ -69,6 +70,15 @@ INTEGERS: Final = frozenset(
         *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
     }
 )
+
+
+def leads_away(location: str) -> bool:
+    """Does the place of external data, as a model has it, lead out of the model's folder, on whatever system?
+
+    A model travels: what is a drive, a share or `..` to Windows (`..\\w`, `C:w`, `\\\\?\\w`) is refused elsewhere too, so that
+    no file that was accepted on one machine reads something else on another. Links are the system's, and not looked at.
+    """
+    return any(name.anchor or ".." in name.parts for name in (PurePosixPath(location), PureWindowsPath(location)))
 
 
 def qualified(op_type: str, domain: str) -> str:

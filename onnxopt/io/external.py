@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxopt.errors import ModelError
 from onnxopt.graph.model import Model
-from onnxopt.protos import Array, is_external, numpy_dtype, read_only, tensor_bytes
+from onnxopt.protos import Array, is_external, leads_away, numpy_dtype, read_only, tensor_bytes
 from onnxopt.record import record
 from onnxopt.wire import map_file
 
@@ -77,10 +77,7 @@ class ExternalData:
 
     def place(self, tensor_name: str, file: str) -> Path | None:
         """Like `path`, None for a file that is not there."""
-        name = PurePosixPath(file)
-        inside = bool(file) and not name.is_absolute() and ".." not in name.parts and "\0" not in file
-        if os.name == "nt":
-            inside = inside and not PureWindowsPath(file).anchor and ".." not in PureWindowsPath(file).parts
+        inside = bool(file) and "\0" not in file and not leads_away(file)
         found = False
         if inside:
             try:

@@ -34,8 +34,9 @@ def read(path: Path) -> Skeleton:
     refuse_explosion(model, path)
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
-            location = next((e.value for e in tensor.external_data if e.key == "location"), "")
-            if not (path.parent / location).is_file():
+            file = skeleton.stored[tensor.name].file
+            if not file.is_file():
+                location = next((e.value for e in reversed(tensor.external_data) if e.key == "location"), "")
                 raise ModelError(
                     f"{path}: the data file {location} of `{tensor.name}` is missing", "keep them together"
                 )

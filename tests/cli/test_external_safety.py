@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.io.placing import is_data_of
 from tests.cli.conftest import Run, snapshot
-from tests.cli.weights import SIZE, references, total, write_model
+from tests.cli.weights import ELSEWHERE_ON_WINDOWS, SIZE, references, total, write_model
 
 WAYS = {
     "optimize": ("optimize", "MODEL", "here/out.onnx"),
@@ -80,7 +80,9 @@ def test_data_elsewhere_is_refused(way: str, location: str, run: Run, tmp_path: 
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("location", ["/etc/hostname", "../up/w", "circle", "pipe", "a\0b", "x" * 5000])
+@pytest.mark.parametrize(
+    "location", ["/etc/hostname", "../up/w", "circle", "pipe", "a\0b", "x" * 5000, *ELSEWHERE_ON_WINDOWS]
+)
 @pytest.mark.parametrize("command", ["verify", "bench"])
 def test_who_compares_says_where_the_data_is(command: str, location: str, run: Run, tmp_path: Path) -> None:
     """And not that a model is truncated, or no model."""
@@ -89,6 +91,8 @@ def test_who_compares_says_where_the_data_is(command: str, location: str, run: R
     (tmp_path / "up" / "w").write_bytes(bytes(4 * SIZE))
     os.symlink("circle", tmp_path / "in" / "circle")
     os.mkfifo(tmp_path / "in" / "pipe")
+    if location in ELSEWHERE_ON_WINDOWS and "/" not in location:
+        (tmp_path / "in" / location).write_bytes(bytes(4 * SIZE))
     done = run(command, "in/m.onnx", "in/m.onnx")
     assert done.returncode == 2, done.stderr
     error, hint = done.stderr.splitlines()

@@ -10,6 +10,18 @@ import onnxruntime as rt
 from onnx import TensorProto, helper
 
 SIZE = 600
+# Names of files on Linux and macOS; to Windows drives, shares and folders above.
+ELSEWHERE_ON_WINDOWS = [
+    "..\\w",
+    "sub\\..\\..\\up\\w",
+    "C:\\w",
+    "C:w",
+    "C:/w",
+    "\\w",
+    "\\\\host\\share\\w",
+    "//host/share/w",
+    "\\\\?\\C:\\w",
+]
 
 
 def write_model(path: Path, locations: list[str], fill: float = 1.0, size: int = SIZE, missing: bool = False) -> Path:

@@ -142,22 +142,24 @@ class Skeleton:
 
 def _external(tensor: TensorProto, model: Path) -> Stored:
     """Raises ModelError."""
+    from onnxopt.protos import leads_away
+
     entries = {e.key: e.value for e in tensor.external_data}
-    location, folder = Path(entries.get("location", "")), model.parent
+    location, folder = entries.get("location", ""), model.parent
     whose = f"{model}: the data of `{tensor.name}`"
-    is_inside = is_odd = False
+    is_inside, is_odd = not leads_away(location), False
     try:
-        file = (folder / location).resolve()
-        is_inside = not location.is_absolute() and ".." not in location.parts and file.is_relative_to(folder.resolve())
+        file = (folder / location).resolve() if is_inside else folder  # another machine's share is not even looked for
+        is_inside = is_inside and file.is_relative_to(folder.resolve())
         is_odd = is_inside and not stat.S_ISREG(file.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):  # it is missing, which is said where it is read
         pass
     except (OSError, RuntimeError, ValueError):  # a circle of links (OSError since Python 3.13), a name of no file
         is_inside = False
     if not is_inside:
-        raise ModelError(f"{whose} lies outside the model's folder: {str(location)!r}", _ELSEWHERE)
+        raise ModelError(f"{whose} lies outside the model's folder: {location!r}", _ELSEWHERE)
     if is_odd:
-        raise ModelError(f"{whose} is in what is not a regular file: {str(location)!r}", _ELSEWHERE)
+        raise ModelError(f"{whose} is in what is not a regular file: {location!r}", _ELSEWHERE)
     try:
         offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
     except ValueError:
