@@ -75,8 +75,8 @@ INTEGERS: Final = frozenset(
 def leads_away(location: str) -> bool:
     """Does the place of external data, as a model has it, lead out of the model's folder, on whatever system?
 
-    A model travels: what is a drive, a share or `..` to Windows (`..\\w`, `C:w`, `\\\\?\\w`) is refused elsewhere too, so that
-    no file that was accepted on one machine reads something else on another. Links are the system's, and not looked at.
+    A model travels: what is a drive, a share or `..` to Windows (`..\\w`, `C:w`, `\\\\?\\w`) is refused elsewhere,
+    too: what was accepted on one machine reads nothing else on another. Links are the system's, and not looked at.
     """
     return any(name.anchor or ".." in name.parts for name in (PurePosixPath(location), PureWindowsPath(location)))
 

@@ -80,6 +80,9 @@ def _near(model: Model, values: dict[str, Value], name: str) -> str:
                 return f"it is a node, which computes {' and '.join(f'`{n}`' for n in results)}"
             if name in results:
                 return f"it is in {scope.path}, where the model cannot be cut"
+    cut_up = [known for known in values if "," in known and name.strip() in (part.strip() for part in known.split(","))]
+    if cut_up:
+        return f"it has `{cut_up[0]}`: on a command line a comma in a name is written `\\,`"
     begins, ends = ([v.name for v in values] for values in (model.graph.inputs, model.graph.outputs))
     return nearest(name, values, f"it has the inputs {few(begins)}, the outputs {few(ends)}")
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
+_COMMA: Final = re.compile(r"(?<!\\),")  # between names
+
 
 def names_option(*words: str, help: str, complete: Any = None, metavar: str = "NAMES") -> Callable[[Any], Any]:
-    """Names given one by one or with commas between them; `complete` gives the shell those that there are."""
+    """Names given one by one or with commas between them (`\\,` is a comma in a name); `complete` gives the shell those
+    that there are."""
     return click.option(*words, callback=_names, multiple=True, shell_complete=complete, metavar=metavar, help=help)
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name.strip() for text in value for name in text.split(",") if name.strip())
+    names = (name.replace("\\,", ",").strip() for text in value for name in _COMMA.split(text))
+    return tuple(name for name in names if name)
 
 
 def known_passes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

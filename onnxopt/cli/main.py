@@ -279,7 +279,9 @@ def _misused(e: click.ClickException) -> None:
         message = f"{context.command_path} has no option {e.option_name}"
         known = [name for p in context.command.params for name in (*p.opts, *p.secondary_opts) if name[:1] == "-"]
         takes_place = "OUT" in " ".join(context.command.collect_usage_pieces(context)).split()
-        if e.option_name in _PLACE and takes_place:
+        if file := next((a for a in sys.argv[1:] if a.startswith(e.option_name) and os.path.lexists(a)), ""):
+            hint = f"a file that is called as an option is: ./{file}"
+        elif e.option_name in _PLACE and takes_place:
             hint = f"OUT follows IN, without an option: {hint}"
         else:
             hint = nearest(e.option_name, known, hint if context.parent else "a command's options follow it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

@@ -113,6 +113,36 @@ def test_what_cannot_be_done(run: Run, source: Path, tmp_path: Path, args: list[
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
 
 
+@pytest.fixture
+def commas(tmp_path: Path) -> str:
+    """A model whose names have commas, which are between names on a command line."""
+    body = "a = Relu (x) y = Neg (a) z = Abs (a)"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y, float[4] z) {{ {body} }}'
+    model = onnx.parser.parse_model(text)
+    for node in model.graph.node:
+        node.input[:] = [name.replace("a", "a,b") for name in node.input]
+        node.output[:] = [name.replace("a", "a,b").replace("y", "y, 1") for name in node.output]
+    model.graph.output[0].name = "y, 1"
+    onnx.save(model, tmp_path / "commas.onnx")
+    return "commas.onnx"
+
+
+@pytest.mark.parametrize("command", ["extract", "optimize"])
+def test_a_comma_in_a_name_is_written_with_a_backslash(run: Run, tmp_path: Path, commas: str, command: str) -> None:
+    done = run(command, commas, "out.onnx", "--inputs", "a\\,b", "--outputs", "y\\, 1,z")
+    assert done.returncode == 0, done.stderr
+    graph = onnx.load(tmp_path / "out.onnx").graph
+    assert [i.name for i in graph.input] == ["a,b"]
+    assert [o.name for o in graph.output] == ["y, 1", "z"]
+    for name in ("y, 1", "a,b"):
+        done = run(command, commas, "other.onnx", "--outputs", name)
+        assert done.returncode == 2
+        assert (
+            done.stderr.splitlines()[1]
+            == f"hint: it has `{name}`: on a command line a comma in a name is written `\\,`"
+        )
+
+
 def test_files_that_cannot_be_read_or_written(run: Run, source: Path, tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     for out, message in (

@@ -211,6 +211,17 @@ def test_wrong_usage_is_a_line_of_error_and_one_of_hint(run: Run, call: str, err
     assert second.startswith("hint: ") and hint in (None, second.removeprefix("hint: "))
 
 
+@pytest.mark.parametrize("command", ["optimize", "stats", "report", "verify", "extract"])
+def test_a_file_called_as_an_option_is(run: Run, small: Path, command: str) -> None:
+    (small / "m.onnx").rename(small / "-dash.onnx")
+    done = run(command, "-dash.onnx", "out.onnx")
+    assert (done.returncode, done.stderr.splitlines()[1]) == (
+        2,
+        "hint: a file that is called as an option is: ./-dash.onnx",
+    )
+    assert run("stats", "./-dash.onnx").returncode == 0
+
+
 def test_every_pass_has_a_page(run: Run) -> None:
     listed = [line.split()[0] for line in run("passes").stdout.splitlines()[1:]]
     assert "fixpoint" in listed

@@ -37,6 +37,19 @@ def test_one_model(run: Run, model: Path) -> None:
     assert any(line.startswith("memory is highest at Identity") for line in lines)
 
 
+def test_what_a_program_reads_is_not_folded(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each note is one line, as whoever greps for it expects; COLUMNS is somebody's word."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    proto = onnx.load(model)
+    proto.graph.node[1].output[0] = proto.graph.node[2].input[0] = "a value with a name " * 10
+    onnx.save(proto, model)
+    lines = run("stats", "m.onnx").stdout.splitlines()
+    assert "MACs, FLOPs and memory are a lower bound: the sizes of 2 nodes are not known (--dim, --shape)" in lines
+    assert 'memory is highest at Identity "clutter" -> ' + "a value with a name " * 10 in lines
+    monkeypatch.setenv("COLUMNS", "40")
+    assert max(map(len, run("stats", "m.onnx").stdout.splitlines())) <= 40
+
+
 def test_without_sizes_it_is_a_lower_bound(run: Run, model: Path) -> None:
     done = run("stats", model)
     assert "MACs, FLOPs and memory are a lower bound: the sizes of 2 nodes are not known" in " ".join(
