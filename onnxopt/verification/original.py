@@ -22,7 +22,7 @@ from onnxopt.verification.numbers.rounding import is_float, overflows
 from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.protocol import Answer, Opened, Request
 from onnxopt.verification.records import JudgedCase
-from onnxopt.verification.run import OnnxRuntime, TooLarge, find_provider, is_starved, open_original, reason
+from onnxopt.verification.run import OnnxRuntime, Outgrown, TooLarge, find_provider, is_starved, open_original, reason
 from onnxopt.wire import stands_alone
 from onnxopt.worker.limits import spare, unused
 from onnxopt.worker.serving import Refused, Tell
@@ -205,8 +205,10 @@ class Original:
                 with spare(max(self.options.memory, _RUNTIME)):
                     return list(self.engine.run(feeds))
             except Exception as e:
-                if self.streamed or not is_starved(e):
+                if not is_starved(e):
                     raise
+                if self.streamed:
+                    raise Outgrown from e
             self._refuse_larger_than_memory(feeds)
             self.is_large = True
         return list(self.engine.run(feeds))

@@ -153,6 +153,10 @@ class TooLarge(MemoryError):
     """A run that would take more than there is."""
 
 
+class Outgrown(MemoryError):
+    """A run in segments for which the memory that models are planned with is too little: it may have no other."""
+
+
 def is_starved(error: BaseException) -> bool:
     """Was it, or what it was made of, refused memory?"""
     causes = [error]
@@ -196,6 +200,8 @@ _STARVED: Final = ("bad_alloc", "Failed to allocate memory", "Failed to map")
 def reason(error: BaseException) -> str:
     """What a runtime's error says in its first line, short enough for one line of ours: its end, where it names a
     node."""
+    if isinstance(error, Outgrown):
+        return "it takes more memory than it is planned with (--verify-memory)"
     if is_starved(error):
         return "it takes more memory than it may (--memory)" + (f": {error}" if isinstance(error, TooLarge) else "")
     lines = str(error).strip().splitlines() or [type(error).__name__]

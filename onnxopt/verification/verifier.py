@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
 _REAL: Final = "give real data with --input NAME=FILE.npy"
+_PLAN: Final = "raise --verify-memory"
 
 
 class Verifier:
@@ -250,7 +251,7 @@ class Verifier:
                 raise Refused(f"{why}, and {note or 'not everything could be compared in pieces'}")
             notes = [c.note for c in cases if c.note]
             self._stop(verdict, UNVERIFIED, f"no case could be compared: {notes[0] if notes else 'there is none'}")
-            verdict.hint = _REAL
+            verdict.hint = _PLAN if "(--verify-memory)" in verdict.message else _REAL
             return None
         if verdict.status == IN_PIECES and verdict.pieces is not None and verdict.pieces.says_something:
             weak = {name: why for name, why in weak.items() if name in verdict.pieces.dead}  # values inside say more

@@ -101,7 +101,9 @@ def test_arguments_of_the_action_are_words_and_models_no_options(samples: Path, 
     assert [(o["source"], o["status"]) for o in report["models"]] == [("--no-verify.onnx", "would change")]
     assert report["models"][0]["report"]["verification"]["status"] == "verified"
     done, outputs = run_action(tmp_path, models="*.onnx", args="--check --fail-if 'unbalanced")
-    assert done.returncode != 0, "and none of it was left out"
+    assert (done.returncode, outputs["exit-code"]) == (2, "2"), "and none of it was left out"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("::error title=onnxopt::a quote in the action's args is not closed")
 
 
 def hooks() -> dict[str, list[str]]:
