@@ -61,18 +61,17 @@ class Cache:
 
     def key(self, source: Path, job: Job) -> Key:
         """From the bytes of model, data, inputs and plugins, options, versions. Raises ModelError for a bad model."""
-        from importlib.metadata import version
-
         from onnxopt import __version__
         from onnxopt.io.external import ExternalData, external_tensors, file_of
         from onnxopt.io.load import read_proto
+        from onnxopt.versions import version_of
 
         data = ExternalData(source.absolute().parent, source.name)
         beside = sorted({file_of(t) for t in external_tensors(read_proto(source, weights=False))})
         inputs = job.verify_options.inputs if job.verify_options is not None else {}
         made_of = {
             "onnxopt": [__version__, _code_digest(Path(__file__).resolve().parents[1])],
-            "versions": [version(p) for p in ("onnx", "onnxruntime", "numpy")],
+            "versions": [version_of(p) for p in ("onnx", "onnxruntime", "numpy")],
             "options": _plain(asdict(job.options)),
             "verify": _plain(asdict(job.verify_options)) if job.verify_options is not None else None,
             "strict": job.strict,

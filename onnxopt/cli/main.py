@@ -46,6 +46,7 @@ _PLACE: Final = ("-o", "--out", "--output")  # as others call where a result goe
 _CLEANING_UP: Final = 10.0  # seconds
 _IMPORTING: Final = 5.0  # seconds; what takes longer hangs
 _PAUSE: Final = 0.001
+_INTERRUPTED: Final = b"error: interrupted\n"
 _RESERVE: Final = 1 << 21  # bytes, which nobody touches: with them it is said that there are no others
 _SPENT: Final = f"error: the system refuses: it has no more memory\nhint: {MAKE_ROOM}\n".encode()
 
@@ -130,6 +131,9 @@ def main() -> NoReturn:
     except (MemoryError, SystemError):  # before anything ran, or in the middle of saying that there is none
         os.write(2, _SPENT)
         _leave(2)
+    except KeyboardInterrupt:  # again, or while an error was told
+        os.write(2, _INTERRUPTED)
+        _leave(130)
     _leave(0)
 
 
@@ -207,7 +211,7 @@ class _Interruption:
                 signal.signal(signal.SIGALRM, self)
                 signal.setitimer(signal.ITIMER_REAL, _PAUSE)
                 return
-            os.write(2, b"error: interrupted\n")
+            os.write(2, _INTERRUPTED)
             os._exit(130)
         self._quiet_until, self._importing_since = now + _CLEANING_UP, 0.0
         raise KeyboardInterrupt

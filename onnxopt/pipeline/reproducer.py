@@ -12,7 +12,6 @@ import json
 import platform
 import shutil
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +26,7 @@ from onnxopt.pipeline.site import Site
 from onnxopt.pipeline.text import parse_pipeline, pipeline_text
 from onnxopt.plaintext import line
 from onnxopt.protos import is_external
+from onnxopt.versions import version_of
 
 if TYPE_CHECKING:
     from onnxopt.pipeline.base import Pass
@@ -188,7 +188,7 @@ def _is_loaded(file: Path) -> bool:
 def environment() -> dict[str, str]:
     """Versions that matter."""
     found = {"python": sys.version.split()[0], "platform": platform.platform()}
-    return found | {name: version(name) for name in _PACKAGES}
+    return found | {name: version_of(name) for name in _PACKAGES}
 
 
 def _zero(model: Model) -> None:

@@ -235,7 +235,7 @@ def test_verification_keeps_within_its_memory(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_weight_beyond_what_models_are_planned_with(run: Run, tmp_path: Path) -> None:
-    """--memory would change nothing: segments keep within --verify-memory, of which a single weight may be too large."""
+    """--memory would change nothing: segments keep within --verify-memory, for which one weight may be too large."""
     text = f"{HEAD} g (int64[3] i) => (float[3, 100] y) {{ j = Identity (i) a = Gather (w, j) y = Neg (a) }}"
     model = parser.parse_model(text)
     rows = 3_000_000

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,3 +198,24 @@ def test_a_module_that_initializes_itself_is_no_bug(late: bool, run: Run, sample
     assert done.returncode == 130
     assert done.stderr.split("\n")[-3:-1] == ["error: interrupted", "hint: no file is half-written"]
     assert set(tmp_path.iterdir()) == there
+
+
+def test_before_anything_is_heard(tmp_path: Path) -> None:
+    """Ctrl-C ends a command that has yet to import its own as it ends any program, without a traceback."""
+    sooner = "import os, signal, sys, onnxopt.byte_code as b; from onnxopt.__main__ import run; " + (
+        "b.import_from_byte_code = lambda: signal.raise_signal(signal.SIGINT); run()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", sooner], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_while_an_error_is_told(tmp_path: Path) -> None:
+    """Which is where a second one finds the command."""
+    later = "import signal, onnxopt.cli.main as m; " + (
+        "m.say_error = lambda *a, **k: signal.raise_signal(signal.SIGINT); m.main()"
+    )
+    words = [sys.executable, "-P", "-c", later, "stats", "nothing.onnx"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
