@@ -27,6 +27,7 @@ from onnx import (
 from onnx.defs import OpSchema
 
 from onnxopt.protos import body_graphs
+from onnxopt.wire import call_of
 
 Inferable = NewType("Inferable", bytes)
 _Named: TypeAlias = "tuple[str, bytes]"  # a message
@@ -219,10 +220,9 @@ _ENTERED: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _MINDFUL: Final = frozenset({"GatherND", "Slice"})  # which die of sizes below zero
 
 # The same in bytes, as the wire has it.
-_OP_TYPE: Final = 4 << 3 | 2  # of NodeProto
 _NEGATIVE: Final = re.compile(rb"\x08[\x80-\xff]{9}\x01")  # a size
-_CALLS: Final = {bytes((_OP_TYPE, len(op))) + op.encode(): op for op in _SOUND}
-_MINDFUL_CALLS: Final = [bytes((_OP_TYPE, len(op))) + op.encode() for op in sorted(_MINDFUL)]
+_CALLS: Final = {call_of(op): op for op in _SOUND}
+_MINDFUL_CALLS: Final = [call_of(op) for op in sorted(_MINDFUL)]
 _LOOKS: Final = b"onnxopt.below_zero"
 _MARKS: Final = {
     "Split": rb"num_outputs",

@@ -6,13 +6,13 @@ import mmap
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from onnxopt.wire import GRAPH, NODE, fields, key
+from onnxopt.wire import GRAPH, NODE, OP_TYPE, call_of, fields, key
 
 # Field numbers in GraphProto, NodeProto and ValueInfoProto.
 _INPUT, _OUTPUT = key(11), key(12)
-_READS, _OP_TYPE, _DOMAIN = key(1), key(4), key(7)
+_READS, _OP_TYPE, _DOMAIN = key(1), key(OP_TYPE), key(7)
 _NAME: Final = key(1)
-_IF: Final = bytes((_OP_TYPE, 2)) + b"If"
+_IF: Final = call_of("If")
 
 
 class Glance(NamedTuple):

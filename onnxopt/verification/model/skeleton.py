@@ -20,10 +20,11 @@ from onnxopt.errors import ModelError
 from onnxopt.verification.model.decisions import is_decision
 from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import Functions, Name, domain_of, is_part
+from onnxopt.verification.model.order import WITH_BODIES
 from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.verification.model.training import leave_out_false_modes
 from onnxopt.verification.model.unread import leave_out_unread
-from onnxopt.wire import Stored, map_file, skim
+from onnxopt.wire import Stored, call_of, map_file, skim
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -102,8 +103,10 @@ class Skeleton:
         """Parse what is not weights; (start, length) of these, by their index among the initializers."""
         light, found = skim(map_file(self.path), _SMALL, _FIELDS)
         self.proto.ParseFromString(light)
-        leave_out_false_modes(self.proto)
-        leave_out_unread(self.proto)
+        if call_of("Dropout") in light:
+            leave_out_false_modes(self.proto)
+        if any(call_of(op) in light for op in WITH_BODIES):
+            leave_out_unread(self.proto)
         return found
 
     def array(self, tensor: TensorProto) -> Any:

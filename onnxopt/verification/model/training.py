@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.model.constants import constants
-from onnxopt.verification.model.order import bodies_of, operator_names
+from onnxopt.verification.model.order import bodies_of
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -19,9 +18,6 @@ _MODE: Final = 2  # the operand of Dropout that says whether it trains
 def leave_out_false_modes(model: ModelProto) -> None:
     """Take `training_mode` from each Dropout of the model, its bodies and functions that is told false by a constant,
     which it is where it is not told. What callers may override is none."""
-    nodes = (model.graph.node, *(f.node for f in model.functions))
-    if "Dropout" not in operator_names(chain.from_iterable(nodes)):
-        return
     is_listed = model.ir_version < 4  # every initializer is listed as input, and is what it is
     given = set() if is_listed else {i.name for i in model.graph.input}
     _in_nodes(model.graph.node, {t.name for t in model.graph.initializer if _is_false(t)} - given)
