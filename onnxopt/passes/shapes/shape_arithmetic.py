@@ -183,8 +183,8 @@ def _has_braces(size: Size | None) -> bool:
 def _read_off(value: Value, data: ShapeData, there: Mapping[Dims, _Listed], before: int, ctx: PassContext) -> None:
     """A vector of sizes that a tensor has, one after the other, is its Shape, if what computes it goes."""
     content, node = data.contents.get(value), value.producer
-    if content is None or content.ndim != 1 or node is None or not value.users:
-        return
+    if content is None or content.ndim != 1 or node is None or not value.users or value.is_output:
+        return  # what the caller is given is computed anyway
     found = there.get(tuple(content.tolist()))
     if found is None or found.place >= before or types.dtype(value) != TensorProto.INT64 or not _is_computed(value):
         return
@@ -255,8 +255,6 @@ def _redirect(value: Value, other: Value) -> None:
 def _set_target(node: Node, index: int, target: list[int], ctx: PassContext, what: str) -> bool:
     given = node.inputs[index]
     assert given is not None
-    if given.constant:
-        return False
     array = np.array(target, numpy_dtype(types.dtype(given)))
     if is_refused(given, array, [node]):
         ctx.decline(what, REFUSED, repr(node))
