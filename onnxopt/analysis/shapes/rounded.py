@@ -81,7 +81,8 @@ def _ratio(s: ShapeData, v: Value | None, steps: int) -> _Ratio | None:
         number = _number(node.inputs[place])
         if number is not None:
             inner = _ratio(s, node.inputs[1 - place], steps - 1)
-            return inner and _computed(node.op, inner, number)
+            widens = inner is not None and number.ndim > inner.sizes.ndim
+            return None if inner is None or widens else _computed(node.op, inner, int(number.item()))
     return None
 
 
@@ -147,9 +148,9 @@ def _each(sizes: Array, function: Any) -> Array:
     return result
 
 
-def _number(v: Value | None) -> int | None:
-    """One small integer, as a float without axes."""
-    if v is None or not v.constant or v.array.shape != () or v.array.dtype.kind != "f":
+def _number(v: Value | None) -> Array | None:
+    """One small integer, as a float."""
+    if v is None or not v.constant or v.constant_type()[1] not in ((), (1,)) or v.array.dtype.kind != "f":
         return None
-    number = float(v.array)
-    return int(number) if number.is_integer() and abs(number) <= _SMALL else None
+    number = float(v.array.item())
+    return v.array if number.is_integer() and abs(number) <= _SMALL else None

@@ -14,6 +14,7 @@ from onnxopt.analysis import types
 from onnxopt.analysis.refusal import REFUSED, is_refused, look_ahead
 from onnxopt.analysis.shapes.chosen import chosen_parts
 from onnxopt.analysis.shapes.operators import ELSEWHERE
+from onnxopt.analysis.shapes.scaling import factors, scales_of
 from onnxopt.analysis.shapes.sizes import Dims
 from onnxopt.analysis.shapes.slicing import cuts_of
 from onnxopt.analysis.shapes.sweep import ShapeData
@@ -85,6 +86,8 @@ def _run_graph(graph: Graph, data: ShapeData, seen: Seen, ctx: PassContext) -> N
             _expand(node, data, ctx)
         elif op == "Slice":
             _slice(node, data, ctx)
+        elif op in ("Resize", "Upsample"):
+            _resize(node, data, ctx)
         elif op == "Where":
             choices.append(node)
         before = len(there)
@@ -333,3 +336,23 @@ def _slice(node: Node, data: ShapeData, ctx: PassContext) -> None:
         known = [int(b) for b in bounds if isinstance(b, int)]
         if len(known) == len(bounds) and _computed(node, index, data) is not None:
             _set_target(node, index, known, ctx, "slice")
+
+
+def _resize(node: Node, data: ShapeData, ctx: PassContext) -> None:
+    """Sizes that are the dims times numbers, or scales that are such quotients: the numbers say the same."""
+    at, graph = scales_of(node), _graph_of(node)
+    given = node.input(at + 1) or node.input(at)
+    if given is None or given.constant or node.has_references:
+        return
+    found = factors(data, node)
+    if found is None:
+        return
+    scales = Value("", graph)
+    scales.array, scales.constant = np.array(found, np.float32), True
+    made = Value("", graph)
+    made.producer = node.copy([*node.inputs[:at], scales], [made])
+    if is_refused(node.output, made):
+        ctx.decline("resize", REFUSED, repr(node))
+    elif ctx.spend("resize", at=node):
+        node.set_input(at, graph.constant(scales.array, given.name, node))
+        node.remove_input(at + 1)

@@ -1,0 +1,94 @@
+"""By what a Resize takes each axis, where its sizes, or its scales, are computed from what it reads.
+
+Runtimes divide each size by the dim that it stands for, as float32, as exporters do where they compute scales. Of a
+multiple, or of a dim over a power of two that comes out even, the quotient is exact, and so is the size that the factor
+makes again: an axis is never as long as a float32 counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from onnx import TensorProto
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.slicing import cuts_of
+from onnxopt.analysis.shapes.symbolic import Size, divide
+from onnxopt.graph.node import Node
+from onnxopt.graph.value import Value
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.shapes.sweep import ShapeData
+
+_MOST: Final = 1 << 8  # what a factor is made of at most
+_COUNTED: Final = 4  # what a dim times so much, and no power of two, is counted exactly
+_FEW: Final = 16  # numbers that scales are joined of
+
+
+def factors(s: ShapeData, resize: Node) -> list[float] | None:
+    """A factor for each size, or scale, that a Resize is given; None where one of them is none, or where it crops."""
+    dims = s.shape(resize.input(0))
+    policy, mode = resize.attr("keep_aspect_ratio_policy"), resize.attr("coordinate_transformation_mode")
+    if dims is None or policy not in (None, "stretch") or mode == "tf_crop_and_resize":
+        return None  # what crops multiplies by the part that it cuts out as well
+    at, sizes = scales_of(resize), s.content(resize.input(3))
+    axes = [a % len(dims) for a in resize.attr("axes") or range(len(dims))]
+    if resize.input(3) is None:
+        found = [] if s.is_beside_bodies(resize) else _quotients(s, resize.input(at))
+    else:
+        given: list[Size | None] = [] if sizes is None else sizes.reshape(-1).tolist()
+        found = [_factor(size, dims[a]) for a, size in zip(axes, given, strict=False)]
+    known = [f for f in found if f is not None]
+    return known if len(known) == len(found) == len(axes) else None
+
+
+def scales_of(resize: Node) -> int:
+    """Where it reads its scales: behind a region from opset 11 on."""
+    return 1 if resize.op == "Upsample" or resize.graph is None or resize.graph.opset() < 11 else 2
+
+
+def _factor(size: Size | None, dim: Size | None) -> float | None:
+    if size is None or dim is None:
+        return None
+    whole, part = divide(size, dim), divide(dim, size)
+    if isinstance(whole, int) and 1 <= whole <= _MOST:
+        return float(whole)
+    return 1 / part if isinstance(part, int) and 1 <= part <= _MOST and _is_power(part) else None
+
+
+def _is_power(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _quotients(s: ShapeData, v: Value | None) -> list[float | None]:
+    """Scales that are computed: sizes over dims, as floats, beside numbers."""
+    node = v.producer if v is not None else None
+    if v is None or types.dtype(v) != TensorProto.FLOAT or (node is not None and node.has_references):
+        return [None]
+    if v.constant:
+        return v.array.tolist() if v.array.ndim == 1 and v.array.size <= _FEW else [None]
+    if node is not None and node.op == "Concat" and len(node.inputs) <= _FEW:
+        return [f for part in node.inputs for f in _quotients(s, part)]
+    if node is None or node.op != "Div":
+        return [None]
+    sizes, dims = (_counted(s, i) for i in node.inputs)
+    if sizes is None or dims is None or len(sizes) != len(dims):
+        return [None]
+    found = map(_factor, sizes, dims)
+    return [f if f is None or f <= _COUNTED or _is_power(int(f)) else None for f in found]
+
+
+def _counted(s: ShapeData, v: Value | None) -> list[Size | None] | None:
+    """A vector of sizes that a Cast makes floats of, or what is cut of it."""
+    node = v.producer if v is not None else None
+    if v is None or node is None or types.dtype(v) != TensorProto.FLOAT or node.has_references:
+        return None
+    if node.op == "Cast":
+        content = s.content(node.inputs[0])
+        return content.tolist() if content is not None and content.ndim == 1 else None
+    inner = _counted(s, node.inputs[0]) if node.op == "Slice" and node.inputs[0] is not v else None
+    cut = cuts_of(s, node, 1) if inner is not None else None
+    if inner is None or cut is None or len(cut) != 1:
+        return None
+    _, start, end, step = cut[0]
+    return inner[start:end] if isinstance(start, int) and isinstance(end, int) and step == 1 else None
