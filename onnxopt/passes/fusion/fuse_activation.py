@@ -254,6 +254,19 @@ def softmax(m: Match, x: Value) -> Value:
     return m.op.Softmax(x, axis=one_axis(m, x))
 
 
+@rewrite(op.Softmax(_BELOW, name="sum"))
+def softmax_of_differences(m: Match, x: Value) -> Value:
+    """Softmax(x - max(x)) = Softmax(x), which takes the largest off itself."""
+    rank, axis = m.rank(x), int(m.sum.attr("axis"))
+    axes = listed_axes(m.largest) or []
+    m.require(rank and m.largest.attr("keepdims", 1) and len(axes) == 1, "the largest along all axes, or the dims go")
+    m.require(axes[0] % (rank or 1) == axis % (rank or 1), "along another axis")
+    m.require(
+        m.opset >= 13 or axis % (rank or 1) == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on"
+    )
+    return m.op.Softmax(x, axis=axis)
+
+
 _LOG_OF_SUM: Final = op.Log(op.ReduceSum(op.Exp(_BELOW), ..., name="sum"))
 
 
@@ -332,6 +345,7 @@ class FuseActivation(RewritePass):
         hard_swish_of_clip,
         hard_swish,
         softmax,
+        softmax_of_differences,
         log_softmax_of_sum,
         log_softmax,
         swish_of_sigmoid,
