@@ -36,6 +36,7 @@ ROOMS: Final = {
     "movement": (
         "axes-before-split",
         "axes-first",
+        "constants-once",
         "flatten-rows",
         "gather-axes",
         "gather-grids",

@@ -19,7 +19,9 @@ _EXACT: Final = (
     "common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split,stacks-to-split,axes-before-split,"
     "axes-first"
 )
-_ARITHMETIC: Final = "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast"
+_ARITHMETIC: Final = (
+    "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast,constants-once"
+)
 _OPERATORS: Final = "fuse-normalization,fuse-activation"
 _FOLDS: Final = (
     "space-to-depth,conv-axes,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,"

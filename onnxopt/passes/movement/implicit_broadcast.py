@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from math import prod
 from typing import Final
 
 import numpy as np
@@ -25,7 +24,6 @@ _COPIES: Final = _MOVES | {"ConstantOfShape", "Gather"}  # what may hold the sam
 _EACH: Final = frozenset({"Cast", "Mul", "Neg", "Not"})  # what masks go through, element by element
 _STEPS: Final = 8
 _FEW: Final = 4
-_TERM: Final = 2  # where a Gemm reads what it adds
 _SMALL: Final = 1 << 20  # bytes of a stored constant that are looked at
 
 
@@ -172,65 +170,11 @@ def choice_of_expanded(m: Match, c: Value, s: Value, a: Array, b: Array) -> Valu
     return m.op.Expand(m.op.Where(c, m.value("a"), m.value("b"), like=m.where), s)
 
 
-@rewrite(one_of(*_BROADCASTING, "Where", "Gemm")(var("first"), ..., name="node"))
-def constant_of_copies(m: Match, first: Value) -> Value:
-    """f(c, y) = f(c', y), where c holds c' again and again, along axes as long as those of y; so for the term of a
-    Gemm, and of Where."""
-    given, gemm = m.node.inputs, m.node.op == "Gemm"
-    held = [i for i, v in enumerate(given) if v is not None and v.constant and (i >= _TERM or not gemm)]
-    if not held or len(held) == len(given):
-        m.skip()
-    copies = [(i, v, same) for i in held if (v := given[i]) is not None and (same := _axes_of_copies(v))]
-    if not copies:
-        m.skip()
-    m.require(m.opset >= 7, "before opset 7 operands do not broadcast by themselves")
-    made = m.shape(m.node.output)
-    m.require(made is not None, "the shape of the result is unknown")
-    assert made is not None
-    fewer: list[tuple[int, Array]] = []
-    for at, c, same in copies:
-        beside = [made] if gemm else [m.shape(v) for v in given if v is not None and v is not c]
-        data = _once(c.array, same, beside, made, 1 if gemm else 0)
-        if data.size < prod(c.constant_type()[1]):
-            fewer.append((at, data))
-    m.require(fewer, "the result may lose its shape")
-    at, data = fewer[0]
-    return m.op[m.node.op](*given[:at], m.const(data), *given[at + 1 :], like=m.node)
-
-
-def _once(data: Array, axes: Sequence[int], beside: Sequence[Shape | None], made: Shape, rank: int) -> Array:
-    """What is the same along these axes, of as few elements as give the shape beside the others, and axes (`rank`: at
-    least so many)."""
-    for axis in axes:
-        fewer = data[(slice(None),) * axis + (slice(0, 1),)]
-        data = fewer if broadcast(*beside, fewer.shape) == made else data
-    while data.ndim > rank and data.shape[0] == 1 and broadcast(*beside, data.shape[1:]) == made:
-        data = data[0]
-    return data
-
-
-def _axes_of_copies(c: Value) -> list[int]:
-    """Axes along which all is the same, bit for bit."""
-    found: list[int] = []
-    dims = c.constant_type()[1]
-    if c.is_fill:
-        return [axis for axis, length in enumerate(dims) if length > 1]
-    data = c.array if prod(dims) <= _SMALL else np.empty(0)
-    for axis, length in enumerate(data.shape if data.dtype.kind not in "OUS" else ()):
-        moved = np.moveaxis(data, axis, 0)
-        if length > 1 and moved[0].tobytes() == moved[1].tobytes():
-            one = moved[0].tobytes()
-            if moved.tobytes() == one * length:
-                found.append(axis)
-    return found
-
-
 @register
 class ImplicitBroadcast(RewritePass):
     """f(Expand(x, s), y) = f(x, y) for operators that broadcast: arithmetic, comparisons, logic, Where. So is
     one number that ConstantOfShape repeats, and the row of a table that is picked for each position. Between two
-    numbers is chosen before what says which is expanded. A constant that holds the same again and again, as JAX writes
-    each number and each bias, is stored once.
+    numbers is chosen before what says which is expanded.
 
     Applies when: the shape of the result is known, and without the Expand provably the same.
     Keeps: symbols apart, of which one may be 1 at run time.
@@ -239,4 +183,4 @@ class ImplicitBroadcast(RewritePass):
     """
 
     info = PassInfo("implicit-broadcast", opt_level=2)
-    rules = (expand_of_operand, choice_of_expanded, constant_of_copies)
+    rules = (expand_of_operand, choice_of_expanded)

@@ -1,0 +1,111 @@
+"""A constant that holds the same again and again is stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import Array
+
+_BROADCASTING: Final = frozenset(
+    {
+        *(
+            "Add",
+            "And",
+            "Div",
+            "Equal",
+            "Gemm",
+            "Greater",
+            "GreaterOrEqual",
+            "Less",
+            "LessOrEqual",
+            "Max",
+            "Min",
+            "Mod",
+        ),
+        *("Mul", "Or", "Pow", "Sub", "Where", "Xor"),
+    }
+)
+_LARGEST: Final = 1 << 20  # elements of a constant that is looked at
+_TERM: Final = 2  # where a Gemm reads what it adds
+_OPSET: Final = 7  # before it operands do not broadcast by themselves
+
+
+@register
+class ConstantsOnce(GraphPass):
+    """f(c, y) = f(c', y), where the constant c holds c' again and again, beside a y that is as large; so for the term of
+    a Gemm, and what a Where chooses from.
+
+    Applies when: y provably has the axes along which c repeats itself, in the same length, or with more axes.
+    Keeps: vectors, with a number for each channel; zeros of two signs apart.
+    JAX's exporters write each number and each bias in the shape of the result, as which no other rule knows them.
+    """
+
+    # At -O2 because of Where: runtimes choose by multiplying, so that the sign of a zero depends on the shapes.
+    info = PassInfo("constants-once", opt_level=2, ops=tuple(sorted(_BROADCASTING)))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        looked: dict[Value, list[int]] = ctx.memo.setdefault("constants-once: looked at", {})
+        if graph.opset() < _OPSET:
+            return
+        for value in list(graph.initializers.values()):
+            axes = looked.get(value)
+            if axes is None and any(u.op in _BROADCASTING for u in value.users):
+                axes = looked[value] = _axes_of_copies(value)
+            for node in list(value.users) if axes else ():
+                _narrow(node, value, axes or [], ctx)
+
+
+def _axes_of_copies(c: Value) -> list[int]:
+    """Axes along which all is the same, bit for bit."""
+    found: list[int] = []
+    if not c.constant:
+        return found
+    dims = c.constant_type()[1]
+    if len(dims) < 2 or prod(dims) > (prod(dims) if c.is_fill else _LARGEST):
+        return found
+    if c.is_fill:
+        return [axis for axis, length in enumerate(dims) if length > 1]
+    data = c.array
+    for axis, length in enumerate(dims if data.dtype.kind not in "OUS" else ()):
+        if length > 1:
+            moved = np.moveaxis(data, axis, 0)
+            one = moved[0].tobytes()
+            if one == moved[1].tobytes() and moved.tobytes() == one * length:
+                found.append(axis)
+    return found
+
+
+def _narrow(node: Node, c: Value, axes: Sequence[int], ctx: PassContext) -> None:
+    """Where the others of what this node reads are as large, it reads what is stored once."""
+    graph, places = node.graph, node.places(c)
+    gemm = node.op == "Gemm"
+    if node.op not in _BROADCASTING or graph is None or (gemm and places != [_TERM]):
+        return
+    beside = [node.output] if gemm else [v for v in node.inputs if v is not None and v is not c]
+    data = _once(c.array, axes, [types.shape(v) for v in beside], 1 if gemm else 0)
+    if data.size == c.array.size:
+        ctx.decline("narrowed", "the result may lose its shape", repr(node))
+    elif ctx.spend("narrowed", at=node):
+        narrow = graph.constant(np.ascontiguousarray(data), c.name, node)
+        for place in places:
+            node.set_input(place, narrow)
+
+
+def _once(data: Array, axes: Sequence[int], beside: Sequence[Shape | None], rank: int) -> Array:
+    """Of what is the same along these axes as little as gives the shape beside the others, of `rank` axes at least."""
+    known = [s for s in beside if s is not None]
+    for axis in axes:
+        place = data.ndim - axis
+        if any(len(s) >= place and s[len(s) - place] == data.shape[axis] for s in known):
+            data = data[(slice(None),) * axis + (slice(0, 1),)]
+    while data.ndim > rank and data.shape[0] == 1 and any(len(s) >= data.ndim for s in known):
+        data = data[0]
+    return data
