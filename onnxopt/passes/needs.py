@@ -71,7 +71,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "space-to-depth": (2, ("Concat", "Gather")),
     "split-sequences": (1, ("SplitToSequence",)),
     "stacks-to-split": (1, ("Reshape",)),
-    "table-lookups": (1, ("Cast", "ArgMax")),
+    "table-lookups": (1, ("Cast", "ArgMax", "ArgMin")),
     "term-propagation": (2, ("Add", "Sub")),
     "transpose-propagation": (2, ("Transpose",)),
     "widen-indices": (1, ("Cast",)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from onnxopt.graph import Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array, numpy_dtype
@@ -41,14 +43,22 @@ def label_of_best(m: Match, x: Value, table: Array, shape: Array) -> Value:
     return m.op.Gather(labels, best, axis=0)
 
 
+@rewrite(op.Gather(const("table"), one_of("ArgMax", "ArgMin")(var("x"), ..., name="best", shared=True), name="pick"))
+def label_that_counts(m: Match, x: Value, table: Array) -> Value:
+    """Gather([0, 1, …], ArgMax(x)) = ArgMax(x): an index that is there is its own label."""
+    m.require(table.ndim == 1 and table.dtype == np.int64, "not one label of 64 bits for each place")
+    m.require((table == np.arange(table.size)).all(), "the labels do not count from 0")
+    return m.best.output
+
+
 @register
 class TableLookups(RewritePass):
     """Cast(Gather(c, i)) = Gather(Cast(c), i), c constant; the label of the best is gathered, not extracted and
-    reshaped.
+    reshaped; where labels count from 0, they are the places.
 
     Applies when: the table is small, or does not grow, and nobody else reads it, nor what is between.
     Classifiers of scikit-learn find their labels like that, through floats.
     """
 
-    info = PassInfo("table-lookups", opt_level=1, ops=("Cast", "ArgMax"))
-    rules = (cast_of_lookup, label_of_best)
+    info = PassInfo("table-lookups", opt_level=1, ops=("Cast", "ArgMax", "ArgMin"))
+    rules = (cast_of_lookup, label_of_best, label_that_counts)

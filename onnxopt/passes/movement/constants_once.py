@@ -40,8 +40,8 @@ _OPSET: Final = 7  # before it operands do not broadcast by themselves
 
 @register
 class ConstantsOnce(GraphPass):
-    """f(c, y) = f(c', y), where the constant c holds c' again and again, beside a y that is as large; so for the term of
-    a Gemm, and what a Where chooses from.
+    """f(c, y) = f(c1, y), where the constant c holds c1 again and again, beside a y that is as large; so for what
+    a Gemm adds, and what a Where chooses from.
 
     Applies when: y provably has the axes along which c repeats itself, in the same length, or with more axes.
     Keeps: vectors, with a number for each channel; zeros of two signs apart.
