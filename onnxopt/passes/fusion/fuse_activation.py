@@ -194,19 +194,27 @@ def hard_sigmoid_of_line(m: Match, x: Value, b: Array, a: Array | None = None, h
     return m.op.HardSigmoid(x, alpha=alpha, beta=b.item())
 
 
+_RAMP: Final = op.Clip(op.Add(var("x"), 3), 0, 6)
+
+
 @rewrite(
     either(
-        op.Div(op.Mul(var("x"), op.Clip(op.Add(var("x"), 3), 0, 6)), 6),
-        op.Mul(op.Mul(var("x"), op.Clip(op.Add(var("x"), 3), 0, 6)), const("part")),
+        op.Div(op.Mul(var("x"), _RAMP), 6),
+        op.Mul(op.Div(var("x"), 6), _RAMP),
+        op.Mul(op.Mul(var("x"), _RAMP), const("part")),
+        op.Mul(op.Mul(var("x"), const("part")), _RAMP),
     )
 )
 def hard_swish_of_clip(m: Match, x: Value, part: Array | None = None) -> Value:
-    """x Clip(x + 3, 0, 6) / 6 = HardSwish(x)."""
-    guard(m, x, 14, "HardSwish")
+    """x Clip(x + 3, 0, 6) / 6 = HardSwish(x), before opset 14 x HardSigmoid(x; 1/6, 1/2)."""
+    m.require(m.dtype(x) in FLOATS, "not floating point")
     m.require(m.dtype(x) != TensorProto.DOUBLE, "of float64 runtimes have no HardSwish")
     if part is not None:
         near(m, x, part, 1 / 6)
-    return m.op.HardSwish(x)
+    if m.opset >= 14:
+        return m.op.HardSwish(x)
+    m.require(m.opset >= 6 and m.dtype(x) == TensorProto.FLOAT, "of halves runtimes have no HardSigmoid")
+    return m.op.Mul(x, m.op.HardSigmoid(x, alpha=1 / 6, beta=0.5))
 
 
 @rewrite(op.Mul(var("x"), op.HardSigmoid(var("x"), name="gate")))
