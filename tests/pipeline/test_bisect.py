@@ -52,7 +52,7 @@ def test_the_single_rewrite_is_found(bad: int, runs: int, tmp_path: Path) -> Non
     path = chain(tmp_path / "m.onnx", factors)
     found, lines = find(path, extra=("wrong-rule",), disable=("simplify-arithmetic",))
     assert (found.pass_text, found.rule, found.scope) == ("wrong-rule", "wrong_for_negative_factors", "main")
-    assert (found.pass_run, found.rewrite) == (14, 13 + bad)
+    assert (found.pass_run, found.rewrite) == (15, 13 + bad)
     assert found.equation == "x * k = x / (1 / |k|), which is wrong where k is negative."
     (line,) = found.match
     assert line.startswith(f"v{bad + 1}: float[N,2] = Mul(")
