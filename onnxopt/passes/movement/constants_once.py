@@ -14,25 +14,10 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import Array
 
-_BROADCASTING: Final = frozenset(
-    {
-        *(
-            "Add",
-            "And",
-            "Div",
-            "Equal",
-            "Gemm",
-            "Greater",
-            "GreaterOrEqual",
-            "Less",
-            "LessOrEqual",
-            "Max",
-            "Min",
-            "Mod",
-        ),
-        *("Mul", "Or", "Pow", "Sub", "Where", "Xor"),
-    }
-)
+_BROADCASTING: Final = frozenset((
+    "Add", "And", "Div", "Equal", "Gemm", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod",
+    "Mul", "Or", "Pow", "Sub", "Where", "Xor",
+))  # fmt: skip
 _LARGEST: Final = 1 << 20  # elements of a constant that is looked at
 _TERM: Final = 2  # where a Gemm reads what it adds
 _OPSET: Final = 7  # before it operands do not broadcast by themselves
@@ -65,22 +50,19 @@ class ConstantsOnce(GraphPass):
 
 def _axes_of_copies(c: Value) -> list[int]:
     """Axes along which all is the same, bit for bit."""
-    found: list[int] = []
-    if not c.constant:
-        return found
-    dims = c.constant_type()[1]
-    if len(dims) < 2 or prod(dims) > (prod(dims) if c.is_fill else _LARGEST):
-        return found
-    if c.is_fill:
-        return [axis for axis, length in enumerate(dims) if length > 1]
-    data = c.array
-    for axis, length in enumerate(dims if data.dtype.kind not in "OUS" else ()):
-        if length > 1:
-            moved = np.moveaxis(data, axis, 0)
-            one = moved[0].tobytes()
-            if one == moved[1].tobytes() and moved.tobytes() == one * length:
-                found.append(axis)
-    return found
+    dims = c.constant_type()[1] if c.constant else ()
+    longer = [axis for axis, length in enumerate(dims) if length > 1]
+    if len(dims) < 2 or c.is_fill:
+        return longer if c.is_fill else []
+    if prod(dims) > _LARGEST or c.array.dtype.kind in "OUS":
+        return []
+    return [axis for axis in longer if _repeats(np.moveaxis(c.array, axis, 0))]
+
+
+def _repeats(data: Array) -> bool:
+    """Is each part along the first axis the same, bit for bit? Most differ in the second."""
+    one = data[0].tobytes()
+    return bool(one == data[1].tobytes() and data.tobytes() == one * len(data))
 
 
 def _narrow(node: Node, c: Value, axes: Sequence[int], ctx: PassContext) -> None:
