@@ -239,7 +239,7 @@ def _unread() -> NoReturn:
 
 
 def _fail(message: str, hint: str, code: int, *, told: bool = False) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody reads it; the code says it, too
+    with contextlib.suppress(OSError):  # nobody reads it, or there is no room for it; the code says it, too
         say_error(message, hint, colour=styled(err=True))
     if not told:
         with contextlib.suppress(MemoryError):
@@ -252,7 +252,7 @@ def _tell_program(message: str, hint: str, code: int) -> None:
     if _asks_for_json(sys.argv[1:]) and "-" not in sys.argv:  # which is a model on stdout
         from onnxopt.cli.files import json_text
 
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             say_all(json_text({"error": {"message": message, "hint": hint}, "exit_code": code}))
 
 

@@ -18,7 +18,6 @@ CHOOSES: Final = frozenset(
     (
         *("level", "pipeline", "with", "disable", "config", "target", "max-constant-bytes", "max-rewrites"),
         *("dim", "shape", "keep-dynamic", "freeze-initializers", "inline-functions", "target-opset", "allow-domain"),
-        "verify-dim",
         *("check", "strict", "fail-if", "seed", "jobs", "format", "provenance", "verbose", "zero-weights", "no-times"),
         *("keep-io", "no-keep-io", "stats"),
         *("time-passes", "print-ir-after", "print-ir-before", "check-each", "verify-each"),
@@ -42,6 +41,7 @@ ACTS: Final = {
     "no-verify": "switches verification off",
     "allow-unverified": "accepts what is not verified",
     **dict.fromkeys(("rtol", "atol"), "decides how wrong a result may be"),
+    "verify-dim": "decides what a result is tried with",
     **dict.fromkeys(("timeout", "verify-memory", "memory", "work"), "decides what a run may take"),
     "quiet": "hides warnings",
     "project-file": "names another such file",

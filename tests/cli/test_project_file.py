@@ -53,6 +53,7 @@ ACTING = {
     "atol": "1e9",
     "timeout": "1e-9",
     "verify-memory": '"1"',
+    "verify-dim": '["N=99999999999"]',
     "memory": '"64M"',
     "work": "1e-9",
     "allow-unverified": "true",

@@ -65,3 +65,23 @@ def test_a_limit_of_size(where: tuple[str, ...], samples: Path, tmp_path: Path) 
         "hint: raise the limit of a file's size (ulimit -f), or write to another file system",
     ]
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has such a device")
+@pytest.mark.parametrize(
+    "words", ["stats m.onnx", "stats m.onnx --format json", "verify m.onnx m.onnx --format json", "passes", "--help"]
+)
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stderr too"])
+def test_no_room_for_what_is_said(words: str, both: bool, samples: Path, tmp_path: Path) -> None:
+    """The exit code is that of the error, also where that finds no room: 1 would be a check that failed."""
+    shutil.copy(samples / "residual_block.onnx", tmp_path / "m.onnx")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [SCRIPT, *words.split()], stdout=full, stderr=full if both else subprocess.PIPE, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 2
+    if not both:
+        assert done.stderr.decode().splitlines() == [
+            "error: the system refuses: No space left on device",
+            "hint: raise its limits (ulimit -a), or make room",
+        ]
