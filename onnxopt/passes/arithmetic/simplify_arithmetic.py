@@ -98,6 +98,25 @@ def difference_turned(m: Match, x: Value, y: Value) -> Value:
     return m.op.Sub(y, x)
 
 
+_MINUS: Final = op.Mul(var("y"), -1, name="inner")
+
+
+@rewrite(either(op.Add(var("x"), _MINUS), op.Sub(var("x"), _MINUS)))
+def sum_with_negative(m: Match, x: Value, y: Value) -> Value:
+    """x + y (-1) = x - y, x - y (-1) = x + y."""
+    m.require(not _is_weighted(y), "the weights before it take the sign")
+    made = m.op.Sub if m.anchor.op == "Add" else m.op.Add
+    return made(x, y, like=m.anchor)
+
+
+def _is_weighted(y: Value) -> bool:
+    """Is it a product with weights, maybe with a term?"""
+    node = y.producer
+    if node is not None and node.op in ("Add", "Sub"):
+        node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
+    return node is not None and node.op in ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
+
+
 @rewrite(op.Div(op.Div(var("x"), const("a"), name="inner", shared=True), const("b")))
 def product_of_divisors(m: Match, x: Value, a: Array, b: Array) -> Value:
     """(x / a) / b = x / (a b)."""
@@ -295,6 +314,7 @@ class SimplifyArithmetic(RewritePass):
         product_of_factors,
         sum_of_terms,
         difference_turned,
+        sum_with_negative,
         product_of_divisors,
         factor_of_divided,
         divided_product,
