@@ -111,3 +111,16 @@ def test_annotations_of_what_goes_keep_nothing(level: int) -> None:
     assert {"q_scale", "foreign"} <= names and names.isdisjoint({"unread", "unread too"})
     again = onnxopt.optimize(once.model, level=level)
     assert not again.report.changed and again.model == once.model
+
+
+def test_what_becomes_an_initializer_was_not_kept_by_its_name() -> None:
+    """It was counted as an output less than none, and was merged with its equal by a second run only."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] y, float[2] z) <float two = {2}> {
+            i = Identity (x) c = Constant <value_float = 2.0> () y = Pow (i, c) z = Mod <fmod = 1> (x, two)
+        }""")
+    note = model.graph.quantization_annotation.add(tensor_name="i")
+    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="c")
+    once = onnxopt.optimize(model, level=1)
+    assert len(once.model.graph.initializer) == 1 and not once.model.graph.quantization_annotation
+    assert not onnxopt.optimize(once.model, level=1).report.changed

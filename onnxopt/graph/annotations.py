@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from onnx import TensorAnnotation
 
     from onnxopt.graph.graph import Graph
+    from onnxopt.graph.value import Value
 
 
 def values_named(graph: Graph) -> set[str]:
@@ -19,16 +20,16 @@ def values_named(graph: Graph) -> set[str]:
 
 
 def pin(graph: Graph) -> None:
-    """Initializers that annotations of the main graph name stay, whoever reads them."""
+    """Initializers that annotations of the main graph name stay, whoever reads them; not what becomes one later."""
     for annotation in graph.proto.quantization_annotation:
-        _pin(graph, annotation, 1)
+        for value in _named(graph, annotation):
+            value.output_count += 1
+            graph.pinned.add(value)
 
 
-def _pin(graph: Graph, annotation: TensorAnnotation, times: int) -> None:
-    for entry in annotation.quant_parameter_tensor_names:
-        value = graph.initializers.get(entry.value)
-        if value is not None:
-            value.output_count += times
+def _named(graph: Graph, annotation: TensorAnnotation) -> list[Value]:
+    found = (graph.initializers.get(entry.value) for entry in annotation.quant_parameter_tensor_names)
+    return [value for value in found if value is not None]
 
 
 def drop_vanished(graph: Graph, names: set[str] | None = None) -> bool:
@@ -44,6 +45,7 @@ def drop_vanished(graph: Graph, names: set[str] | None = None) -> bool:
     gone = [i for i, a in enumerate(annotations) if a.tensor_name not in names and a.tensor_name in once]
     for i in reversed(gone):
         if graph is graph.model.graph:
-            _pin(graph, annotations[i], -1)
+            for value in _named(graph, annotations[i]):
+                value.output_count -= value in graph.pinned
         del annotations[i]
     return bool(gone)

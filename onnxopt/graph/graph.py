@@ -49,6 +49,7 @@ class Graph(Order):
         self.nodes_changed = False
         self.initializers_changed = False
         self.deferred: list[Value] = []  # initializers that were written without their data
+        self.pinned: set[Value] = set()  # initializers that the file's annotations name
 
     # -- reading -----------------------------------------------------------------------------------------
 
