@@ -1,7 +1,6 @@
 """`python -m onnxopt`; and where the `onnxopt` command begins, before it imports what it needs."""
 
 import gc
-import signal
 import sys
 from typing import NoReturn
 
@@ -11,6 +10,8 @@ from onnxopt.first_frame import with_room
 @with_room
 def run() -> NoReturn:
     """Entry point of the console script."""
+    import signal  # not before: a file of that name in the current folder would be run
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main` hears it: nothing has begun that needs an end
     gc.disable()  # modules stay, and a graph is one big cycle, alive until the process ends: collecting only costs
