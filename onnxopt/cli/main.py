@@ -150,7 +150,7 @@ def _run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             spell_out(stream)
     try:
-        reserve = bytearray(_RESERVE)
+        reserve = bytes(_RESERVE)  # of zeros, which the system gives when they are read: a bytearray writes them
         try:
             cli(standalone_mode=False)
         finally:
