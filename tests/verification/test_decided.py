@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
-from onnxopt.verification import Verification, Verifier
+from onnxopt.verification import Verification
+from tests.verification.pairs import own_check
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17, "ai.onnx.ml" : 3]> g (float[n, 4] x) => (y)
 <float one = {1}, float two = {2}, float high = {9e9}, float[4] highs = {0.5, 9e9, 0.5, -9e9},
@@ -70,11 +69,7 @@ RIGHT = {
 
 def own(tmp_path: Path, decided: str, a: str, b: str, head: str = HEAD) -> Verification:
     """What the optimizer's own check says."""
-    for name, text in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(f"{head} {{ {decided}  {text} }}"), tmp_path / f"{name}.onnx")
-    with Verifier(tmp_path / "a.onnx") as verifier:
-        verifier.submit(tmp_path / "b.onnx")
-        return verifier.finish()
+    return own_check(tmp_path, *(f"{head} {{ {decided}  {text} }}" for text in (a, b)))
 
 
 @pytest.mark.parametrize(("decided", "a", "b"), WRONG.values(), ids=WRONG)

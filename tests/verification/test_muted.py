@@ -10,9 +10,8 @@ import onnx
 import pytest
 from onnx import ModelProto, parser
 
-from onnxopt.verification import Verification, Verifier
 from onnxopt.verification.inputs.muted import have_few_rows, muted
-from tests.verification.pairs import with_constants
+from tests.verification.pairs import own_check, with_constants
 
 W = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
 V = np.random.default_rng(2).standard_normal((8, 3)).astype(np.float32)
@@ -37,40 +36,31 @@ def model(text: str, low: Any = LOW, rows: str = "1") -> ModelProto:
     return with_constants(text, {name: c for name, c in constants.items() if name in text})
 
 
-def own(folder: Path, a: ModelProto, b: ModelProto) -> Verification:
-    """What the optimizer's own check says."""
-    for name, m in (("a", a), ("b", b)):
-        onnx.save(m, folder / f"{name}.onnx")
-    with Verifier(folder / "a.onnx") as verifier:
-        verifier.submit(folder / "b.onnx")
-        return verifier.finish()
-
-
 def test_a_channel_that_is_below_zero_in_all_rows_is_not_seen(tmp_path: Path) -> None:
-    found = own(tmp_path, model(MUTED), model(MUTED, OTHER))
+    found = own_check(tmp_path, model(MUTED), model(MUTED, OTHER))
     assert found.status in ("inconclusive", "different"), found.message
     assert found.pieces is not None
-    assert own(tmp_path, model(MUTED), model(MUTED)).status == "equal"
+    assert own_check(tmp_path, model(MUTED), model(MUTED)).status == "equal"
 
 
 def test_nor_is_it_in_a_body(tmp_path: Path) -> None:
-    found = own(tmp_path, model(LOOP), model(LOOP, OTHER))
+    found = own_check(tmp_path, model(LOOP), model(LOOP, OTHER))
     assert found.status in ("inconclusive", "different"), found.message
-    assert own(tmp_path, model(LOOP), model(LOOP.replace("Add (h, low)", "Add (low, h)"))).status in AGREE
+    assert own_check(tmp_path, model(LOOP), model(LOOP.replace("Add (h, low)", "Add (low, h)"))).status in AGREE
 
 
 def test_nor_is_it_in_a_branch_that_no_case_takes(tmp_path: Path) -> None:
     text = RARE.replace("CONDITION", FOLDED)
-    found = own(tmp_path, model(text), model(text, OTHER))
+    found = own_check(tmp_path, model(text), model(text, OTHER))
     assert found.status in ("inconclusive", "different"), found.message
-    assert own(tmp_path, model(text), model(text)).status in AGREE
+    assert own_check(tmp_path, model(text), model(text)).status in AGREE
 
 
 def test_a_condition_on_a_folded_constant_asks_the_same(tmp_path: Path) -> None:
     a, folded = (RARE.replace("CONDITION", c) for c in (CAST, FOLDED))
-    found = own(tmp_path, model(a), model(folded, LOW + 1))
+    found = own_check(tmp_path, model(a), model(folded, LOW + 1))
     assert (found.status, [p.value for p in found.places]) == ("different", ["b"]), found.message
-    assert own(tmp_path, model(a), model(folded)).status in AGREE
+    assert own_check(tmp_path, model(a), model(folded)).status in AGREE
 
 
 def test_one_on_another_constant_does_not(tmp_path: Path) -> None:
@@ -78,19 +68,19 @@ def test_one_on_another_constant_does_not(tmp_path: Path) -> None:
     b = model(other, LOW + 1)
     high = next(t for t in b.graph.initializer if t.name == "high")
     high.CopyFrom(onnx.numpy_helper.from_array(np.float32(20000), "high"))
-    assert own(tmp_path, model(a), b).status == "inconclusive"
+    assert own_check(tmp_path, model(a), b).status == "inconclusive"
 
 
 def test_a_factor_that_is_moved_through_a_relu_is_right(tmp_path: Path) -> None:
     before = "h = MatMul (x, w) b = Add (h, low) s = Mul (b, half) r = Relu (s) y = MatMul (r, v)"
     after = "h = MatMul (x, w) s = Add (h, low) k = Relu (s) r = Mul (k, half) y = MatMul (r, v)"
-    assert own(tmp_path, model(before), model(after)).status in AGREE
+    assert own_check(tmp_path, model(before), model(after)).status in AGREE
 
 
 def test_of_many_rows_nothing_need_be_asked(tmp_path: Path) -> None:
     fused = MUTED.replace("h = MatMul (x, w) b = Add (h, low)", "b = Gemm (x, w, low)")
     for rows, looked in (("1", True), ("n", False), ("64", False)):
-        found = own(tmp_path, model(MUTED, rows=rows), model(fused, rows=rows))
+        found = own_check(tmp_path, model(MUTED, rows=rows), model(fused, rows=rows))
         assert found.status in AGREE, found.message
         assert (found.pieces is not None) is looked, rows
 

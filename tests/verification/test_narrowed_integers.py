@@ -10,8 +10,8 @@ import pytest
 
 from onnxopt.verification import AGREES, DIFFERENT, EQUAL, INCONCLUSIVE, VerifyOptions
 from onnxopt.verification.inputs.uses import uses
-from tests.verification.pairs import verdict, with_constants
-from tests.verification.test_one_side import HEAD, checked
+from tests.verification.pairs import own_check, verdict, with_constants
+from tests.verification.test_one_side import HEAD
 
 WHOLE = "(float[n, 8] x) => (int64[n, 8] y)"
 INT8, UINT8, INT16, INT32 = 3, 2, 5, 6
@@ -28,7 +28,7 @@ def model(body: str, interface: str = WHOLE) -> onnx.ModelProto:
 def test_what_is_too_large_for_narrower_integers_is_fed(kind: int, tmp_path: Path) -> None:
     a = model("f = Floor (x) y = Cast <to = 7> (f)")
     b = model(f"f = Floor (x) c = Cast <to = {kind}> (f) y = Cast <to = 7> (c)")
-    assert checked(tmp_path, a, b).status == DIFFERENT
+    assert own_check(tmp_path, a, b).status == DIFFERENT
     assert verdict(tmp_path, a, b, VerifyOptions(cases=("all",))).status == DIFFERENT
 
 
@@ -52,7 +52,7 @@ def test_inside_it_was_not_seen(kind: int, tmp_path: Path) -> None:
     """In one of the cases that are run then, numbers are too large for 8 bits."""
     a = model("h = MatMul (x, w) y = Cast <to = 7> (h)")
     b = model(f"h = MatMul (x, w) c = Cast <to = {kind}> (h) y = Cast <to = 7> (c)")
-    for found in (checked(tmp_path, a, b), verdict(tmp_path, a, b, VerifyOptions(cases=("random", "uniform")))):
+    for found in (own_check(tmp_path, a, b), verdict(tmp_path, a, b, VerifyOptions(cases=("random", "uniform")))):
         assert found.status in (DIFFERENT, INCONCLUSIVE)
     assert kind != INT16 or "narrower integers" in found.message
 
@@ -69,7 +69,7 @@ def test_inside_it_was_not_seen(kind: int, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_narrower_integers_hold_is_right(body: str, right: str, tmp_path: Path) -> None:
-    assert checked(tmp_path, model(body), model(right)).status == EQUAL
+    assert own_check(tmp_path, model(body), model(right)).status == EQUAL
     assert verdict(tmp_path, model(body), model(right)).status == EQUAL
 
 
@@ -79,7 +79,7 @@ def test_sizes_are_not_made_so_large(tmp_path: Path) -> None:
     head, tail = "h = MatMul (x, w) s = ReduceMax (h) r = Relu (s) v = Reshape (r, shape)", "y = Expand (s, k)"
     a = model(f"{head} k = Cast <to = 7> (v) {tail}", interface)
     b = model(f"{head} c = Cast <to = {INT16}> (v) t = Cast <to = 7> (c) {tail.replace('k)', 't)')}", interface)
-    found = checked(tmp_path, a, b)
+    found = own_check(tmp_path, a, b)
     assert found.status == EQUAL, found.message
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
-from onnxopt.verification import PROVEN, Verification, Verifier
+from onnxopt.verification import PROVEN, Verification
+from tests.verification.pairs import own_check
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (v, w)
     <float high = {2000}, float two = {2}, float three = {3}, bool yes = {1}, int64 none = {0}, int64 some = {3}>"""
@@ -22,11 +21,7 @@ A = f"{TURNS} {LOOP} {OTHERS} v = Add (a10, y) w = Neg (z)"
 
 def own(folder: Path, b: str) -> Verification:
     """What the optimizer's own check says."""
-    for name, text in (("a", A), ("b", b)):
-        onnx.save(parser.parse_model(f"{HEAD} {{ {text} }}"), folder / f"{name}.onnx")
-    with Verifier(folder / "a.onnx") as verifier:
-        verifier.submit(folder / "b.onnx")
-        return verifier.finish()
+    return own_check(folder, *(f"{HEAD} {{ {text} }}" for text in (A, b)))
 
 
 def test_what_it_gathers_is_as_its_body(tmp_path: Path) -> None:
@@ -69,9 +64,6 @@ NEVER = """<ir_version: 8, opset_import: ["" : 19]> g (float[8, 4] x) => (float[
 )
 def test_nothing_has_the_shape_that_inference_knows(stacked: str, proven: bool, tmp_path: Path) -> None:
     """A is told dims of the body's result, and gives [0, 8, 4]; a piece of B is not, and gives [0]."""
-    for name, text in (("a", "j = Cast <to = 1> (before) k = Abs (j)"), ("b", stacked)):
-        onnx.save(parser.parse_model(NEVER.replace("STACKED", text)), tmp_path / f"{name}.onnx")
-    with Verifier(tmp_path / "a.onnx") as verifier:
-        verifier.submit(tmp_path / "b.onnx")
-        found = verifier.finish()
+    texts = "j = Cast <to = 1> (before) k = Abs (j)", stacked
+    found = own_check(tmp_path, *(NEVER.replace("STACKED", text) for text in texts))
     assert (found.status != "different") is proven, found.message

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxopt.verification import AGREES, DIFFERENT, EQUAL, INCONCLUSIVE, Verification, Verifier, VerifyOptions
+from onnxopt.verification import AGREES, DIFFERENT, EQUAL, INCONCLUSIVE, VerifyOptions
 from onnxopt.verification.inputs.cases import OWN, missing
 from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.verification.inputs.values import InputMaker
 from tests.samples import parsed
-from tests.verification.pairs import verdict, with_constants
+from tests.verification.pairs import own_check, verdict, with_constants
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]> g '
 ROWS, CHOSEN, IMAGE = "float[n, 8] x) => (float[m, 1] y", "float[n, 8] x) => (int64[n, 1] y", "float[n, 2, h, w] x"
@@ -38,22 +38,13 @@ def model(interface: str, body: str) -> onnx.ModelProto:
     return with_constants(f"{HEAD}({interface}) {{ {body} }}", {"two": np.float32(2)})
 
 
-def checked(folder: Path, a: onnx.ModelProto, b: onnx.ModelProto) -> Verification:
-    """As the optimizer checks its own results."""
-    for name, proto in (("a", a), ("b", b)):
-        onnx.save(proto, folder / f"{name}.onnx")
-    with Verifier(folder / "a.onnx") as verifier:
-        verifier.submit(folder / "b.onnx")
-        return verifier.finish()
-
-
 @pytest.mark.parametrize(("interface", "body", "wrong", "right"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_what_all_are_alike_in_is_not_taken_for_granted(
     interface: str, body: str, wrong: str, right: str, tmp_path: Path
 ) -> None:
     a = model(interface, body)
     for found, status in ((model(interface, wrong), (DIFFERENT,)), (model(interface, right), AGREES)):
-        assert checked(tmp_path, a, found).status in status
+        assert own_check(tmp_path, a, found).status in status
         assert verdict(tmp_path, a, found, VerifyOptions(cases=("all",))).status in status
 
 

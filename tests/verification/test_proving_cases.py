@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
-from onnxopt.verification import PROVEN, Verification, Verifier, VerifyOptions
-from tests.verification.pairs import verdict
+from onnxopt.verification import PROVEN, VerifyOptions
+from tests.verification.pairs import own_check, verdict
 
 HEAD = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (y)
     <float half = {0.5}, float two = {2}, float three = {3}, int64[2] nothing = {0, 8}>"""
@@ -33,34 +31,25 @@ def fitting(scaled: str, *, edges: str = "Mul (o, two)") -> str:
     return f"{HEAD} {{ {AT_ZERO} {ROWS} {given} y = Concat <axis = 0> (w, u) }}"
 
 
-def own(folder: Path, a: str, b: str) -> Verification:
-    """What the optimizer's own check says."""
-    for name, text in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(text), folder / f"{name}.onnx")
-    with Verifier(folder / "a.onnx") as verifier:
-        verifier.submit(folder / "b.onnx")
-        return verifier.finish()
-
-
 def test_a_factor_in_a_branch_that_is_taken_at_zero_only(tmp_path: Path) -> None:
     a, b = plain("Mul (x, two)"), plain("Mul (x, three)")
-    for found in (own(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
+    for found in (own_check(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
         assert (found.status, [p.value for p in found.places]) == ("different", ["p"]), found.message
 
 
 def test_such_a_branch_that_is_made_otherwise_and_is_right(tmp_path: Path) -> None:
     a, b = plain("Mul (x, two)"), plain("Add (x, x)")
-    for found in (own(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
+    for found in (own_check(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
         assert found.status in PROVEN, found.message
 
 
 def test_a_branch_that_runs_in_a_further_case_only(tmp_path: Path) -> None:
     """Nor does it matter that the case is looked into with none beside it that shows the branch was not seen."""
     a, b = fitting("Mul (x, two)"), fitting("Mul (x, three)")
-    for found in (own(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
+    for found in (own_check(tmp_path, a, b), verdict(tmp_path, a, b, ALL)):
         assert "zeros" in {c.name for c in found.cases}
         assert found.status == "inconclusive" and "branch on `c` was never taken" in found.message, found.message
-    assert own(tmp_path, a, a).status in PROVEN
+    assert own_check(tmp_path, a, a).status in PROVEN
 
 
 def test_a_decision_that_a_case_of_zeros_turns_is_not_seen_by_it(tmp_path: Path) -> None:
@@ -86,5 +75,5 @@ def test_a_default_that_is_given_out_is_no_output_to_be_proven(tmp_path: Path) -
     signature = "g (float[2] x, float[2] k) => (float[2] y, float[2] k) <float[2] k = {1, 2}>"
     head = f'<ir_version: 8, opset_import: ["" : 17]> {signature}'
     a = f"{head} {{ z = Mul (x, k) w = Identity (z) y = Floor (w) }}"
-    assert own(tmp_path, a, a.replace("Identity", "Abs")).status == "different"
-    assert own(tmp_path, a, a.replace("w = Identity (z) y = Floor (w)", "y = Floor (z)")).status == "equal"
+    assert own_check(tmp_path, a, a.replace("Identity", "Abs")).status == "different"
+    assert own_check(tmp_path, a, a.replace("w = Identity (z) y = Floor (w)", "y = Floor (z)")).status == "equal"

@@ -14,6 +14,7 @@ from onnxopt.verification.hidden.undecided import undecided
 from onnxopt.verification.look import open_runner
 from onnxopt.verification.model.dependence import changing
 from onnxopt.verification.pieces.walk import Walk
+from tests.verification.pairs import own_check
 
 FLOATS = {
     "zero": 0,
@@ -38,11 +39,7 @@ USED = pytest.mark.parametrize("used", [CHOSEN, BRANCH, TURNS], ids=["Where", "I
 
 def own(tmp_path: Path, a: str, b: str, used: str = CHOSEN) -> Verification:
     """What the optimizer's own check says."""
-    for name, text in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(f"{HEAD} {{ {text} {used} }}"), tmp_path / f"{name}.onnx")
-    with Verifier(tmp_path / "a.onnx") as verifier:
-        verifier.submit(tmp_path / "b.onnx")
-        return verifier.finish()
+    return own_check(tmp_path, *(f"{HEAD} {{ {text} {used} }}" for text in (a, b)))
 
 
 @USED
@@ -166,11 +163,7 @@ COUNTED = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 8] x) => (floa
 
 
 def counted(tmp_path: Path, a: str, b: str) -> Verification:
-    for name, text in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(COUNTED.replace("COMPARED", text)), tmp_path / f"{name}.onnx")
-    with Verifier(tmp_path / "a.onnx") as verifier:
-        verifier.submit(tmp_path / "b.onnx")
-        return verifier.finish()
+    return own_check(tmp_path, *(COUNTED.replace("COMPARED", text) for text in (a, b)))
 
 
 def test_a_counter_is_held_against_what_ends_it(tmp_path: Path) -> None:
@@ -200,11 +193,7 @@ TURNED = """y = Loop (three, yes, x) <body = l (int64 t, bool go, float[n, 8] v)
 
 def turned(tmp_path: Path, a: str, b: str) -> Verification:
     head = HEAD.replace("bool yes", "int64 far = {100}, int64 farther = {200}, bool yes")
-    for name, text in (("a", a), ("b", b)):
-        onnx.save(parser.parse_model(f"{head} {{ {TURNED.replace('COMPARED', text)} }}"), tmp_path / f"{name}.onnx")
-    with Verifier(tmp_path / "a.onnx") as verifier:
-        verifier.submit(tmp_path / "b.onnx")
-        return verifier.finish()
+    return own_check(tmp_path, *(f"{head} {{ {TURNED.replace('COMPARED', text)} }}" for text in (a, b)))
 
 
 def test_a_decision_in_a_body_that_no_turn_takes_otherwise(tmp_path: Path) -> None:
@@ -249,11 +238,7 @@ def test_a_branch_that_no_rank_takes_is_not_missed(tmp_path: Path) -> None:
     asked = """s = SequenceConstruct (x, z) v = SequenceAt (s, zero) d = Shape (v) r = Size (d) c = Equal (r, one)
         y = If (c) <then_branch = t () => (p) { p = ConcatFromSequence <axis = 0> (s) },
                     else_branch = e () => (q) { q = ConcatFromSequence <axis = 1> (s) }>"""
-    for name, body in (("a", asked), ("b", "y = Concat <axis = 1> (x, z)")):
-        onnx.save(parser.parse_model(text.replace("BODY", body)), tmp_path / f"{name}.onnx")
-    with Verifier(tmp_path / "a.onnx") as verifier:
-        verifier.submit(tmp_path / "b.onnx")
-        found = verifier.finish()
+    found = own_check(tmp_path, *(text.replace("BODY", body) for body in (asked, "y = Concat <axis = 1> (x, z)")))
     assert found.status == "equal", found.message
 
 
@@ -270,15 +255,9 @@ HIDDEN = {
 def test_a_decision_in_what_always_runs(around: str, tmp_path: Path) -> None:
     """One node, of which only the results are seen."""
     a = f"{MEAN.replace('(x)', '(v)')} c = Less (m, high)"
-    status = []
-    for b in (a.replace("high", "higher"), a.replace("Mean", "Sum"), a.replace("Less (m, high)", "Greater (high, m)")):
-        for name, text in (("a", a), ("b", b)):
-            head = HEAD.replace("[", '["own" : 1, ', 1)
-            onnx.save(parser.parse_model(head + around.replace("COMPARED", text)), tmp_path / f"{name}.onnx")
-        with Verifier(tmp_path / "a.onnx") as verifier:
-            verifier.submit(tmp_path / "b.onnx")
-            status.append(verifier.finish().status)
-    assert status == ["inconclusive", "inconclusive", "equal"]
+    others = a.replace("high", "higher"), a.replace("Mean", "Sum"), a.replace("Less (m, high)", "Greater (high, m)")
+    mine, *theirs = (HEAD.replace("[", '["own" : 1, ', 1) + around.replace("COMPARED", text) for text in (a, *others))
+    assert [own_check(tmp_path, mine, b).status for b in theirs] == ["inconclusive", "inconclusive", "equal"]
 
 
 def test_a_scan_goes_along_other_axes(tmp_path: Path) -> None:
@@ -290,12 +269,10 @@ def test_a_scan_goes_along_other_axes(tmp_path: Path) -> None:
         {"TURNED": "", "AXES": "scan_input_axes = [1], scan_input_directions = [1]", "NAME": "v", "READ": "x"},
         {"TURNED": "t = Transpose (x)", "AXES": "scan_input_directions = [1]", "NAME": "u", "READ": "t"},
     ]
-    for name, form, asked in zip("ab", forms, ("c = Less (m, high)", "c = Greater (high, m)")):
-        written = text.replace("COMPARED", asked)
+    models = []
+    for form, asked in zip(forms, ("c = Less (m, high)", "c = Greater (high, m)")):
+        models.append(text.replace("COMPARED", asked))
         for key, value in form.items():
-            written = written.replace(key, value)
-        onnx.save(parser.parse_model(written), tmp_path / f"{name}.onnx")
-    with Verifier(tmp_path / "a.onnx") as verifier:
-        verifier.submit(tmp_path / "b.onnx")
-        found = verifier.finish()
+            models[-1] = models[-1].replace(key, value)
+    found = own_check(tmp_path, *models)
     assert found.status in ("equal", "verified in pieces"), found.message
