@@ -98,7 +98,7 @@ def difference_turned(m: Match, x: Value, y: Value) -> Value:
     return m.op.Sub(y, x)
 
 
-_MINUS: Final = op.Mul(var("y"), -1, name="inner")
+_MINUS: Final = op.Mul(var("y"), -1)
 
 
 @rewrite(either(op.Add(var("x"), _MINUS), op.Sub(var("x"), _MINUS)))

@@ -43,7 +43,7 @@ def label_of_best(m: Match, x: Value, table: Array, shape: Array) -> Value:
     return m.op.Gather(labels, best, axis=0)
 
 
-@rewrite(op.Gather(const("table"), one_of("ArgMax", "ArgMin")(var("x"), ..., name="best", shared=True), name="pick"))
+@rewrite(op.Gather(const("table"), one_of("ArgMax", "ArgMin")(var("x"), ..., name="best", shared=True)))
 def label_that_counts(m: Match, x: Value, table: Array) -> Value:
     """Gather([0, 1, …], ArgMax(x)) = ArgMax(x): an index that is there is its own label."""
     m.require(table.ndim == 1 and table.dtype == np.int64, "not one label of 64 bits for each place")

@@ -262,10 +262,10 @@ def softmax(m: Match, x: Value) -> Value:
     return m.op.Softmax(x, axis=one_axis(m, x))
 
 
-@rewrite(op.Softmax(_BELOW, name="sum"))
+@rewrite(op.Softmax(_BELOW, name="softmax"))
 def softmax_of_differences(m: Match, x: Value) -> Value:
     """Softmax(x - max(x)) = Softmax(x), which takes the largest off itself."""
-    rank, axis = m.rank(x), int(m.sum.attr("axis"))
+    rank, axis = m.rank(x), int(m.softmax.attr("axis"))
     axes = listed_axes(m.largest) or []
     m.require(rank and m.largest.attr("keepdims", 1) and len(axes) == 1, "the largest along all axes, or the dims go")
     m.require(axes[0] % (rank or 1) == axis % (rank or 1), "along another axis")

@@ -42,21 +42,26 @@ class ConstantsOnce(GraphPass):
             return
         for value in list(graph.initializers.values()):
             axes = looked.get(value)
-            if axes is None and any(u.op in _BROADCASTING for u in value.users):
+            if axes is None and any(_may_narrow(node, value) for node in value.users):
                 axes = looked[value] = _axes_of_copies(value)
             for node in list(value.users) if axes else ():
                 _narrow(node, value, axes or [], ctx)
 
 
+def _may_narrow(node: Node, c: Value) -> bool:
+    """Does it broadcast this operand? Of a Gemm that is the term, and not the weights."""
+    return node.op in _BROADCASTING and (node.op != "Gemm" or node.places(c) == [_TERM])
+
+
 def _axes_of_copies(c: Value) -> list[int]:
     """Axes along which all is the same, bit for bit."""
     dims = c.constant_type()[1] if c.constant else ()
-    longer = [axis for axis, length in enumerate(dims) if length > 1]
-    if len(dims) < 2 or c.is_fill:
-        return longer if c.is_fill else []
-    if prod(dims) > _LARGEST or c.array.dtype.kind in "OUS":
+    if len(dims) < 2 or prod(dims) > _LARGEST:
         return []
-    return [axis for axis in longer if _repeats(np.moveaxis(c.array, axis, 0))]
+    data = c.glance()  # most are as they should be, and nothing is kept of them
+    if data.dtype.kind in "OUS":
+        return []
+    return [axis for axis, length in enumerate(dims) if length > 1 and _repeats(np.moveaxis(data, axis, 0))]
 
 
 def _repeats(data: Array) -> bool:
@@ -67,9 +72,8 @@ def _repeats(data: Array) -> bool:
 
 def _narrow(node: Node, c: Value, axes: Sequence[int], ctx: PassContext) -> None:
     """Where the others of what this node reads are as large, it reads what is stored once."""
-    graph, places = node.graph, node.places(c)
-    gemm = node.op == "Gemm"
-    if node.op not in _BROADCASTING or graph is None or (gemm and places != [_TERM]):
+    graph, gemm = node.graph, node.op == "Gemm"
+    if graph is None or not _may_narrow(node, c):
         return
     beside = [node.output] if gemm else [v for v in node.inputs if v is not None and v is not c]
     data = _once(c.array, axes, [types.shape(v) for v in beside], 1 if gemm else 0)
@@ -77,7 +81,7 @@ def _narrow(node: Node, c: Value, axes: Sequence[int], ctx: PassContext) -> None
         ctx.decline("narrowed", "the result may lose its shape", repr(node))
     elif ctx.spend("narrowed", at=node):
         narrow = graph.constant(np.ascontiguousarray(data), c.name, node)
-        for place in places:
+        for place in list(node.places(c)):
             node.set_input(place, narrow)
 
 
