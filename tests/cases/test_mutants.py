@@ -23,6 +23,7 @@ from onnxopt import OptimizeOptions, optimize_model
 from onnxopt.graph import write_model
 from onnxopt.io import from_proto
 from onnxopt.pipeline import CheckEach
+from onnxopt.verification.model.random_nodes import is_random_model
 from tests.cases.mutations import MUTATIONS, value_types
 from tests.cases.surroundings import SURROUNDINGS
 from tests.cases.test_cases import CASES, Case, make_feeds
@@ -94,8 +95,9 @@ def examine(case: Case, data: bytes) -> str | None:
         return None
     if any(lies(o, a) for values in expected for o, a in zip(proto.graph.output, values, strict=True)):
         return None
-    if not all(same(a, b, exact=True) for a, b in zip(expected[0], again, strict=True)):
-        return None  # it is random
+    is_steady = all(same(a, b, exact=True) for a, b in zip(expected[0], again, strict=True))
+    if not is_steady or is_random_model(proto):
+        return None  # or in a branch that only some of these take
     if any(t.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for t in value_types(proto).values()):
         return None  # the runtime rounds it depending on what is next to it, and not at all between casts of its own
     if any(t.data_type == onnx.TensorProto.FLOAT and huge(t) for t in proto.graph.initializer):
