@@ -170,8 +170,11 @@ def omit(model: ModelProto, pick: Pick) -> bool:
 
 
 def unname_dim(model: ModelProto, pick: Pick) -> bool:
-    """A dim of an input that was a number is a symbol, or the other way round."""
-    dims = [d for i in model.graph.input for d in i.type.tensor_type.shape.dim]
+    """A dim of an input that was a number is a symbol, or the other way round. None stays: docs/rewrites.md says what
+    takes nothing as it was written, and not as one operator."""
+    dims = [
+        d for i in model.graph.input for d in i.type.tensor_type.shape.dim if not d.HasField("dim_value") or d.dim_value
+    ]
     if not dims:
         return False
     d = pick(dims)

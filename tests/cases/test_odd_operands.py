@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnxopt import optimize
 from onnxopt.errors import ModelError, OnnxOptError
 from onnxopt.protos import Array
-from tests.cases.test_cases import CASES
+from tests.cases.test_cases import CASES, turn
 
 EVERY: Final = 1 if int(os.environ.get("ONNXOPT_FUZZ", "0")) > 300 else 4
 Change = Callable[[ModelProto], None]
@@ -113,7 +113,7 @@ CHANGES: Final[dict[str, Change]] = {
 def test_no_rule_fails(name: str) -> None:
     change, at = CHANGES[name], list(CHANGES).index(name)
     asked = refused = 0
-    for case in CASES[at % EVERY :: EVERY]:
+    for case in (c for c in CASES if turn(c) % EVERY == at % EVERY):
         model = case.build()
         change(model)
         asked += 1
