@@ -14,7 +14,7 @@ from rich.text import Text
 from onnxopt.plaintext import cleaned
 from onnxopt.report import kept, places, verdict
 from onnxopt.report.fitting import Fitting
-from onnxopt.report.plain import change, did_not_run, pass_hits, statistics, summary, warnings
+from onnxopt.report.plain import change, pass_hits, statistics, summary, warnings, without_work
 from onnxopt.report.plain import verdict as outcome
 from onnxopt.report.terminal import show
 
@@ -41,7 +41,7 @@ def _details(report: dict[str, Any], verbose: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if any(p["nodes"] or pass_hits(p) or statistics(p) for p in pipeline["passes"]):
         parts.append(Fitting([_passes(pipeline, verbose), _passes(pipeline, verbose, close=True)]))
-    parts += [Text(f"{name} did not run: {why}", "dim") for name, why in did_not_run(pipeline, verbose).items()]
+    parts += [Text(line, "dim") for line in without_work(pipeline, verbose)]
     if verbose and (declined := _declined(pipeline)).rows:
         parts.append(declined)
     return parts
@@ -91,7 +91,7 @@ def _passes(pipeline: dict[str, Any], verbose: int, *, close: bool = False) -> T
         table.add_column(heading, justify="right", no_wrap=True)
     for p in pipeline["passes"]:
         hits, counted = pass_hits(p), statistics(p)
-        if not hits and not p["nodes"] and not counted and not verbose:
+        if not hits and not p["nodes"] and not counted:
             continue
         style = "" if hits or p["nodes"] else "dim"
         saved = [change(-p["bytes"])] if verbose else []

@@ -30,7 +30,7 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
     """What the passes did, without what came of it."""
     for p in report["pipeline"]["passes"]:
         hits = pass_hits(p)
-        if hits or p["nodes"] or verbose:
+        if hits or p["nodes"] or (verbose and declines(p)):
             saved = f" {change(-p['bytes']):>11}" if verbose else ""
             done = f"{hits:>8,} {'rewrite ' if hits == 1 else 'rewrites'} {_nodes(-p['nodes'], 8)}"
             yield f"  {p['name']:24} {done}{saved} {p['seconds'] * 1e3:>8,.0f} ms"
@@ -43,8 +43,7 @@ def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
                     yield f"    {name}: {rule['hits']:,}{removed}"
                 for reason, (count, example) in rule["declined"].items():
                     yield f"    {name} declined {counted(count, 'time')}: {reason}, for example {example}"
-    for name, why in did_not_run(report["pipeline"], verbose).items():
-        yield f"  {name:24} did not run: {why}"
+    yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
     if report.get("fixed_dims"):
         yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
 
@@ -60,6 +59,22 @@ def warnings(report: dict[str, Any]) -> list[str]:
 
 def pass_hits(p: dict[str, Any]) -> int:
     return sum(rule["hits"] for rule in p["rules"].values()) if p.get("changed", True) else 0
+
+
+def declines(p: dict[str, Any]) -> bool:
+    """Did a pattern of this pass match, and a guard not hold?"""
+    return any(rule["declined"] for rule in p["rules"].values())
+
+
+def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
+    """The passes that found nothing, or did not run, and why: one line for each reason."""
+    found: dict[str, list[str]] = {}
+    if verbose:
+        idle = [p for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))]
+        found["found nothing"] = [p["name"] for p in idle]
+    for name, why in did_not_run(pipeline, verbose).items():
+        found.setdefault(f"did not run ({why})", []).append(name)
+    return [f"{why}: {', '.join(names)}" for why, names in found.items() if names]
 
 
 def did_not_run(pipeline: dict[str, Any], verbose: int) -> dict[str, str]:

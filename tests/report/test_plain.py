@@ -31,3 +31,20 @@ def test_one_run() -> None:
 def test_models_of_which_none_changed() -> None:
     report: dict[str, Any] = {"pipeline": {"nodes_before": 5, "nodes_after": 5}}
     assert batch.summary([{"status": "unchanged", "report": report}]) == "1 model: 1 unchanged; 5 nodes"
+
+
+def test_passes_that_found_nothing_share_a_line() -> None:
+    declined = {"rule": {"hits": 0, "nodes": 0, "declined": {"the rank is unknown": [2, 'Add "a" -> y']}}}
+    idle = {"nodes": 0, "bytes": 0, "seconds": 0.1, "rules": {}}
+    passes = [idle | {"name": "first"}, idle | {"name": "second", "rules": declined}, idle | {"name": "third"}]
+    why = "the model has no If"
+    pipeline = {"passes": passes, "skipped": {"fourth": why, "fifth": why, "sixth": "requires first"}}
+    done, reason, *rest = plain.details({"pipeline": pipeline}, verbose=1)
+    assert done.startswith("  second ")
+    assert reason == '    rule declined 2 times: the rank is unknown, for example Add "a" -> y'
+    assert rest == [
+        "  found nothing: first, third",
+        f"  did not run ({why}): fourth, fifth",
+        "  did not run (requires first): sixth",
+    ]
+    assert list(plain.details({"pipeline": pipeline})) == rest[2:]
