@@ -175,9 +175,8 @@ def _count_from(report: Report, whole: Path, cut: Extraction) -> None:
 def _warn(rolled_back: list[Any]) -> int:
     from onnxopt.report.plain import left_out
 
-    for r in rolled_back:
-        for line in (f"warning: {left_out(asdict(r))}", *(f"  {r.scope}: {line}" for line in r.match)):
-            say(line, err=True)
+    for line in left_out([asdict(r) for r in rolled_back], matched=True):
+        say(line if line.startswith(" ") else f"warning: {line}", err=True)
     import shlex
 
     without = shlex.quote(",".join(str(r.site or r.name) for r in rolled_back))

@@ -83,9 +83,9 @@ def _found(outcome: dict[str, Any]) -> dict[str, Any] | None:
 
 def note(outcome: dict[str, Any]) -> str:
     """What was left out of the result; empty for most."""
-    rolled_back = (outcome["report"] or {}).get("rolled_back", [])
-    more = f"; and {len(rolled_back) - 1} more" if len(rolled_back) > 1 else ""
-    return left_out(rolled_back[0]) + more if rolled_back else ""
+    lines = left_out((outcome["report"] or {}).get("rolled_back", []))
+    more = f"; and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return lines[0] + more if lines else ""
 
 
 def said(outcome: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ _FOLDS: Final = ("conv-bn-folding", "conv-add-folding")
 _COMPUTED: Final = " is not constant"
 _OVERRIDABLE: Final = " callers may override"
 _NEWER: Final = "the standard does not have it in this type"
+_TARGET: Final = "; a newer opset may (--target-opset)"
 _MANY: Final = 8
 _SHOWN: Final = 3  # weights that are named
 
@@ -27,10 +28,11 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
                         yield f"kept: {name} declined {count:,} times: {reason}, for example {example}{_remedy(reason)}"
         elif p["name"] == "convert-dtype":
             for rule in p["rules"].values():
-                count, example = rule["declined"].get(_NEWER, (0, ""))
-                if count >= _MANY or (count and not rule["hits"]):
-                    stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
-                    yield f"kept: {stay}: {_NEWER}, for example {example}; a newer opset may (--target-opset)"
+                for reason, (count, example) in rule["declined"].items():
+                    remedy = _TARGET if reason == _NEWER else _remedy(reason)
+                    if remedy and (count >= _MANY or not rule["hits"]):
+                        stay = f"{counted(count, 'node')} stay{'s' if count == 1 else ''} float32"
+                        yield f"kept: {stay}: {reason}, for example {example}{remedy}"
             weights = [reason for rule in p["rules"].values() for reason in rule["declined"] if reason.startswith("`")]
             yield from (f"kept: {reason}" for reason in weights[:_SHOWN])
             if len(weights) > _SHOWN:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from onnxopt.errors import few
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept
 from onnxopt.report import verdict as judged
@@ -121,10 +122,27 @@ def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
     return [*judged.lines(found, verbose)]
 
 
-def left_out(r: dict[str, Any]) -> str:
-    """One of `rolled_back` of the report, in a line."""
-    if r["pass_text"].partition("{")[0] == "convert-dtype" and r["value"]:
-        return f"value `{r['value']}` stays float32: {r['message']}"
+def left_out(rolled_back: Sequence[dict[str, Any]], *, matched: bool = False) -> list[str]:
+    """`rolled_back` of the report, a line each, and with `matched` the nodes below it; values that stay float32 for the
+    same reason share a line."""
+    lines: list[str] = []
+    wide: dict[str, list[str]] = {}
+    for r in rolled_back:
+        name = f"`{r['value']}`"
+        is_wide = r["pass_text"].partition("{")[0] == "convert-dtype" and r["value"]
+        if is_wide and r["message"].startswith(f"{name} "):
+            wide.setdefault(r["message"].removeprefix(f"{name} "), []).append(name)
+            continue
+        lines.append(f"value {name} stays float32: {r['message']}" if is_wide else _left_out(r))
+        if matched:
+            lines += [f"  {r['scope']}: {line}" for line in r["match"]]
+    for why, names in wide.items():
+        values = f"value {names[0]} stays" if len(names) == 1 else f"{len(names):,} values stay"
+        lines.append(f"{values} float32: {'it' if len(names) == 1 else f'each of {few(names)}'} {why}")
+    return lines
+
+
+def _left_out(r: dict[str, Any]) -> str:
     what = f"rule {r['rule']}" if r["rule"] else f"pass {r['pass_text']}"
     if r["value"]:
         what += f" at value `{r['value']}`"

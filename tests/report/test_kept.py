@@ -47,3 +47,28 @@ def test_what_the_standard_does_not_have_is_said_if_it_is_much_or_all(count: int
     lines = [*kept.lines(report)]
     assert any("a newer opset may (--target-opset)" in line for line in lines) == said
     assert len(lines) == said
+
+
+NEWER = "the standard does not have it in this type"
+
+
+@pytest.mark.parametrize(
+    ("reason", "nodes", "hits", "said"),
+    [
+        (
+            NEWER,
+            1,
+            0,
+            "1 node stays float32: the standard does not have it in this type, for example Conv; a newer opset",
+        ),
+        (NEWER, 1, 1, ""),
+        (NEWER, 8, 1, "8 nodes stay float32: the standard"),
+        (OVERRIDABLE, 2, 0, f"2 nodes stay float32: {OVERRIDABLE}, for example Conv; --freeze-initializers, if nobody"),
+        ("it belongs to a quantizer", 9, 0, ""),
+    ],
+)
+def test_what_an_option_would_make_narrow_is_said(reason: str, nodes: int, hits: int, said: str) -> None:
+    rule = {"hits": hits, "declined": {reason: (nodes, "Conv")}}
+    found = [*kept.lines({"pipeline": {"passes": [{"name": "convert-dtype", "rules": {"narrow": rule}}]}})]
+    assert len(found) == bool(said)
+    assert all(line.startswith(f"kept: {said}") for line in found)

@@ -48,3 +48,23 @@ def test_passes_that_found_nothing_share_a_line() -> None:
         "  did not run (requires first): sixth",
     ]
     assert list(plain.details({"pipeline": pipeline})) == rest[2:]
+
+
+def test_values_that_stay_wide_for_one_reason_share_a_line() -> None:
+    def stays(value: str, why: str) -> dict[str, Any]:
+        found = {"pass_text": "convert-dtype{dtype=float16}", "rule": "narrow", "value": value, "message": why}
+        return found | {"fault": "it made the result wrong", "scope": "main", "match": ["y = Mul(x)"]}
+
+    def overflowing(value: str) -> dict[str, Any]:
+        return stays(value, f"`{value}` overflows the narrower type")
+
+    wrong = stays("d", "differs") | {"pass_text": "wrong", "rule": "wrong_rule"}
+    one = "value `a` stays float32: it overflows the narrower type"
+    assert plain.left_out([overflowing("a")], matched=True) == [one]
+    assert plain.left_out([*map(overflowing, "abcd"), wrong, stays("e", "the whole differs")], matched=True) == [
+        "rule wrong_rule at value `d` was left out, it made the result wrong: differs",
+        "  main: y = Mul(x)",
+        "value `e` stays float32: the whole differs",
+        "  main: y = Mul(x)",
+        "4 values stay float32: each of `a`, `b`, `c` and 1 more overflows the narrower type",
+    ]

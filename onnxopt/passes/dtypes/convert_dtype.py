@@ -168,7 +168,10 @@ class _Plan:
             return True
         if node.op not in HEAVY or (data and all(v in self.indices for v in data)):
             return False
-        return not any(_is_quantized(v) or v.name in v.graph.initializers for v in data)
+        if any(v.name in v.graph.initializers for v in data):
+            self.ctx.decline("narrow", "a weight is an initializer that callers may override", repr(node))
+            return False
+        return not any(map(_is_quantized, data))
 
     # -- the fewest Casts --------------------------------------------------------------------------------
 
