@@ -115,7 +115,7 @@ def optimize_file(
 
                 verifier.submit(staged.path, model.tolerances)
                 progress("verifying")
-                report.verification = let_in(verifier.finish(), options.allow_domains)
+                report.verification = let_in(verifier.finish(), source, options.allow_domains, options.target_opset)
                 phase("verify")
             report.seconds = time.perf_counter() - start
             if (found := report.verification) is not None and _is_refused(found, strict, allow_unverified):

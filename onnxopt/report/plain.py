@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from onnxopt.errors import few
 from onnxopt.plaintext import cleaned, counted
 from onnxopt.report import kept
 from onnxopt.report import verdict as judged
 
-_SHOWN: Final = 3  # data files in a line
+_SHOWN: Final = 3  # names in a line
 
 
 def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
@@ -105,8 +104,12 @@ def summary(report: dict[str, Any]) -> str:
 def data(report: dict[str, Any]) -> str:
     """`, data in out.onnx.3f2a9c1b8d04.data`: what goes where the result goes; empty for most."""
     names = report.get("data") or []
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f", data in {', '.join(names[:_SHOWN])}{more}" if names else ""
+    return f", data in {_few(names)}" if names else ""
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
@@ -138,7 +141,7 @@ def left_out(rolled_back: Sequence[dict[str, Any]], *, matched: bool = False) ->
             lines += [f"  {r['scope']}: {line}" for line in r["match"]]
     for why, names in wide.items():
         values = f"value {names[0]} stays" if len(names) == 1 else f"{len(names):,} values stay"
-        lines.append(f"{values} float32: {'it' if len(names) == 1 else f'each of {few(names)}'} {why}")
+        lines.append(f"{values} float32: {'it' if len(names) == 1 else f'each of {_few(names)}'} {why}")
     return lines
 
 

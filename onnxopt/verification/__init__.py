@@ -21,7 +21,8 @@ from onnxopt.verification.options import (
 
 if TYPE_CHECKING:
     from onnxopt.verification.files import verify
-    from onnxopt.verification.records import Verification, let_in
+    from onnxopt.verification.missing import let_in
+    from onnxopt.verification.records import Verification
     from onnxopt.verification.verifier import Verifier
 
 __all__ = [
@@ -43,4 +44,6 @@ __all__ = [
 ]
 
 # Not for the worker, and records not for a run without a verification.
-__getattr__ = lazy(__name__, {"verifier": ("Verifier",), "files": ("verify",), "records": ("Verification", "let_in")})
+__getattr__ = lazy(
+    __name__, {"verifier": ("Verifier",), "files": ("verify",), "records": ("Verification",), "missing": ("let_in",)}
+)

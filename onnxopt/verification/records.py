@@ -7,7 +7,7 @@ from dataclasses import asdict, field, replace
 from typing import Any, Final
 
 from onnxopt.record import record
-from onnxopt.verification.options import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, REFUSED, UNLOADED, UNVERIFIED
+from onnxopt.verification.options import AGREES, DIFFERENT, EQUAL, LOADS_PLAIN, REFUSED, UNLOADED
 
 _GROSS: Final = 30.0  # times what rounding does in a piece
 
@@ -216,17 +216,6 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def let_in(verdict: Verification, domains: Collection[str]) -> Verification:
-    """A result that onnxruntime does not load for operators of `domains`, which somebody let in, was not compared: that
-    does not make it wrong."""
-    foreign = next((d for d in domains if f"{d}:" in verdict.message and "not a registered" in verdict.message), None)
-    if verdict.status == DIFFERENT and foreign is not None and not verdict.cases:
-        verdict.status = UNVERIFIED
-        verdict.message = f"onnxruntime does not know the operators of {foreign}, which --allow-domain lets in"
-        verdict.hint = "compare it in the runtime that knows them"
-    return verdict
 
 
 @record

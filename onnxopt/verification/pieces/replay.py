@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from onnxopt.verification.missing import missing
 from onnxopt.verification.numbers.narrow import forgiven, is_beyond, lost, narrowed
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
 from onnxopt.verification.numbers.shaken import are_integers
@@ -19,9 +20,10 @@ from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.pieces.paths import is_coarse
 from onnxopt.verification.pieces.views import View, views
 from onnxopt.verification.programs.program import Program
-from onnxopt.verification.programs.runner import Failed, Runner
+from onnxopt.verification.programs.runner import Failed, Opened, Runner
 from onnxopt.verification.programs.steps import is_stepped
 from onnxopt.verification.programs.stream import Stream
+from onnxopt.worker.serving import Refused
 
 OVERFLOWS: Final = "overflows the narrower type"
 _OVER: Final = {INFINITE: OVERFLOWS, NO_NUMBER: "is no number in the narrower type"}
@@ -85,11 +87,11 @@ class Replay:
         return next((i for i, mine in enumerate(self.mine(value)) if is_beyond(mine, self.dtype)), None)
 
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
-        """What B makes of A's values of `fed`, by case. Raises Failed."""
+        """What B makes of A's values of `fed`, by case. Raises Failed; Refused for what this runtime does not have."""
         nodes = self.program.cone(wanted, fed)
         types = {r: self.kind(r) for i in nodes for r in self.program.reads[i] if r in fed}
         narrow = {r for r in types if self.is_narrow(r)}
-        opened = self.runner.open(nodes, types | {r: self.held[r] for r in narrow}, wanted)
+        opened = self._open(nodes, types | {r: self.held[r] for r in narrow}, wanted)
         found: dict[str, list[Any]] = {v: [] for v in wanted}
         given = {r: self.mine(r) for r in types}
         for i in range(len(self.original.values)):
@@ -100,6 +102,14 @@ class Replay:
         if self.held:
             self._against.update(self._rounded(wanted, fed) if narrow else {v: self.mine(v) for v in wanted})
         return found
+
+    def _open(self, nodes: Sequence[int], fed: Mapping[str, str], wanted: Sequence[str]) -> Opened:
+        try:
+            return self.runner.open(nodes, fed, wanted)
+        except Failed as e:
+            if self.held and (why := missing(str(e))):  # the file as it is was not loaded: nobody has said so yet
+                raise Refused(why) from e
+            raise
 
     def forget(self, pending: Collection[str]) -> None:
         """Only what is pending is held against A's again."""
