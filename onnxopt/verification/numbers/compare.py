@@ -142,7 +142,7 @@ def is_blank(value: Any) -> bool:
         return False
     if not value.size or value.dtype.kind != "f":
         return not value.size
-    return not any(np.nan_to_num(v, posinf=1, neginf=1).any() for v in (value.reshape(-1)[:_FEW], value))
+    return not any(((v != 0) & (v == v)).any() for v in (value.reshape(-1)[:_FEW], value))
 
 
 def is_dull(value: Any) -> bool:
