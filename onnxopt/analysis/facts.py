@@ -25,11 +25,12 @@ _OTHER: Final = "types of values that are no tensors"
 _runs = itertools.count()
 
 
-def learn(value: Value, dims: Shape, asked: bool = False) -> None:
+def learn(value: Value, dims: Shape, asked: bool = False, renamed: bool = False) -> None:
     """`dims` are true of `value`, and say at least as much as what is known. Where they say more, the model is
-    another for those who ask; also where nothing was known, if somebody `asked` before."""
+    another for those who ask; also where nothing was known, if somebody `asked` before, and where a size is called by
+    the name of another one, that was not known to be the same (`renamed`)."""
     known, value.shape = value.shape, dims
-    if asked if known is None else any(map(_says_more, dims, known)):
+    if asked if known is None else renamed or any(map(_says_more, dims, known)):
         model = value.graph.model
         model.learnt += 1
         for user in value.users:
@@ -167,19 +168,23 @@ class _Facts:
             if known is None:
                 known = best[dims] = tuple(map(self._best, dims))
             if known != value.shape:
-                if partial and (value.shape is None or any(map(_says_more, known, value.shape))):
+                if partial:
                     better.append(value)
-                learn(value, known, again and not value.unasked)
+                learn(value, known, again and not value.unasked, renamed=True)
         if self.same and partial:
-            self._rename(model.graph)
+            better += self._rename(model.graph)
         return better
 
-    def _rename(self, graph: Graph) -> None:
-        """Values that inference did not look at again: what is equal has to be called the same everywhere."""
+    def _rename(self, graph: Graph) -> list[Value]:
+        """Values that inference did not look at again: what is equal has to be called the same everywhere. Those that
+        were called otherwise: of two sizes that turn out to be one, more is known of what is made of both."""
+        renamed = []
         for node in graph:
             for value in node.outputs:
                 if value is not None and value.shape is not None and not self.same.keys().isdisjoint(value.shape):
-                    learn(value, tuple(map(self._best, value.shape)))
+                    learn(value, tuple(map(self._best, value.shape)), renamed=True)
+                    renamed.append(value)
+        return renamed
 
     def _read(self, graph: Graph, nodes: Iterable[Node], proto: GraphProto) -> None:
         by_name: dict[str, tuple[int, Shape | None]] = {}
