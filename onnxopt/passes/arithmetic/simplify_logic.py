@@ -222,9 +222,10 @@ def _least(x: Value) -> int | None:
             return None
         if node.op == "Range":
             start, step = node.inputs[0], node.inputs[2]
-            if start is None or step is None or not (start.constant and step.constant) or step.array.item() < 1:
+            if start is None or step is None or not (start.constant and step.constant):
                 return None
-            return int(start.array.item())
+            known = start.array.size == step.array.size == 1 and step.array.item() >= 1
+            return int(start.array.item()) if known else None
         if node.op in _POSITIONS or (node.op == "TopK" and value is node.outputs[1]):
             return 0
         if node.op not in _MOVES:
