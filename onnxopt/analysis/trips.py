@@ -38,7 +38,7 @@ def is_implied(loop: Recurrence, condition: Value, most: Value) -> bool:
     if count is None or given is None:
         return False
     number, limit, most = source(count), source(given), source(most)
-    within = limit.constant and most.constant and limit.array.size == 1 and most.array.item() <= limit.array.item()
+    within = _is_one(limit) and _is_one(most) and most.array.item() <= limit.array.item()
     if not (limit is most or within) or not (types.dtype(given) in _INTEGERS or _is_small(limit)):
         return False
     counters = [loop.body.inputs[0], *(loop.body.inputs[2 + i] for i in range(loop.states) if counts(loop, i))]
@@ -49,7 +49,7 @@ def limit_of_trips(loop: Recurrence) -> Value | None:
     """The integer, of around the loop, below which the number of the next trip has to be; None where others end it,
     too."""
     most, going_on = loop.node.input(0), loop.body.outputs[0]
-    endless = most is None or (most.constant and most.array.size == 1 and int(most.array.item()) >= _ENDLESS)
+    endless = most is None or (_is_one(most) and int(most.array.item()) >= _ENDLESS)
     if not endless or going_on.graph is not loop.body or going_on.users or going_on.output_count > 1:
         return None
     count, given = compared(going_on)
@@ -77,13 +77,13 @@ def starts_below(loop: Recurrence, limit: Value) -> bool:
     if not _is_small(limit) and (given is None or types.dtype(given) not in _INTEGERS):
         return False
     start = loop.node.input(1)
-    if start is None or (start.constant and start.array.size == 1 and bool(start.array.item())):
+    if start is None or (_is_one(start) and bool(start.array.item())):
         return limit.constant and bool(limit.array.item() > 0)
     zero, above = compared(start)
     if zero is None or above is None or source(above) is not limit:
         return False
     exact = types.dtype(above) in _INTEGERS or _is_small(limit)
-    return exact and zero.constant and zero.array.size == 1 and zero.array.item() == 0
+    return exact and _is_one(zero) and zero.array.item() == 0
 
 
 def is_number(value: Value, number: int) -> bool:
@@ -137,10 +137,14 @@ def _is_whole(limit: Value) -> bool:
     return limit.constant_type()[0] in _FLOATS and float(limit.array.item()).is_integer()
 
 
+def _is_one(value: Value) -> bool:
+    return value.constant and value.array.size == 1
+
+
 def _is_small(limit: Value) -> bool:
     """Is it no larger than what float32 can count, being constant or a dim of a tensor?"""
     if limit.constant:
-        return bool(abs(limit.array.item()) <= _EXACT)
+        return _is_one(limit) and bool(abs(limit.array.item()) <= _EXACT)
     value: Value | None = limit
     for _ in range(_LONGEST):
         node = value.producer if value is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -72,6 +73,16 @@ def first(array: Array) -> Array:
     return array.reshape(-1)[0].reshape(())
 
 
+def empty_from(at: int) -> Change:
+    """Of the constants every other one, from the first or the second on."""
+
+    def change(model: ModelProto) -> None:
+        turns = count(at)
+        constants(lambda a: a if next(turns) % 2 else a.reshape(-1)[:0])(model)
+
+    return change
+
+
 def everything_a_scalar(model: ModelProto) -> None:
     inputs_of_rank(0)(model)
     constants(first)(model)
@@ -95,6 +106,8 @@ CHANGES: Final[dict[str, Change]] = {
     "constants are scalars": constants(first),
     "all are scalars": everything_a_scalar,
     "constants are empty": constants(lambda a: a.reshape(-1)[:0]),
+    "every other constant is empty": empty_from(0),
+    "those between them are empty": empty_from(1),
     "integers are none": constants(lambda a: a[:0] if a.ndim else a, True),
     "integers are a table": constants(lambda a: a.reshape(1, *a.shape), True),
     "an axis in front": constants(lambda a: a.reshape(1, *a.shape), False),

@@ -68,9 +68,11 @@ def _sizes(node: Node) -> list[int] | str:
 def _position(user: Node, sequence: Value, count: int) -> int | None:
     """Which element a SequenceAt of the same scope takes; None for any other reader."""
     at = user.input(1)
-    if user.op != "SequenceAt" or user.graph is not sequence.graph or at is None or not at.constant:
+    if user.op != "SequenceAt" or user.graph is not sequence.graph:
         return None
-    position = int(at.array.reshape(-1)[0])
+    if at is None or not at.constant or at.array.size != 1:
+        return None
+    position = int(at.array.item())
     position += count if position < 0 else 0
     return position if 0 <= position < count else None
 

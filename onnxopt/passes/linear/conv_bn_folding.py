@@ -29,7 +29,8 @@ def affine(m: Match, bn: Node, scale: Array, shift: Array, mean: Array, var: Arr
         m.require(opset >= 7 or bn.attr("is_test", 0), "is_test is not set")
         m.require(opset >= 9 or bn.attr("spatial", 1), "the statistics are not per channel (spatial = 0)")
         m.require(len(bn.outputs) == 1, "the training outputs are there")
-    m.require(scale.ndim == 1, "the statistics are no vectors")
+    vectors = scale.ndim == 1 and scale.shape == shift.shape == mean.shape == var.shape
+    m.require(vectors, "the statistics are no vectors of one length")
     result = linear.batch_norm_affine(scale, shift, mean, var, bn.attr("epsilon", 1e-5))
     m.require(result is not None, "var + epsilon is not positive")
     assert result is not None
@@ -125,6 +126,7 @@ def fold_after_instance_norm(m: Match, x: Value, scale: Array, shift: Array, z: 
 
 def _changed(m: Match, x: Value, scale: Array, shift: Array, z: Array) -> tuple[Value, Value]:
     """Scale and shift of which `m.node`, with the constant z, is a part."""
+    m.require(scale.shape == shift.shape == (scale.size,), "scale and shift are not one number per channel")
     rank = m.rank(x)
     m.require(rank is not None, "the rank of the input is unknown")
     assert rank is not None
