@@ -44,11 +44,13 @@ def sum_of_products(m: Match, x: Value, w: Value, b: Array | None, y: Value, v: 
     m.require(types.same_shape(m.gemm.output, m.other.output), "not provably the same shape")
     m.require(m.dtype(x) in FLOATS, "not a floating point product")
     m.require(not any(quantized(m, value) for value in (x, w, y, v)), "a product is quantized")
+    terms = [(term, node) for term, node in ((b, m.gemm), (c, m.other)) if term is not None]
+    m.require(all(term.size in (1, *term.shape[-1:]) for term, _ in terms), "the bias differs from row to row")
+    lengths = {term.size for term, _ in terms} - {1}
+    m.require(len(lengths) < 2 and 0 not in lengths, "the biases are not as long as each other")
     total = None
-    for term, node in ((b, m.gemm), (c, m.other)):
-        if term is not None:
-            m.require(term.size in (1, *term.shape[-1:]), "the bias differs from row to row")
-            total = added_by_gemm(node, term) + (0 if total is None else total)
+    for term, node in terms:
+        total = added_by_gemm(node, term) + (0 if total is None else total)
     given = "c" if b is None else "b"
     bias = None if total is None else m.const(total, like=m.value("w"), hint=m.value(given).name)
     return m.op.Gemm(x, w, m.op.Gemm(y, v, bias, like=m.other, beta=1.0), like=m.gemm, beta=1.0)

@@ -60,7 +60,9 @@ def merged(m: Match, first: Node, second: Node, arrays: tuple[Array, Array | Non
     m.require(prod(k1.shape[2:]) <= prod(w1.shape[2:]) + prod(w2.shape[2:]), "the kernel that holds both has more taps")
     bias = None
     if b1 is not None or b2 is not None:
-        total = sum(z.astype(np.float64) for z in (b1, b2) if z is not None)
+        given = [z for z in (b1, b2) if z is not None]
+        m.require(all(z.shape == w1.shape[:1] for z in given), "a bias is not one number per channel")
+        total = sum(z.astype(np.float64) for z in given)
         bias = m.const(total, like=w1, hint=f"{first.output.name}_bias")
     weight = m.const(k1 + k2, like=w1, hint=f"{first.output.name}_weight")
     kernel = list(k1.shape[2:])
