@@ -99,6 +99,16 @@ def test_unknown_sizes_make_a_lower_bound() -> None:
     assert not work.peak_exact
 
 
+def test_ranks_that_the_operator_does_not_take_or_that_are_unknown_count_for_something() -> None:
+    deep = model(
+        "y = RNN <hidden_size = 4> (x, w, r)", "(float[3, 1, 2] x, float[1, 1, 4, 2] w, float[1, 4, 4] r) => (y)"
+    )
+    assert model_work(deep).macs > 0
+    signature = "(float[2, 3, 4, 5] q, float[2, 3, 6, 5] k, float[] v) => (y)"
+    vague = model("y = Attention (q, k, v)", signature, opset=23)
+    assert model_work(vague).macs >= 2 * 3 * 4 * 6 * 5
+
+
 def test_the_nodes_that_compute_most_come_first() -> None:
     work = model_work(model("[n] a = Neg (x) [s] b = Softmax (a) [r] y = Relu (b)", "(float[3, 4] x) => (y)"), top=2)
     assert [(n.name, n.flops) for n in work.nodes] == [("s", 60), ("n", 12)]

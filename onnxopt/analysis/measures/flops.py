@@ -166,7 +166,7 @@ def _einsum(node: Node, size: _Size) -> int:
 def _recurrent(node: Node, size: _Size) -> int:
     """Gates x hidden x (input + hidden) for each step and sequence (LSTM-1: W [directions, gates H, I])."""
     steps, batch = size.shape(node.inputs[0], 3)[:2]
-    directions, rows, inputs = size.shape(node.input(1), 3)
+    directions, rows, inputs = size.shape(node.input(1), 3)[:3]
     hidden = size.shape(node.input(2), 3)[2]
     return steps * batch * directions * rows * (inputs + hidden)
 
@@ -177,7 +177,7 @@ def _attention(node: Node, size: _Size) -> int:
     past = node.input(4)
     length = k[-2] + (size.shape(past, 4)[2] if past is not None else 0)
     if len(q) == 4:
-        return prod(q[:3]) * length * (q[3] + v[3])
+        return prod(q[:3]) * length * (q[3] + v[-1])
     shared = int(node.attr("q_num_heads", 1) or 1) // int(node.attr("kv_num_heads", 1) or 1)
     return q[0] * q[1] * length * (q[2] + v[2] * max(shared, 1))
 

@@ -33,7 +33,8 @@ def together(m: Match, node: Node, x: Value, pads: Array, axes: Array | None, tu
     rank = m.rank(x)
     m.require(rank is not None and rank > 2, "the rank is unknown")
     n = rank or 0
-    m.require(pads.size == 2 * (n if axes is None else axes.size), "two pads for each axis are not there")
+    two = axes is None or axes.ndim == 1
+    m.require(two and pads.size == 2 * (n if axes is None else axes.size), "two pads for each axis are not there")
     full = np.zeros((2, n), np.int64)
     full[:, slice(None) if axes is None else axes % n] = pads.reshape(2, -1)
     full = full[:, order_of(turned, n)] if turned else full
