@@ -15,12 +15,16 @@ _STEPS: Final = ("load", "passes", "write", "verify")
 _NAMED: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
 
 
+def _is_seen() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()  # pythonw on Windows has none
+
+
 class Progress:
     """`phase(name)` says what happens now; `steps`: of an optimization. Shown from one second on, on a terminal only,
     with the time since it was entered."""
 
     def __init__(self, enabled: bool = True, steps: bool = False) -> None:
-        self._timer = threading.Timer(_DELAY, self._show) if enabled and sys.stderr.isatty() else None
+        self._timer = threading.Timer(_DELAY, self._show) if enabled and _is_seen() else None
         self._shown: Any = None
         self._text = ""
         self._steps = steps
@@ -90,7 +94,7 @@ class Board:
         self._lock = threading.Lock()
         if total == 1:
             self._alone = Progress(enabled, steps=True)
-        elif enabled and sys.stderr.isatty():
+        elif enabled and _is_seen():
             from rich.console import Group
             from rich.live import Live
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

@@ -17,11 +17,11 @@ _UNBOUNDED: Final = 10_000  # characters: nobody folds what a program or a file 
 
 class Terminal(Console):
     """Strings are text: who wants a style makes a `Text`. What is no terminal is as wide as what is written, unless
-    COLUMNS says otherwise."""
+    COLUMNS says otherwise. Where there is no stream (pythonw on Windows), what is written goes nowhere."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         stream = sys.stderr if stderr else sys.stdout
-        is_bounded = stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+        is_bounded = (stream is not None and stream.isatty()) or os.environ.get("COLUMNS", "").isdecimal()
         width = None if is_bounded else _UNBOUNDED
         super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
