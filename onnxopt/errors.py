@@ -13,6 +13,7 @@ from typing import Final
 
 MAKE_ROOM: Final = "raise its limits (ulimit -a), or make room"
 _OURS: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
+_INSTALLED: Final = {"site-packages", "dist-packages"}
 _GIT_LFS: Final = b"version https://git-lfs."
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")  # gzip; zip, as PyTorch saves
 _OF_A_PROCESS: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/")
@@ -108,6 +109,12 @@ def is_starved(error: BaseException) -> bool:
     return isinstance(error, MemoryError)
 
 
+def is_no_fault(error: BaseException) -> bool:
+    """Is what somebody's code raised no fault of that code? All else is, also what is no `Exception`: SystemExit, which
+    would end a command as if all were done, and what pytest skips and fails with."""
+    return isinstance(error, KeyboardInterrupt) or is_starved(error)
+
+
 def is_limited() -> bool:
     """May this process take less memory than there is?"""
     if sys.platform == "win32":
@@ -141,21 +148,34 @@ def broken(what: str, error: BaseException, name: str, kind: str) -> PassError:
 def told(error: BaseException) -> str:
     """`KeyError: 'x' (passes.py:12)`: in one line, with the place, if it is in somebody else's code."""
     where = line_of(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}" + (f" ({where})" if where else "")
+    return f"{type(error).__name__}: {in_a_line(error)}" + (f" ({where})" if where else "")
+
+
+def in_a_line(error: BaseException) -> str:
+    """What it says, which may take lines, or fail."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:
+        return "it cannot say what"
 
 
 def line_of(error: BaseException) -> str:
-    """`passes.py:12`: the innermost line on the way to it that is neither ours nor a library's; else empty."""
-    found, tb = "", error.__traceback__
+    """`passes.py:12`: the innermost line on the way to it that is neither ours nor a library's; else empty. An
+    installed plugin lies where libraries do: theirs is the line if there is no other."""
+    found, installed, tb = "", "", error.__traceback__
     while tb is not None:
         package = str(tb.tb_frame.f_globals.get("__name__")).partition(".")[0]
         file = os.path.basename(tb.tb_frame.f_code.co_filename)
         if (
             package not in _OURS and package not in sys.stdlib_module_names and not file.startswith("<")
         ):  # made by a library
-            found = f"{file}:{tb.tb_lineno}"
+            where = f"{file}:{tb.tb_lineno}"
+            if _INSTALLED.isdisjoint(Path(tb.tb_frame.f_code.co_filename).parts):
+                found = where
+            else:
+                installed = where
         tb = tb.tb_next
-    return found
+    return found or installed
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str, ending: str = "") -> str:

@@ -14,7 +14,7 @@ from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
 from onnxopt.batch.staging import fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
-from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, inside, refused, unwritable
+from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
@@ -46,7 +46,7 @@ def run(
         outcome.report = report.to_dict() if report is not None else outcome.report
     except Exception as e:
         outcome.status, outcome.code, outcome.hint = "failed", 4, "please report it"
-        outcome.message = f"{job.source}: internal error: {type(e).__name__}: {' '.join(str(e).split())}"
+        outcome.message = f"{job.source}: internal error: {type(e).__name__}: {in_a_line(e)}"
         if what := refused(e):
             outcome.code, outcome.message, outcome.hint = 2, f"{job.source}: the system refuses: {what}", MAKE_ROOM
     outcome.seconds = time.perf_counter() - start

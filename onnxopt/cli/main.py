@@ -19,7 +19,7 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.closed import open_closed
 from onnxopt.cli.say import say, say_all, say_error, spell_out, styled
-from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, nearest, refused
+from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, nearest, refused
 from onnxopt.lazy_modules import is_importing
 from onnxopt.lazy_onnx import import_onnx_in_parts
 from onnxopt.threads import let_threads_sleep
@@ -183,7 +183,7 @@ def _run() -> None:
                 f"a package cannot be imported: {' '.join(str(e).split())}", "install onnxopt and what it needs anew", 2
             )
         _fail(
-            f"internal error: {type(e).__name__}: {' '.join(str(e).split())}",
+            f"internal error: {type(e).__name__}: {in_a_line(e)}",
             "please report it; ONNXOPT_DEBUG=1 shows where",
             4,
         )

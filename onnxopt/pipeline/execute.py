@@ -18,7 +18,8 @@ from onnxopt.errors import (
     PreconditionError,
     UsageError,
     broken,
-    is_starved,
+    in_a_line,
+    is_no_fault,
     line_of,
 )
 from onnxopt.graph import Model
@@ -169,8 +170,8 @@ def _run_leaf(
             e.message = f"pass {p.name}: {e.message}{where}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))
         raise
-    except (Exception, SystemExit) as e:  # the last would end the command, as if all were done
-        if is_starved(e):
+    except BaseException as e:
+        if is_no_fault(e):
             raise
         where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
         node = _node_in(e.__traceback__)
@@ -191,10 +192,10 @@ def _ask(p: Pass, model: Model) -> None:
         p.requires(model)
     except PreconditionError:
         raise
-    except Exception as e:
-        if is_starved(e):
+    except BaseException as e:
+        if is_no_fault(e):
             raise
-        why = " ".join(str(e).split()) or type(e).__name__
+        why = in_a_line(e) or type(e).__name__
         hint = f"give it a model that has what it requires, or go on without it by --disable {p.name}"
         raise PreconditionError(f"pass {p.name} cannot work on {model.name}: {why}", hint) from e
 

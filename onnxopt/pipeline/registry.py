@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
-from onnxopt.errors import UsageError, is_starved, line_of, nearest, nearest_file, told
+from onnxopt.errors import UsageError, is_no_fault, line_of, nearest, nearest_file, told
 from onnxopt.lazy_onnx import import_all_of_onnx
 from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
 from onnxopt.rewriting import Rule
@@ -249,6 +249,8 @@ def load_module(source: str) -> None:
     """
     before = set(_PASSES)
     if source.endswith(".py") and not os.path.isfile(source):
+        if os.path.exists(source):
+            raise UsageError(f"{source} is {'a directory' if os.path.isdir(source) else 'no plain file'}", _PLUGIN)
         raise UsageError(f"{source}: no such file", nearest_file(source, _PLUGIN))
     if not source.endswith(".py") and os.path.isfile(source):
         raise UsageError(f"{source} is not a Python file: its name does not end in .py", _PLUGIN)
@@ -265,8 +267,8 @@ def load_module(source: str) -> None:
         else:
             import_module(source)
             loose = []
-    except (Exception, SystemExit) as e:  # a script that ends would end the command, as if all were done
-        if is_starved(e):
+    except BaseException as e:
+        if is_no_fault(e):
             raise
         hint = "correct it there; ONNXOPT_DEBUG=1 shows the traceback" if line_of(e) else _PLUGIN
         raise UsageError(f"{source} cannot be imported: {told(e)}", hint) from e
@@ -311,7 +313,7 @@ def load_plugins() -> None:
     from importlib.metadata import entry_points
 
     _LOADED.append(GROUP)
-    failed: dict[str, Exception] = {}
+    failed: dict[str, BaseException] = {}
     for point in entry_points(group=GROUP):
         import_all_of_onnx()
         before = set(_PASSES)
@@ -320,8 +322,8 @@ def load_plugins() -> None:
             found = point.load()
             if isinstance(found, type) and issubclass(found, Pass):
                 register(found)
-        except Exception as e:
-            if is_starved(e):
+        except BaseException as e:
+            if is_no_fault(e):
                 raise
             failed[f"the plugin {point.name} ({label}) cannot be loaded: {told(e)}"] = e
         _ORIGINS.update({name: label for name in _PASSES if name not in before})

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from onnxopt.errors import OnnxOptError, any_of, is_starved
+from onnxopt.errors import OnnxOptError, any_of, is_no_fault
 from onnxopt.graph.node import Node
 from onnxopt.graph.text import type_text
 from onnxopt.graph.value import Value
@@ -120,8 +120,8 @@ def _guards(rule: Rule, pattern: Call, anchor: Node, options: Any, walk: _Walk) 
         return str(e) or "there is nothing to do"
     except OnnxOptError:
         raise
-    except Exception as e:
-        if is_starved(e):
+    except BaseException as e:
+        if is_no_fault(e):
             raise
         raise failure(rule, m, e) from e
     return ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Final
 
-from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError, is_starved, line_of
+from onnxopt.errors import EmissionError, NoFixpointError, OnnxOptError, PassError, is_no_fault, line_of
 from onnxopt.graph.model import Left, Model
 from onnxopt.graph.node import Node
 from onnxopt.record import record
@@ -258,8 +258,8 @@ class Driver:
             if isinstance(e, EmissionError):
                 e.message = f"rule {rule.name}: {e.message}" + ("" if line_of(e) else f" ({rule.line})")
             raise
-        except Exception as e:
-            if is_starved(e):
+        except BaseException as e:
+            if is_no_fault(e):
                 raise
             raise failure(rule, m, e) from e
         self.fuel.take()

@@ -69,7 +69,7 @@ class Rule:
         return self.apply(m, **bound)
 
 
-def failure(rule: Rule, m: Match, error: Exception) -> PassError:
+def failure(rule: Rule, m: Match, error: BaseException) -> PassError:
     """What to say of a rule that raised."""
     return broken(
         f"{m.graph.model.name}: {m.graph.path}: rule {rule.name} failed at {m.anchor!r}", error, rule.name, "rule"

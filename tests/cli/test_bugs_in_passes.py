@@ -167,3 +167,37 @@ def test_decorators_in_the_wrong_order(run: Run, plugin: Path) -> None:
     assert r.returncode == 2
     said = "TypeError: bad_pass is no pass yet: @register stands above @model_pass and @graph_pass (mine.py:4)"
     assert said in r.stderr.splitlines()[0]
+
+
+_SILENT = """
+class Silent(BaseException):
+    def __str__(self):
+        raise ValueError("nothing to say")
+"""
+_SKIP = "import pytest\npytest.skip('not here', allow_module_level=True)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        (HEAD + RULE.format(body="import pytest; pytest.fail('no')"), 4, "Tanh -> t: Failed: no (mine.py:6)"),
+        (HEAD + RULE.format(body="raise SystemExit(0)"), 4, "rule bad failed at Tanh -> t: SystemExit: 0 (mine.py:6)"),
+        (HEAD + _SILENT + GRAPH.format(body="raise Silent"), 4, "main: Silent: it cannot say what (mi"),
+        (_SKIP, 2, "error: mine.py cannot be imported: Skipped: not here (mine.py:2)"),
+        (_SILENT + "raise Silent", 2, "mine.py cannot be imported: Silent: it cannot say what (mine"),
+    ],
+)
+def test_of_what_is_no_exception_of_a_common_kind(run: Run, plugin: Path, text: str, code: int, says: str) -> None:
+    """Passes and their tests may share a file: what pytest skips with is no `Exception`."""
+    plugin.write_text(text)
+    r = run(*OPTIMIZE)
+    assert (r.returncode, r.stdout) == (code, "")
+    assert says in r.stderr.splitlines()[0]
+    assert "Traceback" not in r.stderr
+
+
+def test_of_a_plugin_that_is_a_folder(run: Run, plugin: Path) -> None:
+    plugin.mkdir()
+    r = run(*OPTIMIZE)
+    assert r.returncode == 2
+    assert r.stderr.startswith("error: mine.py is a directory\nhint: a plugin is a Python file")
