@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import OnnxOptError, UsageError, unwritable
+from onnxopt.errors import OnnxOptError, UsageError, WriteError, refuse_pipe, unwritable
 from onnxopt.graph import Model
 from onnxopt.io import load, refuse_overwriting_input, save
 from onnxopt.pipeline.context import PassContext
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = ("onnxopt", "onnx", "onnxruntime", "numpy")
 _OURS: Final = ("plugins", "freeze_initializers", "check_each", "verify_each")  # settings that are no context's
+_OF_A_CONTEXT: Final = (
+    *("opt_level", "required_pass", "disabled_pass", "disabled_rule"),
+    *("excluded", "config", "target", "max_rewrites"),
+)
 _ZEROED_FROM: Final = 64  # bytes; smaller tensors may be shapes or axes
 
 
@@ -122,8 +126,8 @@ def write_reproducer(
         save(model, folder / "model.onnx")
         _write_json(folder / "settings.json", settings | {"plugins": _keep_plugins(folder)})
         _write_json(folder / "environment.json", environment())
-        (folder / "pipeline.txt").write_text(text + "\n", encoding="utf-8")
-        (folder / "error.txt").write_text(f"{line(error.message, whole=True)}\n", encoding="utf-8")
+        _write(folder / "pipeline.txt", text)
+        _write(folder / "error.txt", line(error.message, whole=True))
     except OSError as e:
         raise unwritable(folder, e, "name another folder for --reproducer") from None
     error.hint = f"`onnxopt reproduce {folder}` runs it again; attach the folder to a report"
@@ -142,8 +146,11 @@ def _keep_plugins(folder: Path) -> list[str]:
             name += "_"  # that of another folder
         found.append(f"plugins/{name}.py")
         target = folder / found[-1]
+        if target.parent.is_symlink():
+            raise WriteError(f"{target.parent} is a link", "name another folder for --reproducer")
         target.parent.mkdir(exist_ok=True)
         if not (target.exists() and target.samefile(source)):
+            target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
     return found
 
@@ -153,13 +160,14 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
     that is not one."""
     folder = Path(folder)
     try:
-        settings: dict[str, Any] = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        refuse_pipe(folder / "settings.json")
+        refuse_pipe(folder / "pipeline.txt")
+        settings = _settings((folder / "settings.json").read_text(encoding="utf-8"))
         text = (folder / "pipeline.txt").read_text(encoding="utf-8")
-        settings["excluded"] = [Site(*names) for names in settings.get("excluded", ())]
-        plugins, frozen, check_each, verify_each = (settings.pop(key) for key in _OURS)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         why = f"{Path(e.filename).name}: {e.strerror}" if isinstance(e, OSError) else f"settings.json: {e}"
         raise UsageError(f"{folder} is not a reproducer: {why}", "name the folder that --reproducer wrote") from None
+    plugins, frozen, check_each, verify_each = (settings.pop(key) for key in _OURS)
     for plugin in plugins:
         if not plugin.endswith(".py"):
             load_module(plugin)
@@ -177,6 +185,26 @@ def reproduce(folder: str | Path) -> OnnxOptError | None:
             raise
         return e
     return None
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """What settings.json says, of which the context looks at the rest. Raises ValueError."""
+    settings = json.loads(text)
+    if not isinstance(settings, dict):
+        raise ValueError("it holds no settings")
+    if missing := {*_OURS} - settings.keys():
+        raise ValueError(f"{min(missing)} is missing")
+    if unknown := settings.keys() - {*_OURS, *_OF_A_CONTEXT}:
+        raise ValueError(f"no setting is called {min(unknown)!r} in this version of onnxopt")
+    plugins, sites = settings["plugins"], settings.get("excluded", [])
+    if not isinstance(plugins, list) or not all(isinstance(p, str) for p in plugins):
+        raise ValueError("plugins are not a list of files and modules")
+    if not isinstance(sites, list) or not all(
+        isinstance(s, list) and len(s) == 3 and all(isinstance(part, str) for part in s) for s in sites
+    ):
+        raise ValueError("excluded is not a list of [rule, value, scope]")
+    settings["excluded"] = [Site(*names) for names in sites]
+    return settings
 
 
 def _is_loaded(file: Path) -> bool:
@@ -203,4 +231,10 @@ def _zero(model: Model) -> None:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    _write(path, json.dumps(content, indent=2))
+
+
+def _write(path: Path, text: str) -> None:
+    """A file of its own: the folder may hold a link that leads elsewhere, or a pipe that nobody reads."""
+    path.unlink(missing_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxopt
-from onnxopt.errors import PassError, UsageError
+from onnxopt.errors import ModelError, PassError, UsageError, WriteError
 from onnxopt.graph import write_model
 from onnxopt.io import load
 from onnxopt.pipeline import PassContext, execute, parse_pipeline
@@ -119,3 +120,51 @@ def test_what_is_no_reproducer(tmp_path: Path) -> None:
         (tmp_path / "settings.json").write_text(text)
         with pytest.raises(UsageError, match=r"is not a reproducer: settings\.json: "):
             reproduce(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"plugins": 5}, "plugins are not a list of files and modules"),
+        ({"plugins": [5]}, "plugins are not a list of files and modules"),
+        ({"excluded": [["rule", "value"]]}, "excluded is not a list of"),
+        ({"excluded": [[{}, "value", "main"]]}, "excluded is not a list of"),
+        ({"later": 1}, "no setting is called 'later' in this version"),
+        ({"instruments": [1]}, "no setting is called 'instruments' in this version"),
+        ({"config": 5}, "config is int, not a dict"),
+    ],
+)
+def test_settings_of_a_stranger(failing: Path, settings: dict[str, Any], why: str) -> None:
+    fail(failing)
+    file = failing / "crash" / "settings.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(UsageError, match=why):
+        reproduce(failing / "crash")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes are POSIX's")
+def test_what_lies_in_the_folder_is_replaced_and_not_written_through(failing: Path) -> None:
+    crash, victim = failing / "crash", failing / "victim"
+    (crash / "plugins").mkdir(parents=True)
+    victim.write_text("mine")
+    (crash / "settings.json").symlink_to(victim)
+    (crash / "error.txt").hardlink_to(victim)
+    (crash / "plugins" / "broken.py").symlink_to(victim)
+    os.mkfifo(crash / "pipeline.txt")
+    fail(failing)
+    assert victim.read_text() == "mine"
+    assert reproduce(crash) is not None
+
+    shutil.rmtree(crash / "plugins")
+    (crash / "plugins").symlink_to(failing)
+    options = onnxopt.OptimizeOptions(pipeline="crashing-rule")
+    with pytest.raises(WriteError, match="plugins is a link"):
+        onnxopt.optimize_file(failing / "m.onnx", failing / "out.onnx", options, reproducer=crash)
+    assert not (failing / "broken.py").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "settings.json")
+    with pytest.raises(ModelError, match="is a pipe or a device"):
+        reproduce(tmp_path)
