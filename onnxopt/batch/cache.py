@@ -12,11 +12,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onnxopt.batch.job import Job
 from onnxopt.batch.placing import file_digest, files_of
 from onnxopt.batch.secret import cache_key, is_own
+
+_ALONE: Final = "model.onnx"  # what a result without data files is called here: its own name is any
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ class Cache:
         entry, files = self._entry(key), list(files_of(model))
         if self._secret is None or (len(files) > 1 and not key.named):
             return  # or it outgrew a single file: its data are called after it
+        called = {file: file.relative_to(model.parent).as_posix() for file in files} if key.named else {model: _ALONE}
+        if any(_leads_out(name) for name in called.values()):
+            return
         try:
             entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if os.path.realpath(entry.parent) != os.path.join(os.path.realpath(self.folder), entry.parent.name):
@@ -117,13 +122,12 @@ class Cache:
             with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new.") as place:
                 new = Path(place) / "entry"
                 digests = {}
-                for file in files:
-                    name = file.relative_to(model.parent).as_posix()
+                for file, name in called.items():
                     copy = new / "files" / name
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, copy)
                     digests[name] = file_digest(copy)
-                record = json.dumps({"model": model.name, "files": digests, "report": report, "code": code})
+                record = json.dumps({"model": called[model], "files": digests, "report": report, "code": code})
                 (new / "record").write_text(f"{self._mac(key, record)}\n{record}", encoding="utf-8")
                 if not self._holds(key):
                     shutil.rmtree(entry, ignore_errors=True) if not entry.is_symlink() else entry.unlink()
@@ -153,9 +157,9 @@ class Cache:
         entry = self._entry(key)
         if not entry.exists():
             raise FileNotFoundError(entry)
-        parts = [part for name in names for part in name.split("/")]
-        if any(part in ("", ".", "..") or "\\" in part or ":" in part for part in parts):
+        if any(_leads_out(name) for name in names):
             raise _Refused
+        parts = [part for name in names for part in name.split("/")]
         real = os.path.join(os.path.realpath(self.folder), *entry.parts[-2:], *parts)
         if os.path.realpath(real) != real or not stat.S_ISREG(os.lstat(real).st_mode):
             raise _Refused
@@ -170,6 +174,11 @@ class Cache:
 
     def _entry(self, key: Key) -> Path:
         return self.folder / key.digest[:2] / key.digest
+
+
+def _leads_out(name: str) -> bool:
+    """May it name what is not below its folder, on some system? There are models that are called so: `net:v2.onnx`."""
+    return any(part in ("", ".", "..") or "\\" in part or ":" in part for part in name.split("/"))
 
 
 def _plain(value: Any) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import onnx
+import pytest
 
 from onnxopt.io.placing import is_data_of
 from tests.cli.conftest import SCRIPT, Run, statuses
@@ -95,3 +97,19 @@ def test_two_builds_share_a_cache(run: Run, models: list[str], tmp_path: Path) -
     assert not [p for p in entries if p.name.startswith(".")]
     third = run("optimize", *models, "--cache-dir", "cache", "--out-dir", "build2", "--format", "json")
     assert statuses(third.stdout) == ["cached", "cached", "unchanged"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file is called so there")
+def test_names_that_other_systems_would_not_take(run: Run, samples: Path, tmp_path: Path) -> None:
+    """Nothing is refused as damaged that we kept ourselves: what cannot be kept is not."""
+    name = "net:v2\\x.onnx"
+    shutil.copy(samples / "residual_block.onnx", tmp_path / name)
+    model = onnx.load(samples / "external_weights.onnx")
+    onnx.save(model, tmp_path / f"large{name}", save_as_external_data=True, location="large.data", size_threshold=0)
+    found = []
+    for folder in ("one", "two"):
+        go = ("--out-dir", folder, "--cache-dir", "cache", "--format", "json")
+        done = run("optimize", name, f"large{name}", *go)
+        assert (done.returncode, done.stderr) == (0, "")
+        found.append(statuses(done.stdout))
+    assert found == [["optimized", "optimized"], ["cached", "optimized"]]
