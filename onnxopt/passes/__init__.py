@@ -43,6 +43,7 @@ ROOMS: Final = {
         "implicit-broadcast",
         "index-chains",
         "merge-chains",
+        "pack-parts",
         "reshape-chains",
         "slices-to-split",
         "stacks-to-split",

@@ -20,7 +20,8 @@ _EXACT: Final = (
     "axes-first"
 )
 _ARITHMETIC: Final = (
-    "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast,constants-once"
+    "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast,constants-once,"
+    "pack-parts"
 )
 _OPERATORS: Final = "fuse-normalization,fuse-activation"
 _FOLDS: Final = (

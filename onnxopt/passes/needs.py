@@ -53,6 +53,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "merge-chains": (1, ("Cast", "Concat", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze")),
     "merge-parallel": (3, ("MatMul", "Gemm", "Conv", "Split")),
     "neutral-operands": (1, ("Add", "And", "Div", "Max", "Min", "Mul", "Or", "Pow", "Sub")),
+    "pack-parts": (2, ("Split",)),
     "pack-scalars": (1, ("Concat",)),
     "pad-folding": (2, ("Pad", "Conv", "ConvTranspose")),
     "parallel-conv-merging": (3, ("Conv",)),

@@ -176,7 +176,7 @@ def _binary(
             return None
         arrays.append(other.array)
     back = len(shape) - axis  # from the end, where broadcasting starts
-    joined = _join(arrays, back, sizes)
+    joined = side_by_side(arrays, back, sizes)
     if joined is None:
         return None
     dims: list[int | str | None] = list(_joined(shape, axis, sizes) or ())
@@ -189,7 +189,7 @@ def _binary(
     return Plan(followers, axis, tuple(sizes), tuple(dims), (operand,), position)
 
 
-def _join(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array | None:
+def side_by_side(arrays: list[Array], back: int, sizes: Sequence[int]) -> Array | None:
     """The constants along axis -back, each as wide as its part; the first if it does for all parts."""
     first = arrays[0]
     if any(a.dtype != first.dtype for a in arrays):

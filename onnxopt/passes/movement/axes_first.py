@@ -31,7 +31,8 @@ class AxesFirst(GraphPass):
     Applies when: between are operators that work element by element, of constants or of values of one rank, and Concat;
     nobody reads what they make but such, and what puts in the same axes, Unsqueezes and Reshapes; and fewer nodes are
     left. Cosines and sines of positions get their axis for the heads like that; the half that rotary positions turn
-    loses and gets its axis around a Neg; variances, which JAX computes without the axes, keep them.
+    loses and gets its axis around a Neg; variances, which JAX computes without the axes, keep them; what a detector
+    picks of each box is bounded with the axis along which all is joined.
     Keeps: large constants that something else reads.
     """
 
@@ -206,7 +207,8 @@ class _Region:
             return bool(read) and len(node.inputs) == 2 and small and here
         if node.op == "Concat":
             return len(read) == len(node.inputs) and all(v.graph is self.graph for v in read)
-        return node.op in UNARY and len(node.inputs) == 1 and bool(read)
+        alone = len(node.inputs) == 1 or (node.op == "Clip" and read == node.inputs[:1])
+        return (node.op in UNARY or node.op == "Clip") and alone and bool(read)
 
     def _may_be_made_anew(self, constant: Value, node: Node) -> bool:
         own = constant.only_user is node or tensor_bytes(*constant.constant_type()) <= _SHARED_BYTES

@@ -1,0 +1,313 @@
+"""What is computed alike of parts that lie side by side, and joined in the same order, is computed of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, Final, NamedTuple
+
+from onnxopt.analysis import types
+from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import Array, attribute_bytes
+from onnxopt.rewriting.parts import BINARY, UNARY, insert_new, insert_split, side_by_side
+
+_OPS: Final = UNARY | BINARY | {"Clip", "Max", "Min"}
+_MANY: Final = 64  # values that a Concat joins, and packs of it
+_BLOCK: Final = 32  # elements of a broadcast operand in a row: of fewer, a runtime makes as many steps as there are
+_SMALL: Final = 1 << 12  # elements of a result of which no broadcasting is slow
+
+Pack = tuple[Value, ...]
+
+
+class _Alike(NamedTuple):
+    """Nodes of one operator, and per input what takes the place of theirs: other packs, a value or a constant."""
+
+    nodes: tuple[Node, ...]
+    operands: list[Pack | Value | Array | None]
+
+
+@register
+class PackParts(GraphPass):
+    """Concat(f(a, c), f(b, d)) = f(Split(x)[0], Split(x)[1]) of parts (a, b) and (c, d) that are one part each.
+
+    Applies when: the operators work element by element, are alike step by step back to parts of Splits along the axis
+    of the Concat, in their order, or to constants; the other dims are the same, and nobody else reads what is between.
+    Corners of boxes are computed like that of centers and sizes, (cx - w/2, cy - h/2, cx + w/2, cy + h/2) = (c - s/2,
+    c + s/2), and landmarks. It is known as superword-level parallelism (Larsen, Amarasinghe, 2000).
+    Not done: where constants that differ would be broadcast along few elements at once, which is slower in runtimes.
+    """
+
+    # After: Slices are a Split, and axes are put in before it.
+    info = PassInfo(
+        "pack-parts", opt_level=2, after=("slices-to-split", "axes-before-split", "axes-first"), ops=("Split",)
+    )
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.opset() < 8:
+            return  # attributes say which axes broadcast, and Max does not
+        for concat in list(graph.by_op.get("Concat", ())):
+            packing = _Packing.of(concat)
+            if packing is None:
+                continue
+            if not packing.packs:
+                ctx.decline("packed", "what is in between is read elsewhere", repr(concat))
+            elif ctx.spend("packed", at=concat):
+                packing.carry_out()
+
+
+class _Packing:
+    """What of the inputs of a Concat is computed together: `runs` of them."""
+
+    def __init__(self, graph: Graph, concat: Node, axis: int, shape: Shape) -> None:
+        self.graph, self.concat, self.axis, self.rank = graph, concat, axis, len(shape)
+        self.packs: dict[Pack, _Alike] = {}
+        self.parts: dict[Pack, Node] = {}  # of which Split
+        self.owner: dict[Value, Pack] = {}
+        self.runs: dict[int, Pack] = {}  # by the place of the first
+
+    @classmethod
+    def of(cls, concat: Node) -> _Packing | None:
+        """Nothing where nothing is alike; without packs where only other readers are in the way."""
+        graph, shape, inputs = concat.graph, types.shape(concat.output), concat.inputs
+        if graph is None or not shape or concat.has_references or not 2 <= len(inputs) <= _MANY:
+            return None
+        kinds = [v.producer.op if v is not None and v.producer is not None else "" for v in inputs]
+        if not any(a == b and a in _OPS for a, b in pairwise(kinds)):
+            return None
+        axis = int(concat.attr("axis")) % len(shape)
+        without: set[Value] = set()
+        found = False
+        while True:
+            packing = cls(graph, concat, axis, shape)
+            packing._find_runs(without)
+            found = found or bool(packing.packs)
+            read = packing._read_elsewhere()
+            if not read:
+                return packing if found else None
+            without |= read
+
+    def _find_runs(self, without: set[Value]) -> None:
+        inputs = self.concat.inputs
+        start = 0
+        while start < len(inputs):
+            end = start + 1
+            while end < len(inputs) and _op(inputs[end]) == _op(inputs[start]):
+                end += 1
+            while end - start > 1:
+                run = tuple(v for v in inputs[start:end] if v is not None)
+                if len(run) == end - start and without.isdisjoint(run) and self._packed(run):
+                    self.runs[start] = run
+                    break
+                end -= 1
+            start = end
+
+    def _read_elsewhere(self) -> set[Value]:
+        """Which inputs of the Concat lead to values that something else reads, too."""
+        inside = {self.concat, *(n for alike in self.packs.values() for n in alike.nodes)}
+        bad = {v for v in self.owner if v.is_output or any(u not in inside for u in v.users)}
+        bad.update(o for alike in self.packs.values() for o in alike.operands if isinstance(o, Value))
+        bad.update(v for v, run in self._joined() if v is not None and run is None)
+        bad &= self.owner.keys()
+        found: set[Value] = set()
+        for run in self.runs.values():
+            seen, todo = set(), [run]
+            while todo:
+                pack = todo.pop()
+                if pack not in seen:
+                    seen.add(pack)
+                    alike = self.packs.get(pack)
+                    todo += [o for o in alike.operands if isinstance(o, tuple)] if alike is not None else []
+            if any(not bad.isdisjoint(pack) for pack in seen):
+                found.update(run)
+        return found
+
+    def _joined(self) -> Iterator[tuple[Value | None, Pack | None]]:
+        """What the Concat joins then: values that it joins now, or runs."""
+        place = 0
+        while place < len(self.concat.inputs):
+            run = self.runs.get(place)
+            yield self.concat.inputs[place], run
+            place += len(run) if run is not None else 1
+
+    def _packed(self, values: Pack) -> bool:
+        """Are these computed alike, back to parts? If not, nothing is remembered of it."""
+        if values in self.packs or values in self.parts:
+            return True
+        if len(self.packs) == _MANY or any(v in self.owner for v in values) or not self._side_by_side(values):
+            return False
+        before = len(self.packs), len(self.parts), len(self.owner)
+        split = self._split_of(values)
+        if split is not None:
+            self.parts[values] = split
+        else:
+            alike = self._alike(values)
+            if alike is None or len(set(values)) < len(values) or any(v in self.owner for v in values):
+                for held, size in zip((self.packs, self.parts, self.owner), before):
+                    _shorten(held, size)
+                return False
+            self.packs[values] = alike
+        self.owner.update(dict.fromkeys(values, values))
+        return True
+
+    def _side_by_side(self, values: Pack) -> bool:
+        """Are they of known length along the axis, and of the same dims along the others?"""
+        shapes = [types.shape(v) for v in values]
+        rest = set()
+        for shape in shapes:
+            if shape is None or len(shape) != self.rank or not isinstance(shape[self.axis], int) or None in shape:
+                return False
+            rest.add((*shape[: self.axis], *shape[self.axis + 1 :]))
+        return len(rest) == 1 and all(v.graph is self.graph for v in values)
+
+    def _split_of(self, values: Pack) -> Node | None:
+        """The Split along the axis whose parts these are, one after the other."""
+        split, at = values[0].producer, values[0].index
+        if split is None or split.op != "Split" or split.has_references or split.graph is not self.graph:
+            return None
+        axis = int(split.attr("axis") or 0)
+        if axis % self.rank != self.axis or split.outputs[at : at + len(values)] != [*values]:
+            return None
+        sizes = [(types.shape(v) or ())[self.axis : self.axis + 1] if v is not None else () for v in split.outputs]
+        return split if all(size and isinstance(size[0], int) for size in sizes) else None
+
+    def _alike(self, values: Pack) -> _Alike | None:
+        nodes = [v.producer for v in values if v.producer is not None]
+        first = nodes[0] if nodes else None
+        if first is None or len(nodes) != len(values) or first.op not in _OPS:
+            return None
+        for node in nodes:
+            if node.op != first.op or node.domain != first.domain or len(node.inputs) != len(first.inputs):
+                return None
+            if node.has_references or node.graph is not self.graph or len(node.outputs) != 1:
+                return None
+        if any(attribute_bytes(n.proto) != attribute_bytes(first.proto) for n in nodes):
+            return None
+        if first.op in ("Max", "Min") and len(first.inputs) != 2:
+            return None
+        operands: list[Pack | Value | Array | None] = []
+        for i in range(len(first.inputs)):
+            column = [n.inputs[i] for n in nodes]
+            if all(v is None for v in column):
+                operands.append(None)
+                continue
+            given = tuple(v for v in column if v is not None)
+            operand = self._operand(given, values) if len(given) == len(column) else None
+            if operand is None:
+                return None
+            if i and first.op in ("Clip", "Pow") and not isinstance(operand, Value):
+                return None  # bounds are numbers, and a power is fastest that is one for all
+            operands.append(operand)
+        if not any(isinstance(o, tuple) for o in operands):
+            return None
+        return _Alike(tuple(nodes), operands)
+
+    def _operand(self, column: Pack, values: Pack) -> Pack | Value | Array | None:
+        shapes = [types.shape(v) or () for v in values]
+        sizes = [d for s in shapes for d in s[self.axis : self.axis + 1] if isinstance(d, int)]
+        whole = (*shapes[0][: self.axis], sum(sizes), *shapes[0][self.axis + 1 :])
+        back = self.rank - self.axis
+        same = all(v is column[0] for v in column)
+        if same or all(v.constant for v in column):
+            dims = types.shape(column[0])
+            if dims is None or len(dims) > self.rank:
+                return None
+            if same and (len(dims) < back or dims[-back] == 1):
+                return column[0] if self._fast(dims, whole, column, shapes) else None
+            if not all(v.constant and not v.is_fill for v in column):
+                return None
+            arrays = [v.array for v in column]
+            joined = side_by_side(arrays, back, sizes)
+            if joined is None or joined.ndim > self.rank or not self._fast(joined.shape, whole, column, shapes):
+                return None
+            return column[0] if joined is arrays[0] else joined
+        for v, shape in zip(column, shapes):
+            given = types.shape(v)
+            if given is None or len(given) != self.rank or given[self.axis] != shape[self.axis]:
+                return None
+        return column if self._packed(column) else None
+
+    def _fast(self, dims: Sequence[object], whole: Shape, column: Pack, shapes: Sequence[Shape]) -> bool:
+        """Is an operand that is broadcast taken in steps as long as those of the parts, or of few elements?"""
+        steps = [_span(types.shape(v) or (), shape) for v, shape in zip(column, shapes)]
+        few = prod(d if isinstance(d, int) else _SMALL + 1 for d in whole) <= _SMALL
+        return few or _span(dims, whole) >= min(steps)
+
+    def carry_out(self) -> None:
+        graph, concat = self.graph, self.concat
+        made = self._cut_anew()
+        for pack, alike in self.packs.items():
+            first = alike.nodes[0]
+            inputs: list[Value | None] = []
+            for operand in alike.operands:
+                if isinstance(operand, tuple):
+                    inputs.append(made[operand])
+                elif operand is None or isinstance(operand, Value):
+                    inputs.append(operand)
+                else:
+                    inputs.append(graph.constant(operand, f"{first.output.name}_joined", concat))
+            made[pack] = insert_new(graph, first.copy(inputs, []), first.output, concat)
+        joined = [made[run] if run is not None else v for v, run in self._joined()]
+        last = joined[0].producer if joined[0] is not None else None
+        if len(joined) > 1 or last is None:
+            last = graph.insert(concat.copy(joined, [None]), concat)
+        graph.take_over(concat.output, last)
+        graph.remove(concat)
+        for alike in reversed(self.packs.values()):
+            for node in alike.nodes:
+                graph.remove(node)
+        for split in dict.fromkeys(self.parts.values()):
+            graph.remove(split)
+
+    def _cut_anew(self) -> dict[Pack, Value]:
+        """The packs of parts, of Splits that make them; what is all of a value is that."""
+        graph, made = self.graph, {}
+        for split in dict.fromkeys(self.parts.values()):
+            x = split.inputs[0]
+            assert x is not None
+            parts: list[Value] = []
+            sizes: list[int] = []
+            packs: dict[Pack, int] = {}
+            for v in split.outputs:
+                assert v is not None
+                size = (types.shape(v) or ())[self.axis]
+                assert isinstance(size, int)
+                pack = self.owner.get(v)
+                if pack is None:
+                    parts.append(v)
+                elif pack in packs:
+                    sizes[packs[pack]] += size
+                    continue
+                else:
+                    packs[pack] = len(parts)
+                    parts.append(Value(graph.model.names.fresh(v.name, "_parts"), graph))
+                    parts[-1].dtype = types.dtype(v)
+                sizes.append(size)
+            if len(parts) > 1:
+                insert_split(graph, x, parts, self.axis, sizes, split)
+            made.update({pack: parts[i] if len(parts) > 1 else x for pack, i in packs.items()})
+        return made
+
+
+def _op(value: Value | None) -> str:
+    node = value.producer if value is not None else None
+    return node.op if node is not None else ""
+
+
+def _span(dims: Sequence[object], whole: Sequence[object]) -> int:
+    """How many elements a runtime takes at once of an operand that is broadcast along what is `whole`."""
+    if all(d == 1 for d in dims):
+        return _BLOCK
+    span = 1
+    for d, w in zip(dims[::-1], whole[::-1]):
+        if d != w:
+            break
+        span *= w if isinstance(w, int) else _BLOCK
+    return min(span, _BLOCK)
+
+
+def _shorten(held: dict[Any, Any], size: int) -> None:
+    while len(held) > size:
+        held.popitem()
