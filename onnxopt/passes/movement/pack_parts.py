@@ -145,8 +145,9 @@ class _Packing:
         else:
             alike = self._alike(values)
             if alike is None or len(set(values)) < len(values) or any(v in self.owner for v in values):
-                for held, size in zip((self.packs, self.parts, self.owner), before):
-                    _shorten(held, size)
+                _shorten(self.packs, before[0])
+                _shorten(self.parts, before[1])
+                _shorten(self.owner, before[2])
                 return False
             self.packs[values] = alike
         self.owner.update(dict.fromkeys(values, values))
