@@ -44,6 +44,7 @@ ROOMS: Final = {
         "index-chains",
         "merge-chains",
         "pack-parts",
+        "parts-of-concat",
         "reshape-chains",
         "slices-to-split",
         "stacks-to-split",

@@ -17,7 +17,7 @@ _EXACT: Final = (
     "known-conditions,inline-branches,inline-loops,simplify-loops,scan-axes,default-inputs,split-sequences,"
     "merge-chains,index-chains,gather-grids,shape-sources,pack-scalars,reshape-chains,gather-axes,table-lookups,"
     "common-subexpressions,clip-chains,fold-signs,simplify-logic,slices-to-split,stacks-to-split,axes-before-split,"
-    "axes-first"
+    "axes-first,parts-of-concat"
 )
 _ARITHMETIC: Final = (
     "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast,constants-once,"

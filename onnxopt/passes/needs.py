@@ -57,6 +57,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "pack-scalars": (1, ("Concat",)),
     "pad-folding": (2, ("Pad", "Conv", "ConvTranspose")),
     "parallel-conv-merging": (3, ("Conv",)),
+    "parts-of-concat": (1, ("Concat",)),
     "reshape-chains": (1, ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")),
     "scale-propagation": (2, ("Mul", "Div")),
     "scan-axes": (1, ("Scan",)),

@@ -1,0 +1,134 @@
+"""What is cut out of a Concat where it was joined is what was joined there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.slicing import LARGEST, cuts
+from onnxopt.graph import Graph, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.rewriting.forms import operands
+
+_CUTTING: Final = ("Split", "Slice")
+
+Part = tuple[Value, int, int]  # what is cut out, and from which to which input of the Concat
+
+
+@register
+class PartsOfConcat(GraphPass):
+    """Split(Concat(a, b, c)) = a, Concat(b, c); Slice(Concat(a, b), from where b begins) = b.
+
+    Applies when: it is along the same axis, each part begins and ends where something joined does, by lengths that are
+    known, and fewer nodes are left. Embeddings of time, of which sines and cosines change places, are joined twice like
+    that, and tokens that are put in front are cut off again.
+    """
+
+    # After: Slices are a Split, and several Concats in a row are one.
+    info = PassInfo("parts-of-concat", opt_level=1, after=("slices-to-split", "merge-chains"), ops=("Concat",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        for node in [n for op in _CUTTING for n in graph.by_op.get(op, ())]:
+            x = node.input(0)
+            concat = x.producer if x is not None else None
+            if x is None or concat is None or concat.op != "Concat" or concat.graph is not graph or node.has_references:
+                continue
+            if concat.has_references:
+                continue
+            parts = _parts(node, concat)
+            if parts is None:
+                ctx.decline("taken", "cut elsewhere than it was joined, or of unknown lengths", repr(node))
+                continue
+            goes = x.only_user is node
+            made = sum(v.is_output or end - start > 1 for v, start, end in parts)
+            if goes + 1 - made < 1:
+                ctx.decline("taken", "it would not leave fewer nodes", repr(node))
+            elif ctx.spend("taken", at=node):
+                _take(graph, node, concat, parts)
+
+
+def _parts(node: Node, concat: Node) -> list[Part] | None:
+    dims = types.shape(concat.output)
+    if not dims:
+        return None
+    axis = int(concat.attr("axis")) % len(dims)
+    joined = [(types.shape(v) or ())[axis : axis + 1] if v is not None else () for v in concat.inputs]
+    lengths = [s[0] if s and isinstance(s[0], int) and s[0] >= 0 else None for s in joined]
+    front, back = _sums(lengths), _sums(lengths[::-1])[::-1]
+    ranges = _of_split(node, axis, len(dims)) if node.op == "Split" else _of_slice(node, axis, dims)
+    if ranges is None:
+        return None
+    found: list[Part] = []
+    for v, start, end in ranges:
+        if not v.is_used:
+            continue
+        # Of several places that are one, those that leave out what is empty.
+        first = max(_places(front, back, start), default=None)
+        last = len(joined) if end is None else min(_places(front, back, end), default=None)
+        if first is None or last is None or first >= last:
+            return None
+        found.append((v, first, last))
+    return found
+
+
+def _sums(lengths: Sequence[int | None]) -> list[int | None]:
+    """Where each begins, and the last ends, as far as that is known."""
+    found: list[int | None] = [0]
+    for length in lengths:
+        at = found[-1]
+        found.append(at + length if at is not None and length is not None else None)
+    return found
+
+
+def _places(front: Sequence[int | None], back: Sequence[int | None], place: int) -> list[int]:
+    """Which inputs begin there, counted from the end where it is below zero."""
+    return [i for i, (p, q) in enumerate(zip(front, back)) if (p == place if place >= 0 else q == -place)]
+
+
+def _of_split(node: Node, axis: int, rank: int) -> list[tuple[Value, int, int | None]] | None:
+    """The parts of a Split along the axis, and from where to where they go; None is the end."""
+    if int(node.attr("axis") or 0) % rank != axis:
+        return None
+    found: list[tuple[Value, int, int | None]] = []
+    at = 0
+    for i, v in enumerate(node.outputs):
+        size = (types.shape(v) or ())[axis : axis + 1] if v is not None else ()
+        if v is None or not size or not isinstance(size[0], int) or size[0] <= 0:
+            return None
+        found.append((v, at, at + size[0] if i + 1 < len(node.outputs) else None))
+        at += size[0]
+    return found
+
+
+def _of_slice(node: Node, axis: int, dims: Sequence[object]) -> list[tuple[Value, int, int | None]] | None:
+    given = [*operands(node), None, None, None, None][1:5]
+    if any(v is not None and not v.constant for v in given):
+        return None
+    starts, ends, axes, steps = ([] if v is None else [int(i) for i in v.array.reshape(-1)] for v in given)
+    found = cuts(starts, ends, axes or None, steps or None, len(dims)) or []
+    if len(found) != 1 or found[0][0] != axis or found[0][3] != 1:
+        return None
+    _, start, end, _ = found[0]
+    size = dims[axis]
+    if isinstance(size, int):
+        start, end, _ = slice(start, end).indices(size)
+        return [(node.output, start, None if end == size else end)]
+    return [(node.output, start, None if end in LARGEST else end)]
+
+
+def _take(graph: Graph, node: Node, concat: Node, parts: list[Part]) -> None:
+    for v, start, end in parts:
+        inputs = concat.inputs[start:end]
+        if len(inputs) > 1:
+            graph.take_over(v, graph.insert(concat.copy(inputs, [None]), node))
+        elif v.is_output:
+            assert inputs[0] is not None
+            graph.give_out(v, inputs[0])
+        else:
+            assert inputs[0] is not None
+            v.replace_all_uses_with(inputs[0])
+    graph.remove(node)
+    if not concat.output.is_used:
+        graph.remove(concat)
