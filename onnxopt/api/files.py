@@ -14,6 +14,7 @@ from onnxopt.api.results import DifferentResult, Report
 from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
 from onnxopt.graph import specialise
 from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
+from onnxopt.io.changes import Watch
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, execute, pipeline_text
 from onnxopt.pipeline.context import Trace
 from onnxopt.protos import is_external
@@ -66,6 +67,7 @@ def optimize_file(
     options = options or OptimizeOptions()
     check_choice(options.external)
     source, destination = file_path(source), file_path(destination)
+    watch = Watch(source)
     passes, ctx = options.passes(), options.context((*instruments, _Tell(progress)), trace)
     phases: dict[str, float] = {}
     clock = start = time.perf_counter()
@@ -85,6 +87,7 @@ def optimize_file(
     with verifier or nullcontext(), blaming(source):
         progress("loading")
         model = options.load(source, stored=True)
+        data = Watch.data(model)
         fixed = specialise(model, options.dims, options.shapes)
         if verifier is not None:
             verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
@@ -115,10 +118,17 @@ def optimize_file(
 
                 verifier.submit(staged.path, model.tolerances)
                 progress("verifying")
-                report.verification = let_in(verifier.finish(), source, options.allow_domains, options.target_opset)
+                try:
+                    verdict = verifier.finish()
+                except FileNotFoundError:
+                    watch.refuse_removed()
+                    raise
+                report.verification = let_in(verdict, source, options.allow_domains, options.target_opset)
                 phase("verify")
             report.seconds = time.perf_counter() - start
+            data.refuse()
             if (found := report.verification) is not None and _is_refused(found, strict, allow_unverified):
+                watch.refuse()  # the result was held against the other one
                 raise DifferentResult(report)
             staged.commit()
         return report

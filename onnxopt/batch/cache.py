@@ -10,13 +10,14 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from onnxopt.batch.job import Job
 from onnxopt.batch.placing import file_digest, files_of
 from onnxopt.batch.secret import cache_key, is_own
+from onnxopt.io.changes import Watch
 
 _ALONE: Final = "model.onnx"  # what a result without data files is called here: its own name is any
 
@@ -27,6 +28,7 @@ class Key:
 
     digest: str
     named: bool
+    watch: Watch = field(default_factory=Watch, compare=False)  # of the files that it was made of
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Cache:
 
         data = ExternalData(source.absolute().parent, source.name)
         beside = sorted({file_of(t) for t in external_tensors(read_proto(source, weights=False))})
+        watch = Watch(source, *(data.path("", name) for name in beside))
         inputs = job.verify_options.inputs if job.verify_options is not None else {}
         made_of = {
             "onnxopt": [__version__, _code_digest(Path(__file__).resolve().parents[1])],
@@ -84,7 +87,7 @@ class Cache:
             "inputs": [file_digest(Path(p)) for p in inputs.values()],
             "name": Path(job.destination).name if beside else "",
         }
-        return Key(hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest(), bool(beside))
+        return Key(hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest(), bool(beside), watch)
 
     def get(self, key: Key, into: Path) -> Known | None:
         """The entry, if it is there and whole, its files copied `into` a folder."""

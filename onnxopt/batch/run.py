@@ -16,6 +16,7 @@ from onnxopt.batch.staging import fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
 from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unwritable
 from onnxopt.io import refuse_overwriting_input
+from onnxopt.io.changes import Watch
 from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
 
@@ -60,6 +61,7 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
         load_module(plugin)
     with ExitStack() as stack:
         source = Path(job.source)
+        watch = Watch(source)
         if is_url(job.source):
             progress("fetching")
             source = fetch(job.source, stack.enter_context(fetching()))
@@ -93,8 +95,10 @@ def _run(job: Job, outcome: Outcome, progress: Phase, instruments: Sequence[Inst
             raise
         report.source, report.destination = job.source, "" if job.check else job.destination
         outcome.report, outcome.code = report.to_dict(), 3 if report.rolled_back else 0
-        if cache is not None and key is not None and _lasts(report):
+        if cache is not None and key is not None and _lasts(report) and key.watch.changed is None:
             cache.put(key, made, outcome.report, outcome.code)
+        if job.in_place:
+            watch.refuse()  # somebody's newer model is not replaced by one that was made of the older
         _place(job, source, made, outcome, folder, cached=False)
 
 

@@ -30,11 +30,22 @@ def objection(source: bytes | str) -> str:
 
 
 def _fault(source: bytes | str | ModelProto) -> str:
+    if isinstance(source, str) and not _is_text(source):
+        source = _without_weights(source)
     try:
         checker.check_model(source, full_check=True)
     except Exception as e:
         return first_line(e)
     return ""
+
+
+def _is_text(path: str) -> bool:
+    """May code in C++ be given this path? On Linux a file's name is bytes, which may be no text in UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def first_line(error: Exception) -> str:
