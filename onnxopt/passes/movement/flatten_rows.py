@@ -262,12 +262,13 @@ class _Region:
         return results
 
     def _hand_out(self, value: Value, rows: Value) -> None:
-        """Reshapes outside read the matrix, Flattens become such; any other reader gets the value in its shape."""
+        """Reshapes outside read the matrix, Flattens and Unsqueezes become such; any other reader gets the value in
+        its shape."""
         node, graph = value.producer, self.graph
         assert node is not None
         for user in [u for u in value.users if u not in self.inside]:
             target = _target(user, value)
-            if target is not None and user.op == "Flatten":
+            if target is not None and user.op in ("Flatten", "Unsqueeze"):
                 graph.take_over(user.output, self._reshape(rows, target, None, user))
                 graph.remove(user)
             elif target is not None:
@@ -310,11 +311,16 @@ def _makes_rows(user: Node, value: Value) -> bool:
 
 
 def _target(user: Node, value: Value) -> list[int] | None:
-    """With what target a Reshape or Flatten of `value` may as well be a Reshape of the matrix; None if there is none.
+    """With what target a Reshape, Flatten or Unsqueeze of `value` may as well be a Reshape of the matrix; None if there
+    is none.
 
     Zeros copy dims of what is read, and Flatten joins them: what it makes is written out, the one unknown dim as -1.
     """
-    if user.op not in ("Flatten", "Reshape") or user.graph is not value.graph or user.inputs[0] is not value:
+    if (
+        user.op not in ("Flatten", "Reshape", "Unsqueeze")
+        or user.graph is not value.graph
+        or user.inputs[0] is not value
+    ):
         return None
     if user.op == "Reshape":
         shape = user.input(1)
