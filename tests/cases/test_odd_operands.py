@@ -73,12 +73,12 @@ def first(array: Array) -> Array:
     return array.reshape(-1)[0].reshape(())
 
 
-def empty_from(at: int) -> Change:
-    """Of the constants every other one, from the first or the second on."""
+def empty_from(at: int, step: int) -> Change:
+    """Of the constants that one, and each so many behind it: what an operator reads beside them has elements."""
 
     def change(model: ModelProto) -> None:
-        turns = count(at)
-        constants(lambda a: a if next(turns) % 2 else a.reshape(-1)[:0])(model)
+        turns = count()
+        constants(lambda a: a.reshape(-1)[:0] if next(turns) % step == at else a)(model)
 
     return change
 
@@ -106,8 +106,7 @@ CHANGES: Final[dict[str, Change]] = {
     "constants are scalars": constants(first),
     "all are scalars": everything_a_scalar,
     "constants are empty": constants(lambda a: a.reshape(-1)[:0]),
-    "every other constant is empty": empty_from(0),
-    "those between them are empty": empty_from(1),
+    **{f"of {step} constants one is empty, from {at}": empty_from(at, step) for step in (2, 3) for at in range(step)},
     "integers are none": constants(lambda a: a[:0] if a.ndim else a, True),
     "integers are a table": constants(lambda a: a.reshape(1, *a.shape), True),
     "an axis in front": constants(lambda a: a.reshape(1, *a.shape), False),
