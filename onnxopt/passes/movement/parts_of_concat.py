@@ -41,6 +41,8 @@ class PartsOfConcat(GraphPass):
             if parts is None:
                 ctx.decline("taken", "cut elsewhere than it was joined, or of unknown lengths", repr(node))
                 continue
+            if not parts:
+                continue  # nobody reads any
             goes = x.only_user is node
             made = sum(v.is_output or end - start > 1 for v, start, end in parts)
             if goes + 1 - made < 1:
