@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import onnx
@@ -43,4 +45,14 @@ def test_inputs_without_a_type_are_a_fault() -> None:
     model = onnx.parser.parse_model(OUTPUTS_OF_NO_SHAPE)
     model.graph.input[0].ClearField("type")
     with pytest.raises(ModelError, match="not a valid model"), blaming(model):
+        raise ZeroDivisionError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a file's name is text")
+def test_a_name_that_is_no_text_is_no_fault_of_the_model(tmp_path: Path) -> None:
+    """onnx's checker takes no such path."""
+    odd = tmp_path / os.fsdecode(b"odd\xff.onnx")
+    made(True, tmp_path)
+    (tmp_path / "m.onnx").rename(odd)
+    with pytest.raises(ZeroDivisionError), blaming(odd):
         raise ZeroDivisionError
