@@ -236,15 +236,17 @@ class Judge(Original):
         except (Failed, OSError, ValueError, MemoryError):
             return []
 
-    def pieces(self, names: Sequence[str], taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
-        """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken."""
+    def pieces(self, names: Sequence[str], taken: Sequence[str], digits: bool = False) -> tuple[Pieces, list[Place]]:
+        """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken.
+        `digits`: see `Replay`."""
         from onnxopt.verification.programs.runner import Failed
 
         began = time.monotonic()
         self._rest()
         try:
             fine = not self._uneven.isdisjoint(names)
-            found, places = self._looked().pieces([self.kept[n][0] for n in names], taken, fine=fine)
+            cases = [self.kept[n][0] for n in names]
+            found, places = self._looked().pieces(cases, taken, fine=fine, digits=digits)
         except (Failed, OSError, ValueError, MemoryError) as e:
             found, places = Pieces(list(names), note=f"it could not be compared in pieces: {reason(e)}"), []
         found.seconds = time.monotonic() - began

@@ -96,15 +96,15 @@ class Look:
             self.b = self.b.inside(Program(skeleton))
 
     def pieces(
-        self, cases: Sequence[Case], taken: Sequence[str] = (), *, fine: bool = False
+        self, cases: Sequence[Case], taken: Sequence[str] = (), *, fine: bool = False, digits: bool = False
     ) -> tuple[Pieces, list[Place]]:
         """Hold the second file against the first on the inputs of these cases.
 
-        `taken`: values of the first that decide branches, of which there are cases that take both. `fine`: each channel
-        of float32 counts, too.
+        `taken`: values of the first that decide branches, of which there are cases that take both. `fine`, `digits`:
+        see `Replay`.
         """
         feeds = self._complete([case.feeds for case in cases])
-        return self._held(self.a, self.b, cases, feeds, taken, fine=fine)
+        return self._held(self.a, self.b, cases, feeds, taken, fine=fine, digits=digits)
 
     def as_taken(self, cases: Sequence[Case], most: int) -> Pieces | None:
         """The same, at most so many cases at once, with branches that these take in place of Ifs that the two have not
@@ -137,12 +137,14 @@ class Look:
         taken: Sequence[str],
         *,
         fine: bool = False,
+        digits: bool = False,
     ) -> tuple[Pieces, list[Place]]:
         """Two programs against each other, which are those of the files, or opened."""
         types = {name: type_of(value) for name, value in feeds[0].items()}
         dtype = self.options.dtype
         memory, seed = self.options.memory, self.options.seed
-        walk = Walk(a, b, feeds, types, memory=memory, seed=seed, held=self.held, dtype=dtype, fine=fine)
+        how: dict[str, Any] = {"memory": memory, "seed": seed, "held": self.held, "dtype": dtype}
+        walk = Walk(a, b, feeds, types, **how, fine=fine, digits=digits)
         found = walk.run()
         names = [case.name for case in cases]
         pieces = Pieces(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from onnxopt.verification.inputs.muted import are_few, have_few_rows
 from onnxopt.verification.options import DIFFERENT, IN_PIECES, VerifyOptions
 from onnxopt.verification.proof import together
-from onnxopt.verification.records import JudgedCase, Pieces, Verification
+from onnxopt.verification.records import JudgedCase, Pieces, Place, Verification
 from onnxopt.verification.session import Session
 from onnxopt.verification.verdict import could_jump, differences, largest, settle
 from onnxopt.worker.service import Died
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 3  # cases looked at in pieces together
 _HELD: Final = 12  # held against each other with branches in place
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
+_LOSS: Final = 10.0  # times the noise of the whole, which float16 has of roundings
 _LARGE: Final = "extremes"  # a case in which narrow floats overflow first
 _STARVED: Final = "takes more memory than it may (--memory)"
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
@@ -84,6 +85,9 @@ class SecondLook:
                 if told or (rough and not pieces.complete):
                     names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
                     noise = self._noise(verdict, names, decides=not pieces.complete)
+                if noise and not places and self._has_lost_digits(verdict, largest(noise)):
+                    lost, places = self._too_small(verdict, taken)
+                    pieces = lost if places else pieces
         except (Died, MemoryError) as e:
             why = str(e) if isinstance(e, Died) else _STARVED
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
@@ -97,6 +101,18 @@ class SecondLook:
             if not open_ and verdict.status == IN_PIECES:
                 verdict.status = status
         return True
+
+    def _has_lost_digits(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
+        """Does the whole differ by more than roundings of a narrower type do, whose pieces agree as it holds them?"""
+        explained = _LOSS * max(noise.values(), default=float("inf"))
+        return self._options.dtype == "float16" and not could_jump(self._plan) and verdict.worst_rel > explained
+
+    def _too_small(self, verdict: Verification, taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
+        """Pieces of the case that differs most, and the values for which the type has too few digits."""
+        case = max((c for c in verdict.cases if c.outputs), key=lambda c: max(o.max_rel for o in c.outputs))
+        self._session.hold([case.name])
+        found: tuple[Pieces, list[Place]] = self._session.call("pieces", [case.name], taken, True)
+        return found
 
     def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
         """What pieces say with branches in place of Ifs; None unless that leaves nothing open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,21 @@ def test_what_overflows_stays_float32_and_is_named(run: Run, tmp_path: Path) -> 
     assert "report it" not in done.stderr
     again = run("optimize", "model.onnx", "again.onnx", "--dtype", "float16", "--disable", "convert-dtype@p1")
     assert again.returncode in (0, 3)
+
+
+def test_what_is_too_small_stays_float32_all_of_it_at_once(run: Run, tmp_path: Path) -> None:
+    """Each value alone would take a result of its own to be found."""
+    onnx.save(products([*[1e-2] * 5, *[1e2] * 3]), tmp_path / "model.onnx")
+    done = run("optimize", "model.onnx", "out.onnx", "--dtype", "float16", "--report", "report.json")
+    assert done.returncode == 3
+    assert "4 values stay float32: each of `p2`, `p3`, `p4` and 1 more " in done.stderr
+    assert "and 1 more is too small for the narrower type\n" in done.stderr
+    assert "✓" in done.stdout
+    left_out = {r["value"] for r in json.loads((tmp_path / "report.json").read_text())["rolled_back"]}
+    assert left_out <= {"p2", "p3", "p4", "p5"}
+    assert run("optimize", "model.onnx", "out.onnx", "--dtype", "bfloat16").returncode == 0, (
+        "it holds what float32 does"
+    )
 
 
 def test_outputs_are_dropped_and_inputs_cut(run: Run, samples: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
 from onnxopt.verification import VerifyOptions, verify
-from onnxopt.verification.numbers.narrow import forgiven, narrowed
+from onnxopt.verification.numbers.narrow import forgiven, is_too_small, narrowed
 from tests.runtime import plain_session
 from tests.samples import parsed
 
@@ -32,6 +32,17 @@ def products(scales: list[float]) -> ModelProto:
     infos = [helper.make_tensor_value_info(name, 1, ["n", 16]) for name in ("x", "y")]
     graph = helper.make_graph(nodes, "products", infos[:1], infos[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "small"),
+    [([1e-5, 0, -2e-5], True), ([1e-5, 1e-4], False), ([0, 0], False), ([np.inf, 1e-5], True), ([], False)],
+)
+def test_of_what_is_too_small_digits_are_lost(numbers: list[float], small: bool) -> None:
+    value = np.array(numbers, np.float32)
+    assert is_too_small(value, "float16") == small
+    assert not is_too_small(value, "bfloat16")
+    assert not is_too_small(value.astype(np.float64), "float16")
 
 
 def test_what_a_type_holds() -> None:

@@ -21,6 +21,7 @@ _FILLS: Final = 4  # of a sum of masks, and
 _SCORES: Final = 16  # bits of a number which a score that is added to -1e9 changes
 CODES: Final = {"float16": 10, "bfloat16": 16}  # as onnx numbers them
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": (2 - 2**-7) * 2.0**127}
+_NORMAL: Final = {"float16": 2.0**-14}  # the smallest number with all digits; that of bfloat16 is float32's
 _BEYOND: Final = {"float16": 65520.0, "bfloat16": (2 - 2**-8) * 2.0**127}  # what is rounded to infinity
 
 
@@ -54,6 +55,14 @@ def is_beyond(a: Any, dtype: str) -> bool:
         return False
     over = a[np.isfinite(a) & (np.abs(a) >= _BEYOND[dtype])]
     return bool((over.size and np.abs(over).min() < _FILL) or not _are_few(over))
+
+
+def is_too_small(a: Any, dtype: str) -> bool:
+    """Are all numbers of the original's float32 value so close to zero that the type has fewer digits for them?"""
+    if not isinstance(a, np.ndarray) or a.dtype != np.float32 or dtype not in _NORMAL:
+        return False
+    largest = np.abs(a[np.isfinite(a)]).max(initial=0)
+    return bool(0 < largest < _NORMAL[dtype])
 
 
 def _are_few(numbers: Any) -> bool:

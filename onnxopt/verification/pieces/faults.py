@@ -1,8 +1,8 @@
 """What is to blame, and what the narrower type does not hold: that is no question of what came before it.
 
-A float16 of 1e5 is infinite, whoever makes it. So all such values are named in one walk, those as well that only agree
-because the value before them, too large itself, was fed as the largest number there is: else each would take a result
-of its own to be seen.
+A float16 of 1e5 is infinite, and one of 1e-7 has a bit, whoever makes it. So all such values are named in one walk, of
+those too large as well what only agrees because the value before it, too large itself, was fed as the largest number
+there is: else each would take a result of its own to be seen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxopt.verification.numbers.rounding import Difference, worst
 from onnxopt.verification.pieces.outcome import Fault
-from onnxopt.verification.pieces.replay import OVERFLOWS, Replay
+from onnxopt.verification.pieces.replay import OVERFLOWS, TOO_SMALL, Replay
 
 _MOST: Final = 8  # looked for, but for what the narrower type does not hold
 
@@ -31,16 +31,19 @@ class Faults:
     def chosen(self, blocked: Sequence[str], latest: Mapping[str, list[Difference]]) -> Sequence[str]:
         """Of what is in the way, who is to blame next: all that the narrower type does not hold, else the first; nobody
         once there are enough."""
-        beyond = [v for v in blocked if worst(latest[v]).note and self._replay.beyond(v) is not None]
+        replay = self._replay
+        beyond = [v for v in blocked if worst(latest[v]).note and replay.beyond(v) is not None]
+        beyond = beyond or [v for v in blocked if replay.too_small(v) is not None]
         is_full = sum(not fault.beyond for fault in self.found) >= _MOST
         return beyond or ([] if is_full else blocked[:1])
 
     def add(self, value: str, fed: set[str], fed_of_a: set[str], latest: list[Difference]) -> Fault:
         """Put a value down that is made from what is `fed`, as it differs in the cases."""
         original, nodes = self._replay.pairs.of[value], self._b.cone([value], fed)
-        case = self._replay.beyond(value)
+        over, small = self._replay.beyond(value), self._replay.too_small(value)
+        case = small if over is None else over
         is_beyond = case is not None
-        found = Difference(note=OVERFLOWS) if case is not None else worst(latest)
+        found = worst(latest) if case is None else Difference(note=TOO_SMALL if over is None else OVERFLOWS)
         case = latest.index(found) if case is None else case
         its, shape = self._a.cone([original], fed_of_a), np.shape(self._replay.mine(value)[case])
         fault = Fault(value, found, case, self._b.entries(nodes, fed), its, nodes, shape, is_beyond)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from onnxopt.verification.missing import missing
-from onnxopt.verification.numbers.narrow import forgiven, is_beyond, lost, narrowed
+from onnxopt.verification.numbers.narrow import forgiven, is_beyond, is_too_small, lost, narrowed
 from onnxopt.verification.numbers.rounding import INFINITE, NO_NUMBER, Difference, difference
 from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.channels import Channels
@@ -26,6 +26,7 @@ from onnxopt.verification.programs.stream import Stream
 from onnxopt.worker.serving import Refused
 
 OVERFLOWS: Final = "overflows the narrower type"
+TOO_SMALL: Final = "is too small for the narrower type"
 _OVER: Final = {INFINITE: OVERFLOWS, NO_NUMBER: "is no number in the narrower type"}
 Found = dict[str, list[Any] | Failed]
 
@@ -43,9 +44,11 @@ class Replay:
         dtype: str = "",
         *,
         fine: bool = False,
+        digits: bool = False,
     ) -> None:
-        """`fine`: each channel of float32 counts, too."""
-        self.held, self.dtype, self.fine = held or {}, dtype, fine
+        """`fine`: each channel of float32 counts, too. `digits`: so does that the narrower type has fewer of them for
+        what is next to zero, which is otherwise taken as it holds it."""
+        self.held, self.dtype, self.fine, self.digits = held or {}, dtype, fine, digits
         self._against: dict[str, list[Any]] = {}  # what A makes of what B was fed, where that was rounded
         self.runner = runner
         self.program = runner.program
@@ -78,13 +81,21 @@ class Replay:
         return value in self.held and self.kind(value) == "tensor(float)"
 
     def beyond(self, value: str) -> int | None:
-        """The first case in which the narrower type, in which B makes it, does not hold A's numbers; None in all."""
+        """The first case in which A's numbers overflow the narrower type, in which B makes it; None where they do in
+        none."""
+        return self._first_case(value, is_beyond)
+
+    def too_small(self, value: str) -> int | None:
+        """The first case in which the narrower type has fewer digits for all of A's numbers."""
+        return self._first_case(value, is_too_small)
+
+    def _first_case(self, value: str, is_one: Callable[[Any, str], bool]) -> int | None:
         if not self.is_narrow(value):  # or gives it out, behind a Cast
             i = self.program.maker.get(value)
             node = self.program.nodes[i] if i is not None else None
             if node is None or node.op_type != "Cast" or node.input[0] not in self.held:
                 return None
-        return next((i for i, mine in enumerate(self.mine(value)) if is_beyond(mine, self.dtype)), None)
+        return next((i for i, mine in enumerate(self.mine(value)) if is_one(mine, self.dtype)), None)
 
     def run(self, wanted: Sequence[str], fed: Collection[str]) -> dict[str, list[Any]]:
         """What B makes of A's values of `fed`, by case. Raises Failed; Refused for what this runtime does not have."""
@@ -175,6 +186,9 @@ class Replay:
         if self.held:  # of rounded numbers A may make infinities, too, and of its own it did not
             gone = [lost(x, y) for x, y in zip(self.mine(value), found, strict=True)]
             differences = [d if d.note or not g else Difference(note=g) for d, g in zip(differences, gone)]
+        if self.digits and self.is_narrow(value):
+            small = (is_too_small(x, self.dtype) for x in self.mine(value))
+            differences = [Difference(note=TOO_SMALL) if s and not d.note else d for d, s in zip(differences, small)]
         if all(d.within(share) for d in differences):
             return True, differences, None
         if self.is_narrow(value):

@@ -60,10 +60,11 @@ class Walk:
         outputs: Sequence[tuple[str, str]] | None = None,
         enclosing: Enclosing | None = None,
         fine: bool = False,
+        digits: bool = False,
     ) -> None:
         """`given`: the types of what is fed, as onnxruntime writes them. `memory`: bytes for weights and values.
         `held`: the types of what B may hold in the narrower `dtype`. `outputs`: see `Pairs`. `enclosing`: of a
-        body. `fine`: each channel of float32 counts, too."""
+        body. `fine`, `digits`: see `Replay`."""
         self.a, self.b = a.program, b.program
         self.runner = a
         self.memory = memory
@@ -73,7 +74,8 @@ class Walk:
         self.enclosing = enclosing
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
-        self.replay = Replay(b.telling(self.original.told), self.original, self.pairs, self.held, dtype, fine=fine)
+        counts = {"fine": fine, "digits": digits}
+        self.replay = Replay(b.telling(self.original.told), self.original, self.pairs, self.held, dtype, **counts)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
         self.fed: set[str] = set(given)  # those that pieces start from,
