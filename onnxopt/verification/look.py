@@ -27,6 +27,7 @@ from onnxopt.verification.options import VerifyOptions
 from onnxopt.verification.pieces.enclosing import case_names
 from onnxopt.verification.pieces.outcome import Fault, Outcome
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.pieces.walk import Walk
 from onnxopt.verification.places import place_of
 from onnxopt.verification.programs.drawn import draw_alike
@@ -213,12 +214,14 @@ class Look:
         """Is anything that something not float is decided upon made otherwise, or of that, or computed before steps, or
         are there other bodies that decide? Else what is, of what a Relu may hide in few rows."""
         pairs = Pairs(self.a.program, self.b.program)
+        sameness = Sameness.of_files(pairs)  # one for all: what was numbered is not again
         decisions = self.plan.decisions
-        if is_made_otherwise(pairs, decisions) or is_decided_otherwise(pairs, decisions):
+        if is_made_otherwise(pairs, decisions, sameness) or is_decided_otherwise(pairs, decisions, sameness):
             return True
-        if is_computed_otherwise(pairs, self.plan.steps) or has_another_body(pairs, self.plan.within):
+        steps, within = self.plan.steps, self.plan.within
+        if is_computed_otherwise(pairs, steps, sameness) or has_another_body(pairs, within, sameness):
             return True
-        return list(computed_otherwise(pairs, self.plan.muted))
+        return list(computed_otherwise(pairs, self.plan.muted, sameness))
 
     def _is_open(self, value: str) -> bool:
         return self._open is None or value in self._open

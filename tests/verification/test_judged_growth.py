@@ -18,6 +18,7 @@ from onnxopt.verification.judge import Judge
 from onnxopt.verification.model.skeleton import Skeleton
 from onnxopt.verification.options import EQUAL, VerifyOptions
 from onnxopt.verification.pieces.pairs import Pairs
+from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.protocol import Request
 from tests.steps import lines_executed
@@ -152,7 +153,8 @@ def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
         onnx.save(decisions(count), tmp_path / "m.onnx")
         program = Program(Skeleton(tmp_path / "m.onnx"))
         pairs, names = Pairs(program, program), [f"g{i}" for i in range(count)]
-        steps.append(lines_executed(lambda: is_decided_otherwise(pairs, names)))  # noqa: B023  it is called at once
+        sameness = Sameness.of_files(pairs)
+        steps.append(lines_executed(lambda: is_decided_otherwise(pairs, names, sameness)))  # noqa: B023  it is called at once
     assert steps[2] / steps[1] < 15
 
 

@@ -20,7 +20,6 @@ from onnxopt.verification.hidden.anew import Piece
 from onnxopt.verification.hidden.masked import changing_values
 from onnxopt.verification.model.decisions import GIVE_OTHERS
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from onnxopt.verification.pieces.pairs import Pairs
+    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
@@ -43,9 +43,8 @@ _HAND_ON: Final = _MOVES | {"Not", "Neg", "Slice", "Split", "Expand", "Gather", 
 _LISTS: Final = ("Gather", "ArrayFeatureExtractor")  # their first operand may be a table, of which they pick
 
 
-def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
-    """Is anything made otherwise of these values of A? As far as files tell: one name, one value."""
-    sameness: Sameness | None = None
+def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str], sameness: Sameness) -> bool:
+    """Is anything made otherwise of these values of A? `sameness`: as far as files tell."""
     handed, made = _made_of(pairs.a, decisions, pairs.by_original)
     mine = handed.union(decisions)
     theirs = {*pairs.made_from([*mine])}
@@ -54,7 +53,6 @@ def is_decided_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
             original = pairs.of[value]
             computes = _computes(pairs.a, original, pairs.by_original, mine)
             computes = computes or _computes(pairs.b, value, pairs.of, theirs)
-            sameness = sameness or Sameness.of_files(pairs)
             if computes and not sameness.is_made_alike(value):
                 return True
     return False

@@ -23,11 +23,11 @@ from onnxopt.verification.numbers.draws import Draws
 from onnxopt.verification.numbers.rounding import Difference
 from onnxopt.verification.numbers.shaken import are_integers
 from onnxopt.verification.pieces.noise import is_discrete
-from onnxopt.verification.pieces.sameness import Sameness
 from onnxopt.verification.programs.steps import is_stepped
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs
+    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
     from onnxopt.verification.programs.program import Program
 
@@ -46,18 +46,18 @@ _PLACES: Final = frozenset((
 ))  # fmt: skip
 
 
-def is_computed_otherwise(pairs: Pairs, steps: Sequence[str]) -> bool:
-    """Is anything that leads to these values of A, and depends on more than sizes, computed otherwise? As far as files
-    tell: one name, one value."""
+def is_computed_otherwise(pairs: Pairs, steps: Sequence[str], sameness: Sameness) -> bool:
+    """Is anything that leads to these values of A, and depends on more than sizes, computed otherwise? `sameness`: as
+    far as files tell."""
     known = [s for s in steps if s in pairs.by_original]
-    return any(computed_otherwise(pairs, [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]))
+    made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
+    return any(computed_otherwise(pairs, made, sameness))
 
 
-def computed_otherwise(pairs: Pairs, made: Sequence[str]) -> Iterator[str]:
+def computed_otherwise(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> Iterator[str]:
     """Those of these values of A that are, as far as files tell."""
     if not made:
         return
-    sameness = Sameness.of_files(pairs)
     mine, theirs = changing_values(pairs.a), changing_values(pairs.b)
     for value in (v for v in pairs.made_from([*made]) if v in theirs and not pairs.is_same(v)):
         original = pairs.of[value]

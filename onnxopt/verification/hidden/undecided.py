@@ -17,10 +17,10 @@ import numpy as np
 from onnxopt.verification.hidden.anew import Piece
 from onnxopt.verification.hidden.bounds import Beyond, Bounds, around
 from onnxopt.verification.hidden.masked import changing_values
-from onnxopt.verification.pieces.sameness import Sameness
 
 if TYPE_CHECKING:
     from onnxopt.verification.pieces.pairs import Pairs
+    from onnxopt.verification.pieces.sameness import Sameness
     from onnxopt.verification.pieces.walk import Walk
 
 _KINDS: Final = ("tensor(bool)", "tensor(int32)", "tensor(int64)")  # those of quantizers are no decisions
@@ -36,11 +36,10 @@ _ARITHMETIC: Final = frozenset((
 ))  # fmt: skip
 
 
-def is_made_otherwise(pairs: Pairs, decisions: Sequence[str]) -> bool:
-    """Is anything that leads to these values of A made otherwise? As far as files tell: one name, one value."""
+def is_made_otherwise(pairs: Pairs, decisions: Sequence[str], sameness: Sameness) -> bool:
+    """Is anything that leads to these values of A made otherwise? `sameness`: as far as files tell."""
     known = [d for d in decisions if d in pairs.by_original]
     made = [o for i in pairs.a.cone(known, ()) for o in pairs.a.nodes[i].output]
-    sameness = Sameness.of_files(pairs)
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(made))
 
 

@@ -64,10 +64,10 @@ def may_differ(pairs: Pairs) -> bool:
     return any(not sameness.is_made_alike(value) for value in pairs.made_from(list(made)))
 
 
-def has_another_body(pairs: Pairs, made: Sequence[str]) -> bool:
-    """Do other nodes, or bodies, make these values in B? As far as files tell: one name, one value."""
+def has_another_body(pairs: Pairs, made: Sequence[str], sameness: Sameness) -> bool:
+    """Do other nodes, or bodies, make these values in B? `sameness`: as far as files tell."""
     nodes = [pairs.a.maker[name] for name in made if name in pairs.a.maker]
-    return bool(nodes) and bool(Sameness.of_files(pairs).changed(nodes, ())[0])
+    return bool(nodes) and bool(sameness.changed(nodes, ())[0])
 
 
 def unseen(

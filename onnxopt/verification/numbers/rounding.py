@@ -158,8 +158,7 @@ def _of_floats(a: Any, b: Any) -> Difference:
     if a.dtype.itemsize < 4:
         a, b = a.astype(np.float32), b.astype(np.float32)
     with np.errstate(all="ignore"):
-        apart = np.abs(a - b)
-        largest, span = float(apart.max(initial=0)), _largest(a)
+        largest, span = _largest(a - b), _largest(a)
     if math.isfinite(largest) and math.isfinite(span):
         return Difference(largest, _unmasked(a, b, span) if largest else span)
     finite = np.isfinite(a)
@@ -167,12 +166,15 @@ def _of_floats(a: Any, b: Any) -> Difference:
         return Difference(note=NO_NUMBER)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return Difference(note=INFINITE)
-    largest, span = float(apart[finite].max(initial=0)), _largest(a[finite])
-    return Difference(largest, _unmasked(a[finite], b[finite], span) if largest else span)
+    a, b = a[finite], b[finite]
+    with np.errstate(over="ignore"):
+        largest, span = _largest(a - b), _largest(a)
+    return Difference(largest, _unmasked(a, b, span) if largest else span)
 
 
 def _largest(a: Any) -> float:
     """The largest absolute value, NaN if one is; 0 of none."""
+    a = np.asarray(a)  # of arrays without axes a difference is none
     if a.dtype.kind == "c":
         return float(np.abs(a).max(initial=0))
     return float(np.maximum(a.max(initial=0), -a.min(initial=0)))  # an activation is large: no copy of it
