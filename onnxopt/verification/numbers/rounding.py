@@ -177,7 +177,8 @@ def _largest(a: Any) -> float:
     a = np.asarray(a)  # of arrays without axes a difference is none
     if a.dtype.kind == "c":
         return float(np.abs(a).max(initial=0))
-    return float(np.maximum(a.max(initial=0), -a.min(initial=0)))  # an activation is large: no copy of it
+    # An activation is large: no copy of it. And no -0, which nobody calls a difference.
+    return abs(float(np.maximum(a.max(initial=0), -a.min(initial=0))))
 
 
 def _unmasked(a: Any, b: Any, span: float) -> float:
