@@ -45,10 +45,9 @@ class Watch:
 
     def refuse_removed(self) -> None:
         """Raises ModelError for one that was there and is not."""
-        if (
-            file := next((file for file, before in self._seen.items() if before and not _state(file)), None)
-        ) is not None:
-            raise ModelError(f"{file} was removed while it was read", _HINT)
+        for file, before in self._seen.items():
+            if before is not None and _state(file) is None:
+                raise ModelError(f"{file} was removed while it was read", _HINT)
 
 
 def _state(file: Path) -> tuple[int, int] | None:

@@ -103,8 +103,9 @@ class SecondLook:
         return True
 
     def _has_lost_digits(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
-        """Does the whole differ by more than roundings of a narrower type do, whose pieces agree as it holds them?"""
-        explained = _LOSS * max(noise.values(), default=float("inf"))
+        """Does the whole differ by more than roundings of a narrower type do, whose pieces agree as it holds them? No
+        noise says nothing."""
+        explained = _LOSS * (max(noise.values(), default=0.0) or float("inf"))
         return self._options.dtype == "float16" and not could_jump(self._plan) and verdict.worst_rel > explained
 
     def _too_small(self, verdict: Verification, taken: Sequence[str]) -> tuple[Pieces, list[Place]]:

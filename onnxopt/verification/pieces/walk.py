@@ -74,8 +74,8 @@ class Walk:
         self.enclosing = enclosing
         self.pairs = Pairs(self.a, self.b, outputs)
         self.needs = Needs(self.pairs)
-        counts = {"fine": fine, "digits": digits}
-        self.replay = Replay(b.telling(self.original.told), self.original, self.pairs, self.held, dtype, **counts)
+        b = b.telling(self.original.told)
+        self.replay = Replay(b, self.original, self.pairs, self.held, dtype, fine=fine, digits=digits)
         self._order = {value: i for i, value in enumerate(self.b.maker)}
         self.cuts: set[str] = set(given)
         self.fed: set[str] = set(given)  # those that pieces start from,
