@@ -20,6 +20,7 @@ from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, is_starved, reason
+from onnxopt.worker.limits import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Judge(Original):
         self.paths[1] = path
         self.b = self._look = self._unrun = None
         self._uneven.clear()
+        if self.kept:  # what the original made is
+            self._rest()
         a, b = self.labels
         self.tell(f"loading {b}")
         try:
@@ -311,4 +314,5 @@ class Judge(Original):
 
 
 def main() -> None:
+    keep_little()
     serve(Judge)

@@ -22,7 +22,7 @@ from onnxopt.record import record
 
 _EVERY: Final = 0.25  # seconds between two looks
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
-_ARENAS: Final = -8  # M_ARENA_MAX
+_HEAP: Final = ((-8, 1), (-3, 1 << 17))  # M_ARENA_MAX; M_MMAP_THRESHOLD, bytes: set, it does not grow any more
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -106,8 +106,6 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
         system = ctypes.CDLL(None)
         if at_once:
             system.prctl(_DEATH_SIGNAL, signal.SIGKILL)
-        if hasattr(system, "mallopt"):  # glibc's: else what one thread lets go of is for no other
-            system.mallopt(_ARENAS, 1)
         if memory:
             import resource
 
@@ -120,6 +118,18 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
             os._exit(1)
         if memory or not at_once:
             threading.Thread(target=_watch, args=(parent, memory), daemon=True).start()
+
+
+def keep_little() -> None:
+    """What is let go of is the system's again: glibc would keep it between what is still held, and what one thread lets
+    go of for no other. It costs page faults, so that whoever measures time leaves it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(AttributeError):  # another C library
+            mallopt = ctypes.CDLL(None).mallopt
+            for parameter, value in _HEAP:
+                mallopt(parameter, value)
 
 
 def peak_memory() -> int:

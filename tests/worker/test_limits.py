@@ -25,11 +25,17 @@ def test_the_peak_of_a_worker_is_its_own_and_not_that_of_a_large_parent() -> Non
         assert 0 < int(found.stdout) < LARGE
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None) if sys.platform == "linux" else None, "mallopt"), reason="glibc's")
-def test_threads_of_a_worker_share_one_heap() -> None:
+GLIBC = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None) if sys.platform == "linux" else None, "mallopt"), reason="glibc's"
+)
+KEEP_LITTLE = "from onnxopt.worker.limits import keep_little; keep_little()"
+
+
+@GLIBC
+def test_threads_that_keep_little_share_one_heap() -> None:
     code = f"""
 import ctypes, threading
-{{confine}}
+{{before}}
 system = ctypes.CDLL(None)
 system.malloc.restype = ctypes.c_void_p
 threads = [threading.Thread(target=system.malloc, args=({SMALL},)) for _ in range(4)]
@@ -39,8 +45,33 @@ for work in (threading.Thread.start, threading.Thread.join):
 system.malloc_info(0, ctypes.c_void_p.in_dll(system, "stdout"))
 system.fflush(None)
 """
-    heaps = []
-    for confine in ("", "import os; from onnxopt.worker.limits import confine; confine(os.getppid(), 0, True)"):
-        told = subprocess.run([*child(code.format(confine=confine))], capture_output=True, check=True, text=True).stdout
-        heaps.append(told.count("<heap nr="))
+    heaps = [_told(code.format(before=before)).count("<heap nr=") for before in ("", KEEP_LITTLE)]
     assert heaps[1] == 1 < heaps[0]
+
+
+@GLIBC
+def test_large_blocks_between_small_ones_go_back_to_the_system() -> None:
+    code = f"""
+import ctypes, os, pathlib
+{{before}}
+system = ctypes.CDLL(None)
+system.malloc.restype, system.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+system.free.argtypes = [ctypes.c_void_p]
+def held(size):
+    block = system.malloc(size)
+    ctypes.memset(block, 1, size)
+    return block
+system.free(held({LARGE >> 4}))  # glibc learns that such a size comes again
+blocks = [(held({LARGE >> 10}), held({SMALL})) for _ in range(100)]
+resident = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+before = resident()
+for large, _ in blocks:
+    system.free(large)
+print((before - resident()) // {LARGE >> 10})
+"""
+    given_back = [int(_told(code.format(before=before))) for before in ("", KEEP_LITTLE)]
+    assert given_back[0] < 10 and given_back[1] > 90
+
+
+def _told(code: str) -> str:
+    return subprocess.run(child(code), capture_output=True, check=True, text=True).stdout
