@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,8 +63,16 @@ class Stream:
         pool: ThreadPoolExecutor | None = None
         with contextlib.ExitStack() as stack:
             while nodes is not None:
-                self.run(opened or self.open(nodes, wanted(nodes)))
+                opened = opened or self.open(nodes, wanted(nodes))
+                first = opened.run(self.values[0])
+                if len(smaller := self._split(nodes, first)) > 1:
+                    nodes, *rest = smaller
+                    parts = itertools.chain(rest, parts)
+                    opened = self.open(nodes, wanted(nodes))
+                    first = opened.run(self.values[0])
+                self.run(opened, first)
                 opened = None
+                del first  # what it has is let go of when nobody is going to read it
                 if (following := next(parts, None)) is not None:
                     if pool is None:  # most models are one segment
                         from concurrent.futures import ThreadPoolExecutor
@@ -89,11 +98,27 @@ class Stream:
         types = {r: self.types[r] for i in nodes for r in program.reads[i] if r in known}
         return self.runner.open(nodes, types, wanted, quiet=quiet)
 
-    def run(self, opened: Opened) -> None:
-        """Learn its values. Raises Failed."""
+    def _split(self, nodes: list[int], first: Values) -> list[list[int]]:
+        """The nodes in runs that make about `VALUES` bytes, where the first case says that they make far more in all:
+        behind many that make next to nothing may come an image."""
+        sizes = {name: size_of(value) * len(self.values) for name, value in first.items()}
+        if sum(sizes.values()) <= 2 * VALUES:
+            return [nodes]
+        runs, made = [list[int]()], 0
+        for i in nodes:
+            own = sum(sizes.get(o, 0) for o in self.runner.program.nodes[i].output)
+            if len(runs[-1]) >= _FEW and made + own > VALUES:
+                runs.append([])
+                made = 0
+            runs[-1].append(i)
+            made += own
+        return runs
+
+    def run(self, opened: Opened, first: Values | None = None) -> None:
+        """Learn its values; `first`: those of the first case, if they are known. Raises Failed."""
         before = self.size
         for values in self.values:
-            found = opened.run(values)
+            found, first = first or opened.run(values), None
             values.update(found)
             self.size += sum(map(size_of, found.values()))
         self.types.update(opened.types)
