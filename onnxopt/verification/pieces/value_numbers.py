@@ -203,7 +203,7 @@ def elements(array: Any) -> Hashable:
     if array.dtype.kind in "OUS":
         return "strings", array.shape, tuple(map(str, array.reshape(-1).tolist()))
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return "constant", array.dtype.str, array.dtype.name, array.shape, _Bytes(data)
+    return "constant", array.dtype, array.shape, _Bytes(data)
 
 
 class _Bytes:
