@@ -9,7 +9,7 @@ import pytest
 
 from onnxopt.verification import Verification
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.rounding import difference
+from onnxopt.verification.numbers.rounding import Difference, difference, noisier
 from onnxopt.verification.numbers.shaken import last_bit
 from tests.verification.pairs import verdict, with_constants
 
@@ -132,3 +132,48 @@ def test_scores_that_were_narrowed_beside_one_place_of_a_mask(tmp_path: Path) ->
     narrowed = "i = Transpose (x) h = Cast <to = 10> (i) t = Cast <to = 1> (h)"
     a, b = (f"{head} {{ {mask} {made} {rest} }}" for made in ("t = Transpose (x)", narrowed))
     assert verdict(tmp_path, a, b).status == "different"
+
+
+def causal(tmp_path: Path, low: float, *scores: str) -> Verification:
+    """Of two that add `low` to what a causal mask hides of their scores, and decide upon what Softmax makes of it."""
+    rng = np.random.default_rng(0)
+    q, k = (rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
+    third, off = np.float32(1 / 3), np.float32(1.3 / 3)
+    constants = {"low": np.float32(low), "hidden": 1 - np.tril(np.ones((4, 4), np.float32)), "third": third, "off": off}
+    constants |= {"wk": k, "wq": q, "wqs": (q * third).astype(np.float32)}
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4, 8] x) => (float[N, 4, 8] y)'
+    keys = "i = MatMul (x, wk) k = Transpose <perm = [0, 2, 1]> (i)"
+    rest = "p = Softmax (f) a = ArgMax <axis = 2> (p) c = Cast <to = 1> (a) d = MatMul (p, x) y = Add (d, c)"
+    texts = (f"{head} {{ {keys} b = Mul (hidden, low) {score} {rest} }}" for score in scores)
+    return verdict(tmp_path, *(with_constants(text, constants) for text in texts))
+
+
+SCORES = "q = MatMul (x, wq) s = MatMul (q, k) t = Mul (s, third) f = Add (t, b)"
+MERGED = "q2 = MatMul (x, wqs) s2 = MatMul (q2, k) f = Add (s2, b)"
+WRONG = "q2 = MatMul (x, wq) s2 = MatMul (q2, k) t2 = Mul (s2, off) f = Add (t2, b)"
+
+
+@pytest.mark.parametrize("low", [-1e9, -1e12, -12345.678])
+def test_the_last_bits_of_a_mask_that_is_made_explain_nothing_beside_it(low: float, tmp_path: Path) -> None:
+    """What a mask is multiplied with stands alone, and so its last bits are changed: those of -1e9 by 64."""
+    v = causal(tmp_path, low, SCORES, WRONG)
+    assert v.status == "different", v.message
+    assert v.places[0].value == "f"
+
+
+@pytest.mark.parametrize("low", [-1e9, -12345.678])
+def test_scores_that_are_scaled_earlier_are_right_beside_a_mask(low: float, tmp_path: Path) -> None:
+    v = causal(tmp_path, low, SCORES, MERGED)
+    assert v.agrees, v.message
+    assert v.status != "inconclusive", v.message
+
+
+def test_noise_is_told_beside_a_mask_and_of_all() -> None:
+    a = np.array([0.5, 1.0, -1e9, -1e9], np.float32)
+    moved, other = a + np.float32([1e-7, 0, 64, -64]), a + np.float32([0.1, 0, 0, 0])
+    noise, found = difference(a, moved), difference(a, other)
+    assert (noise.largest, noise.beside) == (64.0, pytest.approx(1e-7, rel=0.5))
+    assert (found.largest, found.beside) == (found.beside, pytest.approx(0.1, rel=1e-6))
+    assert not found.explained(noise)
+    assert difference(a, a - np.float32([0, 0, 0, 64])).explained(noise)
+    assert noisier(noise, Difference(1.0, 1.0)).beside == noise.beside

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -83,7 +84,8 @@ class Difference:
 
     For what is not a float: the share of elements that differ, of 1. `note`: why they cannot be compared at all.
     `unseen`, of noise in what jumps: are there elements that differ in B, and in no sample became what B has? `uneven`:
-    a row or channel differs by much of its own range; of noise: by more than it does in any sample.
+    a row or channel differs by much of its own range; of noise: by more than it does in any sample. `beside`: the
+    largest of what is beside a mask, where A has one; if that is the same in both, all that counts.
     """
 
     largest: float = 0.0
@@ -92,6 +94,7 @@ class Difference:
     note: str = ""
     unseen: bool | None = None
     uneven: bool = False
+    beside: float | None = None
 
     @property
     def relative(self) -> float:
@@ -107,10 +110,12 @@ class Difference:
 
     def explained(self, noise: Difference, times: float = NOISE) -> bool:
         """Is it what a change of the last bits does, too, so many times? Of what jumps, to each element: how many do
-        says nothing of where to."""
+        says nothing of where to. What the last bits of a mask do (64, of -1e9) explains nothing beside it."""
         if self.note or noise.note or noise.uneven:
             return False
-        return self.largest <= times * noise.largest if noise.unseen is None else not noise.unseen
+        is_beside = self.beside is not None and self.beside >= self.largest and noise.beside is not None
+        largest = noise.beside if is_beside and noise.beside is not None else noise.largest
+        return self.largest <= times * largest if noise.unseen is None else not noise.unseen
 
 
 MASK: Final = 1e3  # times the rest: no activation stands out by so much, and exactly so in several places
@@ -160,7 +165,7 @@ def _of_floats(a: Any, b: Any) -> Difference:
     with np.errstate(all="ignore"):
         largest, span = _largest(a - b), _largest(a)
     if math.isfinite(largest) and math.isfinite(span):
-        return Difference(largest, _unmasked(a, b, span) if largest else span)
+        return _unmasked(a, b, largest, span)
     finite = np.isfinite(a)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return Difference(note=NO_NUMBER)
@@ -169,7 +174,7 @@ def _of_floats(a: Any, b: Any) -> Difference:
     a, b = a[finite], b[finite]
     with np.errstate(over="ignore"):
         largest, span = _largest(a - b), _largest(a)
-    return Difference(largest, _unmasked(a, b, span) if largest else span)
+    return _unmasked(a, b, largest, span)
 
 
 def _largest(a: Any) -> float:
@@ -181,20 +186,41 @@ def _largest(a: Any) -> float:
     return abs(float(np.maximum(a.max(initial=0), -a.min(initial=0))))
 
 
-def _unmasked(a: Any, b: Any, span: float) -> float:
-    """The range of what is left beside a mask: one huge number, again and again, the same in both. Beside -3.4e38 no
-    score would count, be it in one place only: two words under a causal mask have one."""
+def _unmasked(a: Any, b: Any, largest: float, span: float) -> Difference:
+    """Of the range of what is left beside a mask, where that is the same in both."""
+    masked, rest = _mask(a, span) if largest else (None, 0.0)
+    if masked is None:
+        return Difference(largest, span)
+    with np.errstate(over="ignore"):
+        beside = _largest((a - b)[~masked])
+    return Difference(largest, rest if np.array_equal(a[masked], b[masked]) else span, beside=beside)
+
+
+def masked(a: Any) -> Any:
+    """Where a mask stands among these floats, which are finite; None where none does."""
+    return _mask(a, _largest(a))[0]
+
+
+def _mask(a: Any, span: float) -> tuple[Any, float]:
+    """Where one huge number stands, again and again, and the range of what is left. Beside -3.4e38 no score would
+    count, be it in one place only: two words under a causal mask have one."""
     some = np.abs(a.reshape(-1)[:: a.size // _SAMPLE + 1]).astype(np.float64)
     if ((some < span / 2) & (some * MASK >= span)).any():  # neither huge nor next to nothing: most activations end here
-        return span
+        return None, span
     sizes = np.abs(a)
-    masked = sizes >= span / 2
-    rest = float(sizes[~masked].max(initial=0))
+    found = sizes >= span / 2
+    rest = float(sizes[~found].max(initial=0))
     if not 0 < MASK * rest < span:
-        return span
-    huge = a[masked]
-    is_mask = (huge.size > 1 or _ALONE * rest < span) and (huge == huge[0]).all() and np.array_equal(huge, b[masked])
-    return rest if is_mask else span
+        return None, span
+    huge = a[found]
+    is_mask = (huge.size > 1 or _ALONE * rest < span) and (huge == huge[0]).all()
+    return (found, rest) if is_mask else (None, span)
+
+
+def noisier(x: Difference, y: Difference) -> Difference:
+    """The worse of two samples of noise, of all numbers and of those beside a mask."""
+    every = [d.beside for d in (x, y) if d.beside is not None]
+    return replace(worst([x, y]), beside=max(every, default=None))
 
 
 def worst(found: list[Difference]) -> Difference:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.rounding import NOISE, Difference, difference, is_float, worst
+from onnxopt.verification.numbers.rounding import NOISE, Difference, difference, is_float, noisier
 from onnxopt.verification.numbers.shaken import last_bit
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.paths import is_coarse
@@ -83,7 +83,7 @@ def noise_of(
                 for v in wanted:
                     if k < _SEEDS:
                         found = difference(known[v], results[v], coarse=is_coarse(original.types[v]))
-                        largest[v][i] = worst([largest[v][i], found])
+                        largest[v][i] = noisier(largest[v][i], found)
                     if v in open_:
                         open_[v].see(results[v], i)
                     elif v in uneven:

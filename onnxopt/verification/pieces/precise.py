@@ -24,7 +24,15 @@ from typing import Any, Final
 import numpy as np
 
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.rounding import EPSILON, NOISE, Difference, difference, is_float, worst
+from onnxopt.verification.numbers.rounding import (
+    EPSILON,
+    NOISE,
+    Difference,
+    difference,
+    is_float,
+    masked,
+    worst,
+)
 from onnxopt.verification.numbers.shaken import are_integers, is_exact
 from onnxopt.verification.pieces.channels import Channels
 from onnxopt.verification.pieces.doubled import as_double, is_sum, narrows, widening, with_sums
@@ -196,6 +204,7 @@ class _Question:
         self._seen = (lambda v, i: v) if view is None else view
         self.mine = [self._seen(v, i) for i, v in enumerate(replay.mine(value))]
         self._are_steps = replay.are_steps(value)
+        self._hidden: Any = None  # where a mask stands, which counts for nothing
 
     def answer(self, cases: Collection[int]) -> bool:
         """Raises Failed."""
@@ -203,6 +212,7 @@ class _Question:
         if a.has_rounder and not b.has_rounder:
             return False
         for i in cases:
+            self._hidden = None
             exact_x, exact_y = (p.run_wide(opened, p.cases[i]) for p, opened in zip((a, b), self._wide))
             every = self.mine[i], self.theirs[i], self._seen(exact_x, i), exact_y
             jumps = not is_float(every[0]) or self._are_steps or all(map(are_integers, every[:2]))
@@ -212,8 +222,14 @@ class _Question:
         return True
 
     def _numbers(self, case: int, x: Any, y: Any, exact_x: Any, exact_y: Any) -> bool:
-        found, off = apart(x, y), apart(x, exact_x)
-        if found.note or off.note:
+        found = apart(x, y)
+        if found.note:
+            return False
+        # What a mask, the same in both, does with the scores it is added to is not asked: beside it nothing is left.
+        self._hidden = masked(x) if found.beside == found.largest and np.isfinite(x).all() else None
+        x, y, exact_x, exact_y = map(self._left, (x, y, exact_x, exact_y))
+        off = apart(x, exact_x)
+        if off.note:
             return False
         beside = max((float(np.abs(v).max(initial=0)) for v in self.a.cases[case].values() if is_float(v)), default=0.0)
         if off.largest > max(_FAR * off.span, _FAR_BESIDE * beside):
@@ -276,8 +292,13 @@ class _Question:
                     return wide
                 return wide + wide * np.where(rng.flags(array.shape), 1.0, -1.0) * NOISE * self.epsilon
 
-            found.append(self.b.run_wide(self.b.wide(change), self.b.cases[case]))
+            found.append(self._left(self.b.run_wide(self.b.wide(change), self.b.cases[case])))
         return found
+
+    def _left(self, value: Any) -> Any:
+        """What is left beside a mask."""
+        alike = self._hidden is not None and value.shape == self._hidden.shape
+        return np.where(self._hidden, value.dtype.type(0), value) if alike else value
 
     def _constants(self, case: int, exact: Any) -> Difference:
         return worst([apart(exact, values) for values in self._moved(case)])
@@ -288,7 +309,7 @@ class _Question:
         found = [off]
         for k in range(_SAMPLES):
             others = {name: _near(v, Draws(self.seed, k)) for name, v in self.a.cases[case].items()}
-            found.append(apart(self.a.run(narrow, others), self.a.run_wide(wide, others)))
+            found.append(apart(self._left(self.a.run(narrow, others)), self._left(self.a.run_wide(wide, others))))
         return max((d for d in found if not d.note), key=lambda d: d.largest)
 
 
