@@ -45,3 +45,35 @@ def test_what_is_always_empty_is_equal(one: str, other: str, status: str, tmp_pa
 def test_what_files_say_is_no_proof(nodes: str, names: set[str], tmp_path: Path) -> None:
     onnx.save(parser.parse_model(text(nodes)), tmp_path / "a.onnx")
     assert always_empty(tmp_path / "a.onnx") == names
+
+
+LOOPING = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, bool open) => (float[n, 4] y, float[A, n, 4] z)
+    <int64 none = {0}, int64 one = {1}, bool never = {0}, bool ever = {1}, float two = {2}, float three = {3}> {
+    y, s = Loop (TRIPS, BEGINS, x) <body = b (int64 i, bool c, float[n, 4] v) => (bool d, float[n, 4] u, float[n, 4] w) {
+        d = Identity (c) u = Mul (v, two) w = Add (v, two) }> z = Identity (s) }"""
+
+
+@pytest.mark.parametrize(
+    ("trips", "begins", "is_empty"),
+    [
+        ("none", "", True),
+        ("none", "ever", True),
+        ("", "never", True),
+        ("one", "never", True),
+        ("none", "open", True),
+        ("one", "", False),
+        ("one", "open", False),
+    ],
+)
+def test_what_a_loop_stacks_that_makes_no_turn_is_always_empty(
+    trips: str, begins: str, is_empty: bool, tmp_path: Path
+) -> None:
+    model = LOOPING.replace("TRIPS", trips).replace("BEGINS", begins)
+    onnx.save(parser.parse_model(model), tmp_path / "a.onnx")
+    assert always_empty(tmp_path / "a.onnx") == ({"z"} if is_empty else set())
+
+
+def test_a_body_of_no_turn_may_be_another(tmp_path: Path) -> None:
+    model = LOOPING.replace("TRIPS", "none").replace("BEGINS", "")
+    assert verdict(tmp_path, model, model.replace("Add (v, two)", "Add (v, three)")).status == "equal"
+    assert verdict(tmp_path, model, model.replace("Identity (s)", "Cast <to = 1> (s)")).status == "equal"

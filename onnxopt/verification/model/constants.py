@@ -54,3 +54,16 @@ def numbers(tensor: TensorProto) -> list[float]:
         return list(dict.fromkeys(float(n) for n in tensor_to_array(tensor).reshape(-1).tolist()))
     except ValueError:  # it has not the elements that it should have
         return []
+
+
+def single(tensor: TensorProto) -> int | None:
+    """The integer, or boolean, that a tensor is which holds one; None of any other."""
+    from onnxopt.protos import tensor_to_array
+
+    whole = tensor.data_type in (tensor.INT32, tensor.INT64, tensor.BOOL)
+    if not whole or math.prod(tensor.dims) != 1 or tensor.data_location != tensor.DEFAULT:
+        return None
+    try:
+        return int(tensor_to_array(tensor).reshape(-1)[0])
+    except ValueError:  # it has not the element that it should have
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from onnxopt.verification.model.constants import constants, single
 from onnxopt.verification.model.dependence import Changing, changing, is_fixed
 from onnxopt.verification.model.order import WITH_BODIES, bodies_of, first_of, operator_names, reads_of
 
@@ -20,6 +21,7 @@ _DECIDING: Final = frozenset((
     "Unique", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "LinearClassifier",
     "SVMClassifier",
 ))  # fmt: skip
+_AS_IT_IS: Final = ("Identity", "Cast")
 _SIZES_ONLY: Final = frozenset(("Shape", "Size", "SequenceLength"))
 _FLOATS: Final = frozenset((1, 10, 11, 16, 17, 18, 19, 20))  # of TensorProto.DataType
 # Operators that decide upon floats and give out something else.
@@ -150,7 +152,20 @@ def always_empty(path: Path) -> set[str]:
             if not dim.dim_value:
                 dim.ClearField("dim_value")
     model, dims = _inferred(proto)
-    return {o.name for o in model.graph.output if 0 in dims.get(o.name, ())}
+    nothing = set(_of_no_turn(model.graph))
+    for node in model.graph.node:
+        if node.op_type in _AS_IT_IS and not node.domain and node.input[0] in nothing:
+            nothing.update(node.output)
+    return {o.name for o in model.graph.output if 0 in dims.get(o.name, ()) or o.name in nothing}
+
+
+def _of_no_turn(graph: GraphProto) -> Iterator[str]:
+    """What Loops stack that make no turn, as constants say: inference knows no length of it."""
+    held = {t.name: t for t in graph.initializer} | dict(constants(graph.node))
+    for node in (n for n in graph.node if n.op_type == "Loop" and not n.domain):
+        trips, begins = ([single(held[name]) if name in held else None for name in node.input[:2]] + [None, None])[:2]
+        if (trips is not None and trips <= 0) or begins == 0:
+            yield from filter(None, node.output[len(node.input) - 2 :])
 
 
 def can_change(proto: ModelProto) -> Changing:
