@@ -49,7 +49,8 @@ def test_what_files_say_is_no_proof(nodes: str, names: set[str], tmp_path: Path)
 
 LOOPING = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, bool open) => (float[n, 4] y, float[A, n, 4] z)
     <int64 none = {0}, int64 one = {1}, bool never = {0}, bool ever = {1}, float two = {2}, float three = {3}> {
-    y, s = Loop (TRIPS, BEGINS, x) <body = b (int64 i, bool c, float[n, 4] v) => (bool d, float[n, 4] u, float[n, 4] w) {
+    y, s = Loop (TRIPS, BEGINS, x) <body = b (int64 i, bool c, float[n, 4] v)
+        => (bool d, float[n, 4] u, float[n, 4] w) {
         d = Identity (c) u = Mul (v, two) w = Add (v, two) }> z = Identity (s) }"""
 
 

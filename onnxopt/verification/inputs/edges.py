@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_COMPARING: Final = frozenset((
-    "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Mod",
-))  # fmt: skip
+# Those that what is an edge itself goes with one side of.
+COMPARING: Final = frozenset(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
+_BOUNDING: Final = COMPARING | {"Min", "Max", "Mod"}
 _STEPS: Final = frozenset(("Round", "Floor", "Ceil"))
 _LOSSES: Final = frozenset(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"))
 _KINKS: Final = frozenset(("Relu", "Abs", "Sign", "LeakyRelu", "PRelu"))
@@ -23,7 +23,7 @@ CUTTING: Final = frozenset((
 MUTING: Final = frozenset(("Relu", "ThresholdedRelu"))
 # Those behind which all numbers on one side of a bound are alike, and the largest or smallest of a row may be any of
 # them: that is not seen where each row has some on the other side.
-LEVELLING: Final = (_COMPARING - {"Mod"}) | {
+LEVELLING: Final = (_BOUNDING - {"Mod"}) | {
     "Relu", "Sign", "Clip", "ThresholdedRelu", "Shrink", "HardSwish", "HardSigmoid",
 }  # fmt: skip
 # Those behind which what some numbers are leaves no trace, as long as they are on one side of a bound, or not the
@@ -44,13 +44,16 @@ _LARGEST: Final = 1e30  # what is beyond is a bound that is none
 def edges(node: NodeProto, k: int, numbers: Callable[[str], list[float]]) -> Iterator[float]:
     """Of what `node` reads as its operand `k`; `numbers` of the constants it reads."""
     for number in _edges(node, k, numbers):
-        if abs(number) < _LARGEST or node.op_type in ("IsNaN", "IsInf"):
+        is_nan = math.isnan(number) and node.op_type in ("IsNaN", "Equal")
+        if abs(number) < _LARGEST or is_nan or node.op_type == "IsInf":
             yield number
 
 
 def _edges(node: NodeProto, k: int, numbers: Callable[[str], list[float]]) -> Iterator[float]:
     kind = node.op_type
-    if kind in _COMPARING:
+    if kind in _BOUNDING:
+        if kind == "Equal" and len({*node.input}) == 1:  # what is no number is not equal to itself
+            yield math.nan
         for other in (name for i, name in enumerate(node.input) if i != k):
             yield from numbers(other)
     elif kind in _KINKS:

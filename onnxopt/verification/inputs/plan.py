@@ -57,7 +57,9 @@ class InputSpec:
         """Is there something that only wide values tell?"""
         if not self.use.asks or self.is_mask or self.kind in ("bool", "") or self._is_met:
             return False
-        return self.kind in _INTEGERS or any(e != 0 for e in self.use.edges) or bool(self.use.words or self.use.whole)
+        if self.kind in _INTEGERS or self.use.words or self.use.whole:
+            return True
+        return any(e != 0 or self.use.exact for e in self.use.edges)  # both sides of zero are met by any floats
 
     @property
     def is_levelled(self) -> bool:
@@ -70,10 +72,10 @@ class InputSpec:
         if UNKNOWN in (self.use.role, other.role) or not (self.kind in _FLOATS or self._takes_others):
             return self
         new = [e for e in other.edges if not any(_is_near(e, own) for own in self.use.edges)]
-        levelled = self.use.levelled or other.levelled
-        if not new and levelled == self.use.levelled:
+        levelled, exact = self.use.levelled or other.levelled, self.use.exact or other.exact
+        if not new and (levelled, exact) == (self.use.levelled, self.use.exact):
             return self
-        return replace(self, use=replace(self.use, edges=(*self.use.edges, *new), levelled=levelled))
+        return replace(self, use=replace(self.use, edges=(*self.use.edges, *new), levelled=levelled, exact=exact))
 
     @property
     def _takes_others(self) -> bool:

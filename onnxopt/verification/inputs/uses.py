@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from onnxopt.record import record
-from onnxopt.verification.inputs.edges import CUTTING, LEVELLING, ML_KEYS, edges
+from onnxopt.verification.inputs.edges import COMPARING, CUTTING, LEVELLING, ML_KEYS, edges
 from onnxopt.verification.model.constants import constants
 from onnxopt.verification.model.constants import numbers as numbers_of
 from onnxopt.verification.model.operands import (
@@ -62,7 +62,8 @@ class Use:
     floats; `linear`: so that large ones say as much as small ones; `origin`: what is subtracted first, where that is
     large. `mask`: they are multiplied by so much that nothing else counts. `rows`: how many there are of what it
     indexes, or how a dim of that is called. `jumps`: what is on an edge is not what it would be beside it. `levelled`:
-    what is on one side of an edge becomes all alike. `whole`: ends of narrower integers than those that floats become,
+    what is on one side of an edge becomes all alike. `exact`: they are compared, and what is an edge itself goes with
+    one side of it. `whole`: ends of narrower integers than those that floats become,
     as they would have to be fed."""
 
     role: str = FREE
@@ -76,6 +77,7 @@ class Use:
     origin: float = 0.0
     levelled: bool = False
     whole: tuple[float, ...] = ()
+    exact: bool = False
 
     @property
     def bound(self) -> int | None:
@@ -111,6 +113,7 @@ class _Found:
         self.linear = True
         self.origin = 0.0
         self.levelled = False
+        self.exact = False
         self.whole: dict[float, None] = {}
         self.sized = False  # do integers that it becomes do more than being computed with?
 
@@ -151,6 +154,7 @@ class _Sweep:
                 f.origin,
                 f.levelled,
                 () if f.sized else tuple(f.whole),
+                f.exact,
             )
             for name, f in self.found.items()
         }
@@ -281,7 +285,10 @@ class _Sweep:
         for k, trace in enumerate(reads):
             if trace is not None and trace.roots:
                 kind = node.op_type
-                self._meet(trace, edges(node, k, self.numbers), jumps=kind not in CUTTING, levels=kind in LEVELLING)
+                met = list(edges(node, k, self.numbers))
+                self._meet(trace, met, jumps=kind not in CUTTING, levels=kind in LEVELLING)
+                for name, *_ in trace.roots if met and kind in COMPARING else ():
+                    self._of(name).exact = True
         if node.op_type in TEXT:
             self._words(node, reads)
 
