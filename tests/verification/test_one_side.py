@@ -110,3 +110,31 @@ def test_what_is_on_one_side_inside_was_not_seen(wrong: str, right: str, tmp_pat
 def test_nothing_more_is_run_where_nothing_asks(tmp_path: Path) -> None:
     text = f"{HEAD}(float[n, 8] x) => (float[n, 8] y) {{ y = Softmax (x) }}"
     assert [c.name for c in verdict(tmp_path, parsed(text), parsed(text)).cases] == ["case 1", "case 2"]
+
+
+BEHIND = [
+    ("largest", "r = Relu (h) y = ArgMax <axis = 1> (r)", "y = ArgMax <axis = 1> (h)", INCONCLUSIVE),
+    ("smallest", "r = Min (h, two) y = ArgMin <axis = 1> (r)", "y = ArgMin <axis = 1> (h)", INCONCLUSIVE),
+    ("another bound", "r = Relu (h) y = ArgMax <axis = 1> (r)", "r = Max (h, two) y = ArgMax <axis = 1> (r)",
+     DIFFERENT),
+    ("scaled", "r = Relu (h) y = ArgMax <axis = 1> (r)",
+     "s = Mul (h, two) r = Relu (s) y = ArgMax <axis = 1> (r)", EQUAL),
+    ("of what is not negative", "e = Exp (h) r = Relu (e) y = ArgMax <axis = 1> (r)",
+     "e = Exp (h) y = ArgMax <axis = 1> (e)", EQUAL),
+    ("of what has bounds", "e = Sigmoid (h) r = Relu (e) y = ArgMax <axis = 1> (r)",
+     "e = Sigmoid (h) y = ArgMax <axis = 1> (e)", EQUAL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "other", "status"), [c[1:] for c in BEHIND], ids=[c[0] for c in BEHIND])
+def test_rows_that_no_case_has_behind_a_matrix(body: str, other: str, status: str, tmp_path: Path) -> None:
+    """Of 32 channels hardly any row is below zero throughout: nobody is accused of what it would be then."""
+    w = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
+    found = [
+        with_constants(
+            f"{HEAD}(float[n, 8] x) => (int64[n, 1] y) {{ h = MatMul (x, w) {text} }}", {"w": w, "two": np.float32(2)}
+        )
+        for text in (body, other)
+    ]
+    v = own_check(tmp_path, *found)
+    assert v.status == status, v.message

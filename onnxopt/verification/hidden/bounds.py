@@ -7,6 +7,7 @@ accused, for such numbers may never come up.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ _BOUNDED: Final = frozenset((
 ))  # fmt: skip
 # Ends of integers of 8 and 16 bits, by TensorProto.DataType.
 _ENDS: Final = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
+_PICKING: Final = ("ArgMax", "ArgMin", "TopK")
 _MOVES: Final = frozenset(("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split"))
 
 
@@ -95,20 +97,38 @@ def have_others(a: Program, b: Program) -> bool:
 
 def unreached(walk: Walk) -> list[str]:
     """The cuts of B that other bounds make than A's, and that differ beyond them, as does what is made of them."""
-    a, b, of = Bounds(walk.a, epsilons=True), Bounds(walk.b, epsilons=True), walk.pairs.of
-    found, looked = [], 0
-    for value in (v for v in walk.b.maker if v in walk.cuts and v in of):
-        mine, theirs = walk.a.cone([of[value]], walk.fed_of_a), walk.b.cone([value], walk.fed)
-        x, y = a.of(mine), b.of(theirs)
-        others = _only(x, y) + _only(y, x)
-        if not others or walk.sameness.is_made_alike(value):
-            continue
-        looked += 1
-        if looked > _MOST:
-            break
-        if Beyond(walk, around(others, sorted({0.0, *x, *y}))).shows(value):
-            found.append(value)
-    return found
+    a, b = Bounds(walk.a, epsilons=True), Bounds(walk.b, epsilons=True)
+    values = (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of)
+    otherwise = itertools.islice(_by_others(walk, a, b, values), _MOST)
+    return [v for v, others, every in otherwise if Beyond(walk, around(others, every)).shows(v)]
+
+
+def unlevelled(walk: Walk) -> dict[str, bool]:
+    """The cuts of B that are indices which other bounds make than A's, as where only one of them drops what is below
+    zero before it takes the largest: do they differ where all is on one side of these?"""
+    cuts = (v for v in walk.b.maker if v in walk.cuts and v in walk.pairs.of)
+    values = [v for v in cuts if walk.replay.kind(v) in ("tensor(int64)", "tensor(int32)") and _picks(walk, v)]
+    if not values:
+        return {}
+    otherwise = itertools.islice(_by_others(walk, Bounds(walk.a), Bounds(walk.b), values), _MOST)
+    return {v: Beyond(walk, around(others, every), ()).differs(v) for v, others, every in otherwise}
+
+
+def _by_others(
+    walk: Walk, a: Bounds, b: Bounds, values: Iterable[str]
+) -> Iterator[tuple[str, list[float], list[float]]]:
+    """Those of these cuts that other bounds make in B than in A: which, and which there are."""
+    for value in values:
+        mine = walk.a.cone([walk.pairs.of[value]], walk.fed_of_a)
+        x, y = a.of(mine), b.of(walk.b.cone([value], walk.fed))
+        if (others := _only(x, y) + _only(y, x)) and not walk.sameness.is_made_alike(value):
+            yield value, others, sorted({0.0, *x, *y})
+
+
+def _picks(walk: Walk, value: str) -> bool:
+    """Is it made in both by what takes the first of the largest or smallest?"""
+    pieces = (walk.a, walk.pairs.of[value], walk.fed_of_a), (walk.b, value, walk.fed)
+    return all(any(p.nodes[i].op_type in _PICKING for i in p.cone([v], fed, _LONGEST)) for p, v, fed in pieces)
 
 
 def _only(x: Sequence[float], y: Sequence[float]) -> list[float]:

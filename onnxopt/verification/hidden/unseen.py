@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.verification.hidden.blank import unproven_blanks
+from onnxopt.verification.hidden.bounds import unlevelled
 from onnxopt.verification.hidden.branches import known_here
 from onnxopt.verification.hidden.decided import masked_by_decisions
 from onnxopt.verification.hidden.impossible import cannot_be_taken
@@ -99,6 +100,9 @@ def unseen(
         yield Unseen(f"only one of them makes `{value}` of `{other}`, and no case tells it from what the other reads")
     for value, differs in undecided(walk, sameness).items():
         yield _drawn(f"`{value}` says next to nothing in any case", "differs on numbers that none of them has", differs)
+    for value, differs in unlevelled(walk).items():
+        how = "differs where all that it picks from is on one side of one"
+        yield _drawn(f"`{value}` is made by other bounds", how, differs)
     for value, differs in narrowed(walk, sameness).items():
         yield _drawn(f"`{value}` is made of narrower integers", "differs where others are too large for these", differs)
     for value, differs in masked_by_decisions(walk, sameness).items():
