@@ -19,7 +19,8 @@ IF = """y = If (c) <then_branch = t () => (p) { p = Neg (x) }, else_branch = e (
 
 def model(body: str) -> ModelProto:
     constants = "<int64 n = {20}, int64 m = {21}, int64 zero = {0}, int64[1] all = {9223372036854775807},"
-    constants += " int64[1] some = {40}, int64[1] first = {0}, int64[1] axis = {1}, float[64] table = {"
+    constants += " int64[1] some = {40}, int64[1] four = {4}, int64[1] back = {-3}, int64[1] first = {0},"
+    constants += " int64[1] axis = {1}, float[64] table = {"
     constants += ", ".join(map(str, range(64))) + "}>"
     return parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : 17]> g (float[n, t] x) => (y) {constants} {{ {body} }}'
@@ -38,8 +39,14 @@ def model(body: str) -> ModelProto:
         (SIZE + "r = Range (zero, t, one) g = Gather (table, r) y = Add (x, g)",
          ("g = Gather (table, r)", "k = Min (r, n) g = Gather (table, k)"), 22),
         ("y = Slice (x, first, all, axis)", ("all", "some"), 41),
+        ("y = Slice (x, first, all, axis)", ("all", "four"), 5),
+        ("y = Slice (x, back, all, axis)", ("back", "first"), 4),
+        ("a = Slice (x, first, all, axis) y = Slice (a, first, all, axis)",
+         ("first, all, axis) y = Slice (a, first, all", "first, four, axis) y = Slice (a, first, some"), 41),
+        ("y = Trilu <upper = 0> (x, n)", ("Trilu <upper = 0> (x, n)", "Identity (x)"), 22),
     ],
-    ids=["Greater", "Less", "number first", "and equal", "Equal", "folded", "positions", "Slice"],
+    ids=["Greater", "Less", "number first", "and equal", "Equal", "folded", "positions", "Slice",
+         "few", "from the end", "few and many", "diagonal"],
 )  # fmt: skip
 def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:
     a, b = model(right), model(right.replace(*wrong))

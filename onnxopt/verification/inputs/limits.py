@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from onnxopt.verification.inputs.plan import Plan
 
-_LEAST: Final = 4  # sizes up to this are tried in any case
+_LEAST: Final = 2  # of sizes up to the next one all are tried in any case,
+_USUAL: Final = 4  # and up to this they may be what is cut of channels: only where nothing larger is asked for
 _MOST: Final = 512
 _WORK: Final = 1 << 36  # bytes of weights, each time one is read
 _COMPARING: Final = frozenset((
@@ -28,7 +29,7 @@ def other_limit(a: GraphProto, b: GraphProto, plan: Plan, size: int = 0) -> int:
     """A size that is on one side of such a number in one model, and on the other in the other, or this `size`, from
     which on they differ; 0 where there is none that only one of them has, or where that would take long."""
     numbers = set(_limits(a)) ^ set(_limits(b)) | ({size - 1} if _LEAST < size <= _MOST + 1 else set())
-    found = min(numbers, default=-1) + 1
+    found = min((n for n in numbers if n > _USUAL), default=max(numbers, default=-1)) + 1
     return found if plan.bytes * found ** (2 if plan.windows else 1) <= _WORK else 0
 
 
@@ -43,7 +44,7 @@ def _limits(graph: GraphProto) -> Iterator[int]:
             sized[name] = 0
         elif reads and kind in _SIZED:
             sized[name] = max(*reads, int(kind == "Range"))
-        if (reads and kind in _COMPARING) or (kind == "Slice" and not reads):
+        if (reads and kind in _COMPARING) or (kind in ("Slice", "Trilu") and not reads):
             yield from (n + max(reads, default=0) for n in _numbers(node, held) if _LEAST < n <= _MOST)
 
 
@@ -51,7 +52,8 @@ def _numbers(node: NodeProto, held: Mapping[str, TensorProto]) -> Iterator[int]:
     operands = range(1, min(3, len(node.input))) if node.op_type == "Slice" else range(len(node.input))
     for k in operands:
         found = numbers(held[node.input[k]]) if node.input[k] in held else []
-        yield from (abs(int(n)) - _is_beyond(node.op_type, k) for n in found if n == n // 1 and abs(n) <= _MOST)
+        beyond = -1 if node.op_type == "Trilu" else _is_beyond(node.op_type, k)  # a diagonal begins in its corner
+        yield from (abs(int(n)) - beyond for n in found if n == n // 1 and abs(n) <= _MOST)
 
 
 def _is_beyond(kind: str, k: int) -> bool:
