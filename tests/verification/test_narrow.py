@@ -231,3 +231,22 @@ def test_a_mask_of_float32_is_one(tmp_path: Path) -> None:
     optimize_file(source, result, OptimizeOptions(dtype="float16"))
     feeds = {"x": np.ones((1, 64), np.float32), "keep": np.zeros((1, 64), bool)}
     assert plain_session(onnx.load(result)).run(["m"], feeds)[0].max() == np.finfo(np.float32).min
+
+
+CALLS = """<ir_version: 9, opset_import: ["" : 18, "local" : 1]> g (float16[n, 4] x) => (float16[n, 4] y, float[n, 4] z)
+    <float16[4] b = {15360, 16384, 16896, 17408}, float[4] s = {0.1, 0.3, 0.7, 0.9}> {
+    h = local.outer (x, b) i = Identity (h) y = local.twice (i) f = Cast <to = 1> (h) z = Mul (f, s) }
+    <opset_import: ["" : 18], domain: "local"> twice (x) => (y) { y = Add (x, x) }
+    <opset_import: ["" : 18, "local" : 1], domain: "local"> outer (x, b) => (y) { t = local.inner (x) y = Add (t, b) }
+    <opset_import: ["" : 18], domain: "local"> inner (x) => (y)
+    { c = Constant <value = float16[4] {14336, 15872, 16640, 17152}> () y = Mul (x, c) }"""
+
+
+def test_functions_that_hold_halves_are_called_with_halves(tmp_path: Path) -> None:
+    """What reads them was given float32, to be rounded behind: a right result did not run."""
+    source = tmp_path / "a.onnx"
+    onnx.save(parsed(CALLS), source)
+    report = optimize_file(source, tmp_path / "b.onnx", OptimizeOptions(level=1, dtype="float16"))
+    assert report.verification is not None
+    assert report.verification.agrees, report.verification.message
+    assert "outer" in {n.op_type for n in onnx.load(tmp_path / "b.onnx").graph.node}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.verification.model.order import bodies_of
+from onnxopt.verification.model.order import bodies_of, inside
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -22,8 +22,9 @@ _AS_IT_IS: Final = ("Cast", "CastLike", "Constant", "If", "Loop", "Scan")
 
 
 def round_results(model: ModelProto, held: Collection[str], code: int) -> None:
-    """Rewrite the model so, in place. `held`: its values of the narrower type, whose number in onnx is `code`."""
-    _round(model.graph, set(held), code, "")
+    """Rewrite the model so, in place. `held`: its values of the narrower type, whose number in onnx is `code`. Calls of
+    functions that hold such themselves, which go with no wider ones, stay as they are."""
+    _round(model.graph, set(held), code, "", _holding(model, code))
 
 
 def rounds(node: NodeProto) -> bool:
@@ -38,15 +39,32 @@ def name_in_file(name: str) -> str:
     return name
 
 
-def _round(graph: GraphProto, outer: set[str], code: int, depth: str) -> None:
+def _holding(model: ModelProto, code: int) -> set[tuple[str, str]]:
+    """(domain, name) of the functions of the model in which numbers of this type are made, be it by others that they
+    call."""
+    found = set[tuple[str, str]]()
+    left = {(f.domain, f.name): f for f in model.functions}
+    while new := [
+        key for key, f in left.items() if any(_makes(n, code) or (n.domain, n.op_type) in found for n in inside(f.node))
+    ]:
+        found.update(new)
+        left = {key: f for key, f in left.items() if key not in found}
+    return found
+
+
+def _makes(node: NodeProto, code: int) -> bool:
+    return any(a.name in ("to", "dtype", "value") and code in (a.i, a.t.data_type) for a in node.attribute)
+
+
+def _round(graph: GraphProto, outer: set[str], code: int, depth: str, calls: Collection[tuple[str, str]]) -> None:
     known = outer | {t.name for t in graph.initializer if t.data_type == code}
     nodes = list(graph.node)
     del graph.node[:]
     wide: dict[str, str] = {}  # what is read, by name
     for node in nodes:
         for body in bodies_of(node):
-            _round(body, known, code, f"{depth}\N{PRIME}")
-        if node.op_type in _AS_IT_IS:
+            _round(body, known, code, f"{depth}\N{PRIME}", calls)
+        if node.op_type in _AS_IT_IS or (node.domain, node.op_type) in calls:
             graph.node.append(node)
             continue
         for i, name in enumerate(node.input):
