@@ -57,6 +57,8 @@ WRONG = [
      "e = Equal (x, a) d = Where (e, b, x) y = Div (b, d)", ("Div (b, d)", "Div (b, x)")),
     ("mask by its use", "float[n, 4] here, float[n, 4] x", "float[n, 4] y", "float a = {1}, float b = {-10000}",
      "t = Sub (a, here) s = Mul (t, b) z = Add (x, s) y = Softmax (z)", ("z = Add (x, s)", "z = Identity (s)")),
+    ("a sound is no mask", "float[n, 4] x", "float[n, 4] y", "float a = {32768}", "t = Mul (x, a) y = Abs (t)",
+     ("Abs (t)", "Identity (t)")),
     ("words", "string[n] x", "int64[n] y", "",
      'y = ai.onnx.ml.LabelEncoder <keys_strings = ["cat", "dog"], values_int64s = [3, 4], default_int64 = -1> (x)',
      ("[3, 4]", "[3, 5]")),

@@ -39,6 +39,7 @@ _ROLES: Final = (FREE, INDEX, SIZE, UNKNOWN)
 _MOST: Final = 64  # edges of an input
 _ROOTS: Final = 8  # inputs that one value is followed from
 _HUGE: Final = 1000.0
+_VAST: Final = 1e6  # what is multiplied by less may be a sound (32768), or a moment (1000), unless that is negative
 _FAR: Final = 1e6  # a moment in seconds: what is counted from there is small beside it
 _MASKS: Final = ((1.0, 0.0), (-1.0, 1.0), (1.0, -1.0))  # factors and terms: the mask, and what it leaves out
 _FLOATS: Final = frozenset((1, 10, 11, 16))  # of TensorProto.DataType
@@ -274,7 +275,7 @@ class _Sweep:
                         self._of(name).origin = -found[-1][2] / found[-1][1]
                 elif other and other[0] and kind == "Mul":
                     computed = trace is not None and (trace.floating or not trace.inputs)
-                    if computed and (a, b) in _MASKS and abs(other[0]) >= _HUGE:
+                    if computed and (a, b) in _MASKS and _leaves_out(other[0], whole=(a, b) == _MASKS[0]):
                         self._of(name).mask = True
                     found.append((name, a * other[0], b * other[0]))
                 elif other and other[0] and kind == "Div" and not k:
@@ -378,6 +379,11 @@ class _Sweep:
         if name not in self._numbers:
             self._numbers[name] = numbers_of(self.constants[name])
         return self._numbers[name]
+
+
+def _leaves_out(factor: float, *, whole: bool) -> bool:
+    """Is nothing else left beside what is multiplied by this: the `whole` input, or what it differs from one by?"""
+    return abs(factor) >= (_VAST if whole and factor > 0 else _HUGE)
 
 
 def _dims(info: Any) -> Sequence[int | str]:
