@@ -38,6 +38,8 @@ def model(body: str) -> ModelProto:
         (SIZE + "c = Equal (t, n) " + IF, (SIZE + "c = Equal (t, n) " + IF, "y = Exp (x)"), 20),
         (SIZE + "r = Range (zero, t, one) g = Gather (table, r) y = Add (x, g)",
          ("g = Gather (table, r)", "k = Min (r, n) g = Gather (table, k)"), 22),
+        (SIZE + "r = Range (zero, t, one) u = Unsqueeze (r, axis) d = Sub (u, r) a = Abs (d) k = Min (a, n)"
+         " g = Gather (table, k) y = MatMul (x, g)", ("Min (a, n)", "Min (a, m)"), 22),
         ("y = Slice (x, first, all, axis)", ("all", "some"), 41),
         ("y = Slice (x, first, all, axis)", ("all", "four"), 5),
         ("y = Slice (x, back, all, axis)", ("back", "first"), 4),
@@ -45,7 +47,7 @@ def model(body: str) -> ModelProto:
          ("first, all, axis) y = Slice (a, first, all", "first, four, axis) y = Slice (a, first, some"), 41),
         ("y = Trilu <upper = 0> (x, n)", ("Trilu <upper = 0> (x, n)", "Identity (x)"), 22),
     ],
-    ids=["Greater", "Less", "number first", "and equal", "Equal", "folded", "positions", "Slice",
+    ids=["Greater", "Less", "number first", "and equal", "Equal", "folded", "positions", "distances", "Slice",
          "few", "from the end", "few and many", "diagonal"],
 )  # fmt: skip
 def test_what_is_wrong_for_large_sizes_is_found(right: str, wrong: tuple[str, str], size: int, tmp_path: Path) -> None:

@@ -132,13 +132,23 @@ def test_flags_that_are_any_number_apart_are_told_apart(head: str, tmp_path: Pat
     assert status == "different", message
 
 
-@pytest.mark.parametrize(("count", "cases"), [(1, 0), (2, 2), (3, 4), (4, 4), (5, 6), (8, 6)])
+@pytest.mark.parametrize(("count", "cases"), [(1, 0), (2, 2), (3, 6), (4, 4), (5, 6), (8, 6)])
 def test_of_any_two_flags_there_is_a_case_for_either(count: int, cases: int) -> None:
     plan = Plan([InputSpec(str(k), "bool") for k in range(count)])
     turned = [{*found} for r in FLAG_CASES if (found := turned_flags(r, plan))]
     assert len(turned) == cases
     for one, other in itertools.permutations(plan.flags, 2):
         assert any(one in flags and other not in flags for flags in turned)
+    if count == 3:
+        assert len({frozenset(flags) for flags in turned}) == cases  # and none, and all: there are no others
+
+
+def test_one_of_three_flags_alone_is_a_case(tmp_path: Path) -> None:
+    """A guard of which one term is left out shows where the others are as it asks, and that one is not."""
+    rest = "n = Neg (x) y = Where (d, x, n)"
+    one, other = (f"u = Not (g) c = And (h, u) {last} {rest}" for last in ("d = And (c, f)", "d = Identity (c)"))
+    status, message = judge(tmp_path, one, other, THREE)
+    assert status == "different", message
 
 
 def test_two_ifs_of_one_flag_may_be_one(tmp_path: Path) -> None:

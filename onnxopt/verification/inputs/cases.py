@@ -124,6 +124,7 @@ GROUPS: Final = {
     "dynamic": tuple(name for name, r in RECIPES.items() if r.size),
     "masks": tuple(name for name, r in RECIPES.items() if r.mask),
 }
+_THREE: Final = 3  # flags, of which the first two digits tell only any two apart
 _MASKED_LENGTH: Final = 4  # long enough for padding on either side to be told apart
 _MANY: Final = 16  # of small inputs: numbers enough to meet several edges
 _ROWS: Final = 64  # of models with so few
@@ -177,10 +178,13 @@ def missing(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> str:
 
 def turned_flags(recipe: Recipe, plan: Plan, given: Collection[str] = ()) -> list[str]:
     """The inputs that are one boolean each, and are turned round: by a digit of their place, as a binary number, and in
-    the next case the others. So of any two there are cases in which either alone is turned. None where the places of
-    those that are not given have no such digit."""
+    the next case the others. So of any two there are cases in which either alone is turned. Of three, the first and
+    then the others follow: that is all there is. None where the places of those that are not given have no such
+    digit."""
     flags = [f for f in plan.flags if f not in given]
     digit, rest = divmod(recipe.flags - 1, 2)
+    if len(flags) == _THREE and digit == _THREE - 1:
+        return flags[1:] if rest else flags[:1]
     if len(flags) <= 1 << digit:
         return []
     return [f for k, f in enumerate(flags) if (k >> digit) % 2 != rest]

@@ -21,7 +21,7 @@ _COMPARING: Final = frozenset((
 ))  # fmt: skip
 _SIZED: Final = frozenset((
     "Gather", "Slice", "Squeeze", "Unsqueeze", "Cast", "Concat", "Add", "Sub", "Mul", "Div", "Identity", "Reshape",
-    "Neg", "Min", "Max", "Clip", "Range", "CumSum", "Expand",
+    "Neg", "Abs", "Min", "Max", "Clip", "Range", "CumSum", "Expand",
 ))  # fmt: skip
 
 

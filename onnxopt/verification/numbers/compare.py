@@ -110,7 +110,7 @@ class Evidence:
     """What one run's output can prove, in a few bytes: cases are many, and their outputs are not kept."""
 
     empty: bool
-    nan: bool  # everywhere
+    nan: bool  # or infinite, everywhere
     some_nan: bool
     zero: bool
     shape: tuple[int, ...]
@@ -123,11 +123,11 @@ def evidence(value: Any) -> Evidence | None:
         return None
     if not value.size:
         return Evidence(True, False, False, False, value.shape, 0)
-    nan = np.isnan(value) if value.dtype.kind == "f" else np.zeros(1, bool)
+    is_float = value.dtype.kind == "f"
     return Evidence(
         False,
-        bool(nan.all()),
-        bool(nan.any()),
+        is_float and not np.isfinite(value).any(),
+        is_float and bool(np.isnan(value).any()),
         not value.any(),
         value.shape,
         zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data),  # a float of 8 bits has no buffer
@@ -135,14 +135,14 @@ def evidence(value: Any) -> Evidence | None:
 
 
 def is_blank(value: Any) -> bool:
-    """Does it say nothing: no elements, or floats that are zero or NaN everywhere?"""
+    """Does it say nothing: no elements, or floats that are zero, infinite or NaN everywhere?"""
     if isinstance(value, list):
         return all(map(is_blank, value))
     if not isinstance(value, np.ndarray):
         return False
     if not value.size or value.dtype.kind != "f":
         return not value.size
-    return not any(((v != 0) & (v == v)).any() for v in (value.reshape(-1)[:_FEW], value))
+    return not any(((v != 0) & np.isfinite(v)).any() for v in (value.reshape(-1)[:_FEW], value))
 
 
 def is_dull(value: Any) -> bool:
@@ -165,15 +165,15 @@ _TWO_BOUNDS: Final = 8  # elements: of fewer, it may be chance
 
 
 def proves_nothing(runs: Sequence[Evidence | None], fixed: bool) -> str:
-    """Why an output that is the same in every case (unless the inputs are `fixed`), or nothing but NaN or zero, is weak
-    evidence; else empty."""
+    """Why an output that is the same in every case (unless the inputs are `fixed`), or nothing but zero or what is no
+    finite number, is weak evidence; else empty."""
     found = [e for e in runs if e is not None]
     if not found or len(found) < len(runs):
         return ""
     if all(e.empty for e in found):
         return "is empty"
     if all(e.nan for e in found):
-        return "is all NaN"
+        return "is all NaN or infinite"
     if all(e.zero for e in found):
         return "is all zero"
     same = not fixed and len(found) > 1 and len(set(found)) == 1 and not found[0].some_nan
