@@ -115,6 +115,18 @@ def is_no_fault(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or is_starved(error)
 
 
+def note_where(interruption: KeyboardInterrupt, where: str) -> None:
+    """Note what ran when it came, with the line of somebody else's code: that may be what never ends."""
+    line = line_of(interruption)
+    interruption.add_note(where + (f" ({line})" if line else ""))
+
+
+def noted(interruption: BaseException | None) -> str:
+    """What ran when it came, the innermost of several; empty where nobody noted it."""
+    notes: list[str] = getattr(interruption, "__notes__", [])
+    return notes[0] if notes else ""
+
+
 def is_limited() -> bool:
     """May this process take less memory than there is?"""
     if sys.platform == "win32":

@@ -14,7 +14,7 @@ from onnxopt.cli.changes import changes_markdown, show_changes
 from onnxopt.cli.files import json_text, write_bytes, write_text
 from onnxopt.cli.say import say, say_all, say_command, say_error
 from onnxopt.cli.telling import Telling
-from onnxopt.errors import OnnxOptError, UsageError
+from onnxopt.errors import OnnxOptError, UsageError, few, noted
 
 if TYPE_CHECKING:
     from onnxopt.api import Report
@@ -92,12 +92,14 @@ def optimize_many(
     from onnxopt.report.progress import Board
 
     shown, finished = telling.format == "text" and not telling.quiet, 0
+    at_work: dict[str, str] = {}
     try:
         with Board(len(jobs), enabled=not telling.quiet) as board:
 
             def done(outcome: Outcome) -> None:
                 nonlocal finished
                 finished += 1
+                at_work.pop(outcome.source, None)
                 judge(telling.budgets, [outcome])
                 board.done(outcome.source)
                 if shown and not sys.stdout.isatty():
@@ -105,10 +107,16 @@ def optimize_many(
                     if telling.stats and outcome.report is not None:
                         show_changes(outcome.report)
 
-            outcomes = _run(jobs, processes, executor, done, board.phase, instruments)
-    except KeyboardInterrupt:
+            def phase(source: str, name: str) -> None:
+                at_work[source] = name
+                board.phase(source, name)
+
+            outcomes = _run(jobs, processes, executor, done, phase, instruments)
+    except KeyboardInterrupt as e:
         say(err=True)  # behind the terminal's ^C, as click does
-        raise Interrupted(finished, len(jobs), executor) from None
+        stages = [f"{source} ({stage})" for source, stage in dict(at_work).items()]  # which threads may add to
+        where = noted(e) or (f"at {few(stages)}" if stages else "")
+        raise Interrupted(where, finished, len(jobs), executor) from None
     if shown:
         if telling.stats and sys.stdout.isatty():
             for outcome in outcomes:
@@ -124,17 +132,17 @@ def optimize_many(
 
 
 class Interrupted(OnnxOptError):
-    """Somebody stopped a run of several models; says what stays."""
+    """Somebody stopped a run of several models; says what stays, and what it was at."""
 
     exit_code = 130
 
-    def __init__(self, finished: int, total: int, executor: str) -> None:
+    def __init__(self, where: str, finished: int, total: int, executor: str) -> None:
         hint = "nothing was written"
         if finished:
             hint = f"{finished} of {total} models were finished before, and stay"
         if executor != "local":
             hint = "what runs on the cluster already is finished there"
-        super().__init__("interrupted", hint)
+        super().__init__(f"interrupted {where}".rstrip(), hint)
 
 
 def tell_failure(telling: Telling, source: str, destination: str, error: OnnxOptError) -> None:

@@ -19,7 +19,7 @@ import click
 from onnxopt import __version__
 from onnxopt.cli.closed import open_closed
 from onnxopt.cli.say import say, say_all, say_error, spell_out, styled
-from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, nearest, refused
+from onnxopt.errors import MAKE_ROOM, OnnxOptError, UsageError, in_a_line, nearest, noted, refused
 from onnxopt.lazy_modules import is_importing
 from onnxopt.lazy_onnx import import_onnx_in_parts
 from onnxopt.threads import let_threads_sleep
@@ -157,10 +157,10 @@ def _run() -> None:
             del reserve
         sys.stdout.flush()
         sys.stderr.flush()
-    except click.exceptions.Abort:
-        _fail("interrupted", "no file is half-written", 130)
-    except KeyboardInterrupt:
-        _fail("interrupted", "no file is half-written", 130)
+    except click.exceptions.Abort as e:  # which click makes of it
+        _interrupted(e.__cause__)
+    except KeyboardInterrupt as e:
+        _interrupted(e)
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.ClickException as e:
@@ -187,6 +187,10 @@ def _run() -> None:
             "please report it; ONNXOPT_DEBUG=1 shows where",
             4,
         )
+
+
+def _interrupted(interruption: BaseException | None) -> None:
+    _fail(f"interrupted {noted(interruption)}".rstrip(), "no file is half-written", 130)
 
 
 class _Interruption:

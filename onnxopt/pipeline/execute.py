@@ -20,7 +20,9 @@ from onnxopt.errors import (
     broken,
     in_a_line,
     is_no_fault,
+    is_starved,
     line_of,
+    note_where,
 )
 from onnxopt.graph import Model
 from onnxopt.graph.model import Left
@@ -171,11 +173,15 @@ def _run_leaf(
             e.failed = (len(ctx.history), str(p))
         raise
     except BaseException as e:
-        if is_no_fault(e):
+        if is_starved(e):
             raise
         where = model.name if ctx.scope is None else f"{model.name}: {ctx.scope.path}"
-        node = _node_in(e.__traceback__)
-        error = broken(f"pass {p.name} failed on {where}{f': {node!r}' if node is not None else ''}", e, p.name, "pass")
+        if (node := _node_in(e.__traceback__)) is not None:
+            where += f": {node!r}"
+        if isinstance(e, KeyboardInterrupt):
+            note_where(e, f"in pass {p.name} on {where}")
+            raise
+        error = broken(f"pass {p.name} failed on {where}", e, p.name, "pass")
         error.message += _after(ctx)
         error.failed = (len(ctx.history), str(p))
         raise error from e

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnxopt.errors import InvariantError, NoFixpointError, PassError, PreconditionError, UsageError
+from onnxopt.errors import InvariantError, NoFixpointError, PassError, PreconditionError, UsageError, noted
 from onnxopt.graph import Graph, Model
 from onnxopt.pipeline import (
     DebugPass,
@@ -211,6 +211,29 @@ def test_a_system_without_memory_is_no_bug_of_the_pass(model: Any) -> None:
 
     with pytest.raises(MemoryError):
         hungry(model())
+
+
+def test_an_interruption_is_told_where_it_came(model: Any) -> None:
+    """In the innermost of passes that call each other, at the node that it looked at."""
+
+    @graph_pass(name="slow")
+    def slow(graph: Graph, ctx: PassContext) -> None:
+        """Is interrupted at a Neg."""
+        for node in graph:
+            if node.op == "Neg":
+                raise KeyboardInterrupt
+
+    @model_pass(name="outer")
+    def outer(model: Model, ctx: PassContext) -> None:
+        """Calls it."""
+        slow(model)
+
+    with pytest.raises(KeyboardInterrupt) as e:
+        outer(model())
+    told, _, line = noted(e.value).partition(" (test_passes.py:")
+    assert told == "in pass slow on g: main: Neg -> y"
+    assert line.endswith(")")
+    assert noted(KeyboardInterrupt()) == "", "nobody noted where"
 
 
 def test_an_error_names_pass_scope_node_and_the_passes_before(model: Any) -> None:
