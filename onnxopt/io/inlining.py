@@ -18,7 +18,7 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
     """The model that calls none, by onnx's inliner; `proto` is changed. Raises ModelError where that cannot be, or is
     more than anybody can follow."""
     refuse_explosion(proto, path)
-    _write_defaults(proto)
+    _leave_uncalled(proto, _write_defaults(proto))
     _forget_versions(proto)
     try:
         found = inline_local_functions(proto, False)
@@ -26,9 +26,19 @@ def inlined(proto: ModelProto, path: Path) -> ModelProto:
         raise
     except Exception as e:
         reason = str(e).strip().splitlines() or [type(e).__name__]
-        raise ModelError(f"{path}: its functions cannot be inlined: {reason[0]}", "optimize them in place") from None
+        hint = "`onnxopt optimize` without --inline-functions takes them as they are"
+        raise ModelError(f"{path}: its functions cannot be inlined: {reason[0]}", hint) from None
     _put_back(proto, found)
     return found
+
+
+def _leave_uncalled(proto: ModelProto, called: Collection[tuple[str, str, str]]) -> None:
+    """Remove the functions that nothing calls, as onnx's inliner does, which refuses to begin with too many. Those of
+    the standard's domain it may know by another name."""
+    for i in range(len(proto.functions) - 1, -1, -1):
+        f = proto.functions[i]
+        if f.domain not in DEFAULT_DOMAINS and (f.domain, f.name, f.overload) not in called:
+            del proto.functions[i]
 
 
 def _forget_versions(proto: ModelProto) -> None:
@@ -61,8 +71,9 @@ def _put_back(proto: ModelProto, found: ModelProto) -> None:
                 scopes.append(function.node)
 
 
-def _write_defaults(proto: ModelProto) -> None:
-    """Give each call the attributes that its function declares a default for: onnx's inliner forgets those.
+def _write_defaults(proto: ModelProto) -> set[tuple[str, str, str]]:
+    """Give each call the attributes that its function declares a default for: onnx's inliner forgets those. Which
+    functions are called.
 
     Where a function hands on to another an attribute that it is not given, the other has its default: such a call is
     one of a copy of the function that hands on nothing.
@@ -95,6 +106,7 @@ def _write_defaults(proto: ModelProto) -> None:
             if key not in reached:
                 reached.add(key)
                 scopes.append(functions[key].node)
+    return reached
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

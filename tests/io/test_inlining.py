@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt import OptimizeOptions, optimize_file
+from onnxopt import OptimizeOptions, optimize_file, stats
+from onnxopt.errors import ModelError
 from tests.runtime import plain_session
 
 pytestmark = pytest.mark.usefixtures("kept_judge")
@@ -101,3 +102,21 @@ def test_the_standard_s_domain_has_two_names(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "a.onnx")
     loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
     assert [f.proto.opset_import[0].version for f in loaded.functions.values()] == [11]
+
+
+def test_more_functions_than_onnx_takes_of_which_few_are_called(tmp_path: Path) -> None:
+    """Its inliner refuses 10,001, also where nothing calls them."""
+    model = parser.parse_model(HEAD + "{ y = my.f (x) }" + F.replace(": 16", ": 17") + H)
+    for i in range(10_000):
+        model.functions.add().CopyFrom(model.functions[1])
+        model.functions[-1].name = f"h{i}"
+    onnx.save(model, tmp_path / "a.onnx")
+    loaded = OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert [node.op for node in loaded.graph] == ["Neg", "Sigmoid"]
+    assert stats(tmp_path / "a.onnx", work=True).work is not None
+    for i, f in enumerate(model.functions[2:]):
+        model.graph.node.insert(0, onnx.helper.make_node(f.name, ["x"], [f"t{i}"], domain="my"))
+    onnx.save(model, tmp_path / "a.onnx")
+    with pytest.raises(ModelError, match=r"cannot be inlined: Model contains 10002 local functions") as e:
+        OptimizeOptions(inline_functions=True).load(tmp_path / "a.onnx")
+    assert "without --inline-functions" in e.value.hint
