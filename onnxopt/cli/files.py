@@ -7,7 +7,9 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_STAYS: Final = "what was written before stays"
 
 
 def json_text(data: Any) -> str:
@@ -116,11 +118,25 @@ def blaming_files(*files: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file besides the result. Raises WriteError."""
-    from onnxopt.errors import unwritable
+    """Write a file besides the result, whole or not at all. Raises WriteError."""
+    from onnxopt.errors import WriteError, unwritable
+    from onnxopt.io import Staged
 
     try:
-        path.write_bytes(data)
+        if _is_only_written_to(path):
+            path.write_bytes(data)
+            return
+        with Staged(path) as staged:
+            staged.write_bytes(data)
+            staged.commit()
+    except WriteError as e:
+        e.hint = e.hint.replace("nothing was written", _STAYS)
+        raise
     except OSError as e:
-        hint = "check that the folder exists and can be written; what was written before stays"
-        raise unwritable(path, e, hint) from None
+        raise unwritable(path, e, f"check that the folder exists and can be written; {_STAYS}") from None
+
+
+def _is_only_written_to(path: Path) -> bool:
+    """Can no other file take its place? What /dev/stdout is may be a file, which others write to as well."""
+    place = path.absolute()
+    return place.parts[1:2] in (("dev",), ("proc",)) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)

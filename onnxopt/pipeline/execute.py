@@ -17,6 +17,7 @@ from onnxopt.errors import (
     PassError,
     PreconditionError,
     UsageError,
+    WriteError,
     broken,
     in_a_line,
     is_no_fault,
@@ -167,7 +168,7 @@ def _run_leaf(
             instrument.after(model, p)
         looked = ctx.looked
     except OnnxOptError as e:
-        if e.failed is None and not isinstance(e, ModelError | PreconditionError):
+        if e.failed is None and not isinstance(e, ModelError | PreconditionError | WriteError):
             where = f" ({line})" if isinstance(e, PassError | InvariantError) and (line := line_of(e)) else ""
             e.message = f"pass {p.name}: {e.message}{where}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -85,3 +87,41 @@ def test_no_room_for_what_is_said(words: str, both: bool, samples: Path, tmp_pat
             "error: the system refuses: No space left on device",
             "hint: raise its limits (ulimit -a), or make room",
         ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize("before", [None, "of yesterday"])
+def test_a_report_that_does_not_fit(before: str | None, samples: Path, tmp_path: Path) -> None:
+    """It is written whole or not at all, as the result is, which stays."""
+    if before is not None:
+        (tmp_path / "report.json").write_text(before)
+    words = [str(SCRIPT), "optimize", str(samples / "residual_block.onnx"), "out.onnx", "--report", "report.json", "-q"]
+    limited = ["sh", "-c", 'ulimit -f 12; exec "$@"', "sh", *words]
+    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: cannot write report.json: File too large")
+    assert {p.name for p in tmp_path.iterdir()} == {"out.onnx", *(["report.json"] if before else [])}
+    assert before is None or (tmp_path / "report.json").read_text() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_dump_that_does_not_fit_is_no_fault_of_a_pass(samples: Path, tmp_path: Path) -> None:
+    words = [str(SCRIPT), "optimize", str(samples / "residual_block.onnx"), "out.onnx", "--dump-dir", "dump"]
+    limited = ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh", *words]
+    done = subprocess.run(limited, capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False)
+    assert done.returncode == 2
+    error, hint = done.stderr.splitlines()
+    assert re.fullmatch(r"error: cannot write dump/\d{3}-[a-z-]+\.onnx: File too large", error)
+    assert hint == "hint: raise the limit of a file's size (ulimit -f), or write to another file system"
+
+
+def test_a_report_where_no_other_file_may_be_made(run: Run, samples: Path, tmp_path: Path) -> None:
+    """Written into the file that is there; and what /dev/stdout is, others write to as well."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "report.json").touch()
+    (tmp_path / "closed").chmod(0o555)
+    done = run("optimize", samples / "residual_block.onnx", "out.onnx", "-q", "--report", "closed/report.json")
+    (tmp_path / "closed").chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "closed" / "report.json").read_text())["pipeline"]["nodes_after"] == 6
+    said = run("optimize", samples / "residual_block.onnx", "out.onnx", "-q", "--report", "/dev/stdout")
+    assert json.loads(said.stdout)["pipeline"]["nodes_after"] == 6
