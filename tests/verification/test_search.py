@@ -11,6 +11,7 @@ import pytest
 from onnx import parser
 
 import onnxopt
+from onnxopt.verification import UNVERIFIED, Verifier
 from onnxopt.verification.inputs import feeding
 from onnxopt.verification.inputs.cases import OWN, sizes
 from onnxopt.verification.inputs.datasets import Data
@@ -19,6 +20,13 @@ from onnxopt.verification.inputs.planning import make_plan
 from onnxopt.worker.serving import Refused
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>'
+# A worker that searches for a second of a processor.
+BRIEFLY = """
+from functools import partial
+from onnxopt.verification import judge, original
+original.Search = partial(original.Search, 1.0)
+judge.main()
+"""
 
 
 def attempts(model: str, run: Any, search: Search) -> tuple[list[int], str]:
@@ -59,6 +67,21 @@ def test_what_fails_is_not_tried_with_far_more(monkeypatch: pytest.MonkeyPatch) 
     assert 16 * 16 * 3 <= max(tried) < 1 << 12
     large = "g (float[50, 400] cache, float[N, H] x) => (y, c) { y = Relu (x) c = Relu (cache) }"
     assert len(attempts(large, failing(ValueError("too small")), Search())[0]) > 10
+
+
+def test_it_ends(tmp_path: Path) -> None:
+    """No sizes fit: each attempt is larger than the one before."""
+    text = """g (float[batch, 128, h, w] x, float[batch, 32, s] z, int32 i) => (float[] y, int64[] o)
+    { a = Shape (x) b = Reshape (z, a) y = Relu (b) r = Relu (y) o = Gather (a, i) }"""
+    onnx.save(parser.parse_model(f"{HEAD} {text}"), tmp_path / "m.onnx")
+    began = time.monotonic()
+    with Verifier(tmp_path / "m.onnx", start=BRIEFLY) as verifier:
+        verifier.submit(tmp_path / "m.onnx")
+        found = verifier.finish()
+    assert found.status == UNVERIFIED
+    assert "the original fails on every input tried" in found.message
+    assert "no others were tried after 1 s" in found.message
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
