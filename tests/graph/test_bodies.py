@@ -4,6 +4,7 @@ is written says the same."""
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ EXAMPLES = int(os.environ.get("ONNXOPT_FUZZ", "150"))
 DEPTH = 4
 
 
+@cache
+def one_of(choices: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    """Made once: to make it takes as long as to draw from it."""
+    return st.sampled_from(choices)
+
+
 class Bodies:
     """Draws scopes. `names`: what is visible, innermost last; all are float[2]."""
 
@@ -35,7 +42,7 @@ class Bodies:
         self.shadowing = shadowing
 
     def pick(self, *choices: Any) -> Any:
-        return self.draw(st.sampled_from(choices))
+        return self.draw(one_of(choices))
 
     def scope(self, names: list[str], depth: int, key: str) -> tuple[list[NodeProto], list[TensorProto], str]:
         names, nodes, stored = list(names), [], []
@@ -56,7 +63,7 @@ class Bodies:
                     names.append(stored[-1].name)
                 continue
             if kind == "Constant":
-                value = numpy_helper.from_array(np.array(self.pick([1, 2], [3, 4]), np.float32))
+                value = numpy_helper.from_array(np.array(self.pick((1, 2), (3, 4)), np.float32))
                 nodes.append(helper.make_node("Constant", [], [new("k")], value=value))
             elif kind == "If":
                 bodies = {f"{k}_branch": self.body(names, depth + 1, k[0]) for k in ("then", "else")}
