@@ -56,10 +56,12 @@ class ForkServer:
         names = (name for name in {*env, *self._env} if env.get(name) != self._env.get(name))
         return not any(name.startswith(STARTS) for name in names)
 
-    def run(self, args: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with captured text."""
+    def run(
+        self, args: Sequence[str], cwd: Path, env: Mapping[str, str], *, together: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """As `subprocess.run` with captured text. `together`: what goes to stderr is in stdout, in its place."""
         (out, their_out), (err, their_err) = os.pipe(), os.pipe()
-        self._start(args, cwd, env, their_out, their_err)
+        self._start(args, cwd, env, their_out, their_out if together else their_err)
         os.close(their_out)
         os.close(their_err)
         said = _read_to_the_end(out, err)

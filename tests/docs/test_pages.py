@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,10 +25,12 @@ import pytest
 import onnxopt.passes
 from onnxopt.cli.main import cli
 from onnxopt.pipeline import config, registry
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import SCRIPT, fork_server  # noqa: F401  a fixture
+from tests.cli.fork_server import ForkServer
 from tests.samples import ROOT, sample
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+SHELL = re.compile(r"[|*$<>&;]")  # what only a shell understands, outside of quotes
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
@@ -56,7 +59,7 @@ def alone() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_examples_run(page: Path, folder: Path) -> None:
+def test_examples_run(page: Path, folder: Path, fork_server: ForkServer | None) -> None:  # noqa: F811
     for language, title, text in FENCE.findall(page.read_text()):
         if title:
             (folder / title).write_text(text)
@@ -67,12 +70,15 @@ def test_examples_run(page: Path, folder: Path) -> None:
             with alone() as scope:
                 exec(compile(text, f"{page.name}: python", "exec"), scope)
         elif language == "console":
-            console(text, folder)
+            console(text, folder, fork_server)
 
 
-def console(text: str, folder: Path) -> None:
+def console(text: str, folder: Path, server: ForkServer | None) -> None:
     for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
-        done = run(command.replace("onnxopt", str(SCRIPT), 1), folder, shell=True)
+        if server is None or SHELL.search(re.sub(r'"[^"]*"', "", command)):
+            done = run(command.replace("onnxopt", str(SCRIPT), 1), folder, shell=True)
+        else:
+            done = server.run(shlex.split(command)[1:], folder, os.environ, together=True)
         output = done.stdout + (f"[exit code {done.returncode}]\n" if done.returncode else "")
         wanted = re.escape(expected).replace("…\\\n", "(?:.*\\n)*?").replace("…", "[^\\n]*")
         assert re.fullmatch(wanted, output), f"$ {command}\n{output}\nis not\n{expected}"
