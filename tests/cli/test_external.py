@@ -110,7 +110,7 @@ def test_data_can_be_mapped(run: Run, tmp_path: Path) -> None:
 
 
 def test_many_files_and_few_descriptors(tmp_path: Path) -> None:
-    count = 1500
+    count = 600
     write_model(tmp_path / "in" / "m.onnx", [f"d/w{i}" for i in range(count)], size=300)
     for more in (["copy", "--no-verify"], ["reuse"], ["inline"]):
         done = subprocess.run(

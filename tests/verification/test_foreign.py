@@ -138,7 +138,7 @@ def test_around_them_a_model_is_run_in_segments_too(tmp_path: Path) -> None:
 
 def test_a_model_of_many_nodes_is_run_around_them(tmp_path: Path) -> None:
     """Each reads what the last one made; their results are declared nowhere."""
-    head, count = MODEL[: MODEL.index("g (")], 1200
+    head, count = MODEL[: MODEL.index("g (")], 400
     steps = (f"a{i} = Abs (b{i}) c{i} = com.acme.Find (a{i}) b{i + 1} = Tanh (c{i})" for i in range(count))
     text = f"{head} g (float[n, 4] b0) => (float[n, 4] y) {{ {' '.join(steps)} y = Neg (b{count}) }}"
     found = in_segments(tmp_path, text, text, nodes=1000)

@@ -23,7 +23,8 @@ from onnxopt.verification.programs.program import Program
 from onnxopt.verification.protocol import Request
 from tests.steps import lines_executed
 
-SMALL, LARGE = 20, 200
+SMALL, LARGE = 20, 100  # a quadratic algorithm takes 25 times as many steps
+MOST = 7.0
 
 
 def chain(domains: list[str], functions: list[onnx.FunctionProto]) -> ModelProto:
@@ -144,7 +145,7 @@ def test_the_steps_per_node_stay_flat(family: str, tmp_path: Path) -> None:
         for model, path in zip(FAMILIES[family](count), paths):
             onnx.save(model, path)
         steps.append(lines_executed(lambda: judged(*paths)))
-    assert steps[2] / steps[1] < 15, "a quadratic algorithm takes a hundred times as many"
+    assert steps[2] / steps[1] < MOST
 
 
 def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_many_decisions_are_asked_about_at_once(tmp_path: Path) -> None:
         pairs, names = Pairs(program, program), [f"g{i}" for i in range(count)]
         sameness = Sameness.of_files(pairs)
         steps.append(lines_executed(lambda: is_decided_otherwise(pairs, names, sameness)))  # noqa: B023  it is called at once
-    assert steps[2] / steps[1] < 15
+    assert steps[2] / steps[1] < MOST
 
 
 def test_a_piece_holds_the_functions_that_it_calls(tmp_path: Path) -> None:
