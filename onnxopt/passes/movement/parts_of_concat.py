@@ -33,9 +33,9 @@ class PartsOfConcat(GraphPass):
         for node in [n for op in _CUTTING for n in graph.by_op.get(op, ())]:
             x = node.input(0)
             concat = x.producer if x is not None else None
-            if x is None or concat is None or concat.op != "Concat" or concat.graph is not graph or node.has_references:
+            if x is None or concat is None or concat.op != "Concat" or concat.graph is not graph:
                 continue
-            if concat.has_references:
+            if node.has_references or concat.has_references:
                 continue
             parts = _parts(node, concat)
             if parts is None:
@@ -97,7 +97,7 @@ def _of_split(node: Node, axis: int, rank: int) -> list[tuple[Value, int, int | 
     at = 0
     for i, v in enumerate(node.outputs):
         size = (types.shape(v) or ())[axis : axis + 1] if v is not None else ()
-        if v is None or not size or not isinstance(size[0], int) or size[0] <= 0:
+        if v is None or not size or not isinstance(size[0], int) or size[0] < 0:
             return None
         found.append((v, at, at + size[0] if i + 1 < len(node.outputs) else None))
         at += size[0]
