@@ -49,6 +49,7 @@ ROOMS: Final = {
         "slices-to-split",
         "stacks-to-split",
         "transpose-propagation",
+        "unmerge-batches",
     ),
     "arithmetic": (
         "batch-products",

@@ -20,7 +20,7 @@ _EXACT: Final = (
     "axes-first,parts-of-concat"
 )
 _ARITHMETIC: Final = (
-    "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,implicit-broadcast,constants-once,"
+    "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,unmerge-batches,implicit-broadcast,constants-once,"
     "pack-parts"
 )
 _OPERATORS: Final = "fuse-normalization,fuse-activation"

@@ -76,5 +76,6 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "table-lookups": (1, ("Cast", "ArgMax", "ArgMin")),
     "term-propagation": (2, ("Add", "Sub")),
     "transpose-propagation": (2, ("Transpose",)),
+    "unmerge-batches": (2, ("Reshape",)),
     "widen-indices": (1, ("Cast",)),
 }

@@ -1,0 +1,399 @@
+"""Work on [batch · heads, …] is work on [batch, heads, …], without the Reshapes that merge the two and take them apart.
+
+PyTorch's `bmm` takes one batch axis: attention that is written with it merges batch and heads for its products, takes
+them apart for the mask, merges them for Softmax and the second product, and takes them apart again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from onnxopt.analysis import types
+from onnxopt.analysis.shapes.indexing import BROADCASTING
+from onnxopt.analysis.shapes.sizes import order_of
+from onnxopt.graph import Graph, Shape, Value
+from onnxopt.graph.node import Node
+from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
+from onnxopt.protos import make_node
+from onnxopt.record import record
+from onnxopt.rewriting.axis_runs import constant_target, product
+from onnxopt.rewriting.forms import REDUCE, listed_axes
+from onnxopt.rewriting.parts import KEEP_ORDER, UNARY
+from onnxopt.rewriting.regions import Region, regions
+from onnxopt.rewriting.replace import remove_dead
+
+_ALIKE: Final = BROADCASTING | {"Max", "Min"}
+_ALONG_ONE: Final = frozenset({"Concat", "LogSoftmax", "Softmax", "Split"})
+_REDUCE: Final = frozenset(REDUCE)
+_ON_BATCHES: Final = UNARY | _ALIKE | _ALONG_ONE | _REDUCE | {"Clip", "MatMul", "Transpose", "Trilu"}
+_QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
+_MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
+_SHARED_BYTES: Final = 1 << 16  # a constant with other readers is stored in another shape, too, up to this size
+
+
+@register
+class UnmergeBatches(GraphPass):
+    """f(Reshape(x)) = Reshape(f(x)), where the Reshape merges leading axes and f treats what lies along them apart.
+
+    Applies when: a region of nodes (products, Softmax, what works element by element, along other axes or turns them)
+    has more Reshapes at its border that do nothing but merge those axes, or take them apart, than it needs then. What
+    computes targets that become constant counts, too.
+    Keeps: the shape of what is read elsewhere; what is quantized before or behind such a Reshape.
+    Not done: where a Reshape at the border would have two unknown dims.
+    """
+
+    info = PassInfo("unmerge-batches", opt_level=2, after=("shape-arithmetic",), ops=("Reshape",))
+
+    def run_graph(self, graph: Graph, ctx: PassContext) -> None:
+        if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Reshape"):
+            return
+        types.settle(graph.model)
+        ways = _ways(graph)
+        if not ways:
+            return
+        for found in regions(graph, partial(_batch, ways), _batched):
+            plans = [_Plan(graph, found, lead) for lead in ways[found.kind]]
+            best = max((p for p in plans if p.is_possible and p.merged), key=lambda p: p.saved, default=None)
+            if best is None:
+                continue
+            if best.saved < 1:
+                ctx.decline("unmerged", "it would not leave fewer nodes", repr(best.nodes[0]))
+            elif ctx.spend("unmerged", at=best.nodes[-1]):
+                best.carry_out()
+
+
+def _ways(graph: Graph) -> dict[Shape, list[Shape]]:
+    """By the first dim (alone): those that a Reshape makes one, or makes of one, in front of others that stay."""
+    ways: dict[Shape, list[Shape]] = {}
+    for node in graph.by_op.get("Reshape", ()):
+        x = node.inputs[0]
+        dims, made = (types.shape(x) if x is not None else None), types.shape(node.output)
+        if dims is None or made is None or len(dims) == len(made):
+            continue
+        few, many = sorted((dims, made), key=len)
+        lead = many[: len(many) - len(few) + 1]
+        if len(few) < 2 or len(lead) > _MOST or few[0] in (0, 1, None) or None in lead or many[len(lead) :] != few[1:]:
+            continue
+        known = ways.get(few[:1], [])
+        if lead not in known and len(known) < _MOST and product(lead) == product(few[:1]):
+            ways[few[:1]] = [*known, lead]
+    return ways
+
+
+# -- which nodes treat what lies along their first axis apart ------------------------------------------------------
+
+
+def _batch(ways: Mapping[Shape, list[Shape]], node: Node) -> Shape | None:
+    """The first dim of what the node makes, if several are merged into it somewhere, and the node leaves it alone."""
+    if node.op not in _ON_BATCHES or node.has_references or None in node.outputs or not node.inputs:
+        return None
+    dims = types.shape(node.outputs[0])  # type: ignore[arg-type]
+    if dims is None or len(dims) < 2 or dims[:1] not in ways or (len(node.outputs) > 1 and node.op != "Split"):
+        return None
+    batched = _all_batched(node, dims[:1])
+    return dims[:1] if batched and _is_apart(node, batched) else None
+
+
+def _all_batched(node: Node, first: Shape) -> list[Value]:
+    """The inputs, constants too, whose first axis is that of the result."""
+    all_alike = node.op in _ALIKE or node.op in ("Concat", "MatMul")
+    rank = types.rank(node.outputs[0]) if all_alike else None  # type: ignore[arg-type]
+    found = []
+    for v in node.inputs if all_alike else node.inputs[:1]:
+        dims = types.shape(v) if v is not None else None
+        if v is not None and dims is not None and dims[:1] == first and (rank is None or len(dims) == rank):
+            found.append(v)
+    return list(dict.fromkeys(found))
+
+
+def _batched(node: Node, first: Shape) -> list[Value]:
+    return [v for v in _all_batched(node, first) if not v.constant]
+
+
+def _is_apart(node: Node, batched: list[Value]) -> bool:
+    op, rank = node.op, types.rank(batched[0]) or 0
+    others = [v for v in node.inputs if v is not None and v not in batched]
+    if op in _ALIKE:
+        return all(_is_for_all(v, rank, 0) for v in others)
+    if op == "MatMul":
+        return rank > 2 and all(_is_for_all(v, rank, 2) for v in others)
+    if batched[0] is not node.inputs[0]:
+        return False
+    if op == "Concat":
+        return not others and int(node.attr("axis")) % rank != 0
+    if op == "Transpose":
+        perm = order_of(node, rank)
+        return perm[0] == 0 and sorted(perm) == list(range(rank))
+    if op in _REDUCE:
+        axes = listed_axes(node)
+        return bool(axes) and all(a % rank for a in axes or ())
+    if op == "Split":
+        return int(node.attr("axis")) % rank != 0
+    if op in _ALONG_ONE:
+        axis = int(node.attr("axis")) % rank
+        return axis != 0 and (axis == rank - 1 or (node.graph is not None and node.graph.opset() >= 13))
+    if op == "Trilu":
+        return rank > 2
+    return all(types.rank(v) == 0 for v in others)  # bounds of Clip
+
+
+def _is_for_all(v: Value, rank: int, least: int) -> bool:
+    """Is what is broadcast the same for the whole batch?"""
+    dims = types.shape(v)
+    return dims is not None and least <= len(dims) <= rank and (len(dims) < rank or dims[0] == 1)
+
+
+# -- a region ------------------------------------------------------------------------------------------------------
+
+
+@record(frozen=True, eq=False)
+class _End:
+    """Where the region ends: at a value that comes in, or at a reader of one that it makes.
+
+    `reshape`: what is there, of `source`, turned by `perm` behind it (in front of it, where it is a reader); `target`:
+    what it becomes, None where it goes.
+    """
+
+    saved: int
+    source: Value
+    reshape: Node | None = None
+    target: list[int] | None = None
+    perm: tuple[int, ...] | None = None
+    transpose: Node | None = None
+
+
+class _Plan:
+    """Nodes, in order, whose values have one first dim, on which they are to have `lead` in its place."""
+
+    def __init__(self, graph: Graph, found: Region[Shape], lead: Shape) -> None:
+        self.graph, self.first, self.lead = graph, found.kind, lead
+        self.nodes, self.inside = found.nodes, set(found.nodes)
+        self.more = len(lead) - 1
+        self.merged = 0  # Reshapes that merge, or take apart, and go
+        self.is_possible = True
+        self.entering: dict[Value, _End] = {}
+        self.leaving: dict[Value, list[_End]] = {}
+        self.restored: dict[Value, list[int]] = {}
+        self._look()
+        ends = [*self.entering.values(), *(e for found in self.leaving.values() for e in found)]
+        self.merged = sum(e.saved > 0 for e in ends)
+        freed = {e.reshape for e in ends if e.reshape is not None and e.saved >= 0}
+        self.saved = sum(e.saved for e in ends) - len(self.restored)
+        if self.is_possible and self.merged:
+            self.saved += _dying(freed)
+
+    def _look(self) -> None:
+        read = (v for n in self.nodes for v in _all_batched(n, self.first))
+        for v in dict.fromkeys(v for v in read if v.producer not in self.inside):
+            end = self._enters(v)
+            if end is None:
+                self.is_possible = False
+                return
+            self.entering[v] = end
+        for v in (v for n in self.nodes for v in n.outputs if v is not None):
+            outside = [u for u in v.users if u not in self.inside]
+            if not outside and not v.is_output:
+                continue
+            ends = [self._leaves(v, u) for u in outside]
+            if v.is_output or None in ends:
+                target = _target(self._apart(v), types.shape(v))
+                if target is None:
+                    self.is_possible = False
+                    return
+                self.restored[v] = target
+            self.leaving[v] = [e for e in ends if e is not None]
+
+    def _apart(self, v: Value, axis: int = 0) -> Shape:
+        dims = types.shape(v) or ()
+        return (*dims[:axis], *self.lead, *dims[axis + 1 :])
+
+    def _order(self, perm: Sequence[int], axis: int) -> tuple[int, ...]:
+        """The order of axes, where the one is several."""
+        found: list[int] = []
+        for i in perm:
+            found += range(i, i + self.more + 1) if i == axis else [i + self.more * (i > axis)]
+        return tuple(found)
+
+    def _enters(self, v: Value) -> _End | None:
+        """What is read in place of a value from outside; None where that cannot be said."""
+        wanted, node = self._apart(v), v.producer
+        if v.constant:
+            shared = len(v.users) > 1 and v.array.nbytes > _SHARED_BYTES
+            return None if v.is_fill or shared or not all(isinstance(d, int) for d in wanted) else _End(0, v)
+        alone = not v.is_output and self.inside.issuperset(v.users)
+        x = node.inputs[0] if node is not None and node.op in KEEP_ORDER and node.graph is self.graph else None
+        if x is not None:
+            if _is_quantizer(x.producer):
+                return None
+            if _same(types.shape(x), wanted):
+                return _End(int(alone), x, node if alone else None)
+            target = _target(types.shape(x), wanted)
+            if target is not None:
+                return _End(0 if alone else -1, x, node, target)
+        if node is not None and node.op == "Transpose" and alone and node.graph is self.graph:
+            end = self._enters_turned(node)
+            if end is not None:
+                return end
+        target = _target(types.shape(v), wanted)
+        return None if target is None else _End(-1, v, None, target)
+
+    def _enters_turned(self, transpose: Node) -> _End | None:
+        """The first axis comes from behind, where a Reshape makes it."""
+        y = transpose.inputs[0]
+        node = y.producer if y is not None and y.only_user is transpose and not y.is_output else None
+        if y is None or node is None or node.op not in KEEP_ORDER or node.graph is not self.graph:
+            return None
+        x, perm = node.inputs[0], order_of(transpose, types.rank(y) or 0)
+        if x is None or _is_quantizer(x.producer) or sorted(perm) != list(range(len(perm))):
+            return None
+        wanted, order = self._apart(y, perm[0]), self._order(perm, perm[0])
+        if _same(types.shape(x), wanted):
+            return _End(1, x, node, None, order, transpose)
+        target = _target(types.shape(x), wanted)
+        return None if target is None else _End(0, x, node, target, order, transpose)
+
+    def _leaves(self, v: Value, user: Node) -> _End | None:
+        """What becomes of a reader outside; None where it needs the value as it is."""
+        if user.graph is not self.graph or user.inputs[0] is not v or user.has_references or v.users[user] != 1:
+            return None
+        transpose, order, dims = None, None, self._apart(v)
+        if user.op == "Transpose":
+            turned, reader = user.output, user.output.only_user
+            perm = order_of(user, types.rank(v) or 0)
+            if reader is None or turned.is_output or reader.graph is not self.graph or 0 not in perm:
+                return None
+            if reader.inputs[0] is not turned or turned.users[reader] != 1 or sorted(perm) != list(range(len(perm))):
+                return None
+            order = self._order(perm, 0)
+            transpose, user, dims = user, reader, tuple(dims[i] for i in order)
+        if user.op not in KEEP_ORDER or any(_is_quantizer(u) for u in islice(user.output.users, _MOST)):
+            return None
+        made = types.shape(user.output)
+        if _same(dims, made) and not (user.output.is_output and v.is_output):
+            return _End(1, v, user, None, order, transpose)
+        target = _target(dims, made)
+        return None if target is None else _End(0, v, user, target, order, transpose)
+
+    # -- doing it --------------------------------------------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        apart: dict[Value, Value] = {}
+        sources = [v.producer for v in self.entering]
+        for node in self.nodes:
+            inputs: list[Value | None] = []
+            batched = _all_batched(node, self.first)
+            for v in node.inputs:
+                if v in batched and v not in apart:
+                    apart[v] = self._enter(v, self.entering[v], node)
+                inputs.append(apart[v] if v in batched else v)
+            made = [self._new(v, self._apart(v)) for v in node.outputs if v is not None]
+            new = self.graph.insert(node.copy(inputs, [*made]), node)
+            self._rename_axes(new, node)
+            apart.update((v, w) for v, w in zip(node.outputs, made) if v is not None)
+        for v, ends in self.leaving.items():
+            for end in ends:
+                apart[v] = self._hand_out(apart[v], end)
+            if v in self.restored:
+                self.graph.take_over(v, self._reshape(apart[v], self.restored[v], None, v.producer))
+        for node in reversed(self.nodes):
+            self.graph.remove(node)
+        for source in sources:
+            if source is not None:
+                remove_dead(source)
+
+    def _enter(self, v: Value, end: _End, before: Node) -> Value:
+        if v.constant:
+            dims = [d for d in self._apart(v) if isinstance(d, int)]
+            return self.graph.constant(v.array.reshape(dims), v.name, before)
+        x = end.source
+        if end.target is not None:
+            like = end.transpose.inputs[0] if end.transpose is not None else v
+            assert like is not None
+            axis = 0 if end.transpose is None else order_of(end.transpose, types.rank(like) or 0)[0]
+            x = self._new(like, self._apart(like, axis))
+            self._reshape(end.source, end.target, x, before)
+        return x if end.transpose is None else self._turn(end.transpose, x, end.perm or (), self._apart(v), before)
+
+    def _hand_out(self, new: Value, end: _End) -> Value:
+        """Returns what is `new` from then on: a result of the graph keeps its name."""
+        reader, x = end.reshape, new
+        assert reader is not None
+        if end.transpose is not None:
+            dims = self._apart(end.source)
+            x = self._turn(end.transpose, new, end.perm or (), tuple(dims[i] for i in end.perm or ()), reader)
+        made = reader.output
+        if end.target is not None or (made.is_output and x.is_output):
+            target = end.target or _target(types.shape(x), types.shape(x)) or []
+            self.graph.take_over(made, self._reshape(x, target, None, reader))
+        elif made.is_output:
+            assert x.producer is not None
+            self.graph.take_over(made, x.producer, x.index)
+            x.replace_all_uses_with(made)
+            new = made if x is new else new
+        else:
+            made.replace_all_uses_with(x)
+        self.graph.remove(reader)
+        if end.transpose is not None:
+            self.graph.remove(end.transpose)
+        return new
+
+    def _new(self, like: Value, dims: Shape) -> Value:
+        value = Value(self.graph.model.names.fresh(like.name, "_apart"), self.graph)
+        value.dtype, value.shape = types.dtype(like), dims
+        return value
+
+    def _turn(self, like: Node, x: Value, perm: Sequence[int], dims: Shape, before: Node) -> Value:
+        value = self._new(like.output, dims)
+        self.graph.insert(like.copy([x], [value]), before).set_attr("perm", list(perm))
+        return value
+
+    def _reshape(self, x: Value, target: list[int], result: Value | None, before: Node | None) -> Node:
+        shape = self.graph.constant(np.array(target, np.int64), f"{x.name}_shape", before)
+        return self.graph.insert(Node(make_node("Reshape", "", "", {}), [x, shape], [result]), before)
+
+    def _rename_axes(self, node: Node, old: Node) -> None:
+        """`node` is `old` on values with more axes in front."""
+        if node.op == "Transpose":
+            rank = types.rank(old.inputs[0]) if old.inputs[0] is not None else None
+            node.set_attr("perm", list(self._order(order_of(old, rank or 0), 0)))
+        elif node.op in _ALONG_ONE and (axis := int(old.attr("axis"))) >= 0:
+            node.set_attr("axis", axis + self.more)
+        elif node.op in _REDUCE and any(a >= 0 for a in listed_axes(old) or ()):
+            axes = [a + self.more * (a >= 0) for a in listed_axes(old) or ()]
+            if len(old.inputs) > 1 and old.inputs[1] is not None:
+                node.set_input(1, self.graph.constant(np.array(axes, np.int64), old.inputs[1].name, node))
+            else:
+                node.set_attr("axes", axes)
+
+
+def _target(dims: Shape | None, wanted: Shape | None) -> list[int] | None:
+    return None if dims is None or wanted is None or None in wanted else constant_target(dims, wanted)
+
+
+def _same(dims: Shape | None, wanted: Shape | None) -> bool:
+    return dims is not None and dims == wanted and None not in dims
+
+
+def _is_quantizer(node: Node | None) -> bool:
+    return node is not None and node.op in _QUANTIZERS
+
+
+def _dying(freed: Iterable[Node]) -> int:
+    """How many nodes nothing reads any more once these read no target."""
+    gone, count = set(freed), 0
+    todo: list[Value | None] = [v for n in gone for v in n.inputs[1:]]
+    while todo:
+        v = todo.pop()
+        node = v.producer if v is not None else None
+        if node is None or node in gone or node.graph is None or not node.graph.is_pure(node):
+            continue
+        if all(not w.is_output and gone.issuperset(w.users) for w in node.outputs if w is not None):
+            gone.add(node)
+            count += 1
+            todo += node.inputs
+    return count
