@@ -52,7 +52,6 @@ class UnmergeBatches(GraphPass):
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         if graph.is_function or graph.opset() < 7 or not graph.by_op.get("Reshape"):
             return
-        types.settle(graph.model)
         ways = _ways(graph)
         if not ways:
             return
