@@ -6,7 +6,8 @@ f(part 0), f(part 1), … of Split(x)  =  the parts of Split(f(x))
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,7 @@ BINARY: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod"})
 KEEP_ORDER: Final = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 # A constant that all parts share is repeated for each of them only up to this many bytes.
 _MAX_REPEATED: Final = 1 << 16
+_MANY: Final = 100  # parts of one tensor, each of which may ask for all
 
 
 @record(frozen=True, eq=False)
@@ -129,6 +131,20 @@ def hoist(plan: Plan, x: Value, place: Node) -> Node:
     for node in plan.followers:
         graph.remove(node)
     return split
+
+
+def parts_beside(x: Value) -> Iterator[Value]:
+    """Parts of a Split, or products of one tensor, with their bias; `x` is one of them."""
+    node = x.producer
+    if node is not None and node.op == "Split":
+        yield from (v for v in node.outputs[:_MANY] if v is not None)
+    if node is not None and node.op == "Add":
+        node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
+    if node is not None and node.op == "MatMul" and node.inputs[0] is not None:
+        for other in islice(node.inputs[0].users, _MANY):
+            if other.op == "MatMul":
+                add = other.output.only_user
+                yield add.output if add is not None and add.op == "Add" else other.output
 
 
 def is_reshape(dims: Sequence[Dim] | None, perm: Sequence[int], beside: Node | None) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Final
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,9 +13,7 @@ from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, one_of, op, rewrite, var
 from onnxopt.rewriting.axis_runs import Moved, after, before_transpose, behind_transpose, constant_target
 from onnxopt.rewriting.forms import operands
-from onnxopt.rewriting.parts import KEEP_ORDER
-
-_MANY: Final = 100  # parts of one tensor, each of which may ask for all
+from onnxopt.rewriting.parts import KEEP_ORDER, parts_beside
 
 
 @rewrite(op.Transpose(var("x"), name="transpose"))
@@ -311,7 +307,7 @@ def _is_reshape(x: Value) -> bool:
 def _is_beside_alike(m: Match, x: Value) -> bool:
     """Does another part, or product, of the same tensor take the same Reshape and Transpose and stay as it is then?
     Heads are turned together where they are turned alike (merge-parallel), which saves more."""
-    for part in _parts_beside(x):
+    for part in parts_beside(x):
         reshape = part.only_user if part is not x else None
         turned = reshape.output.only_user if reshape is not None and reshape.op == "Reshape" else None
         if turned is not None and turned.op == "Transpose" and turned.attr("perm") == m.transpose.attr("perm"):
@@ -319,20 +315,6 @@ def _is_beside_alike(m: Match, x: Value) -> bool:
             if reader is None or reader.op not in KEEP_ORDER:
                 return True
     return False
-
-
-def _parts_beside(x: Value) -> Iterator[Value]:
-    """Parts of a Split, or products of one tensor, with their bias; `x` is one of them."""
-    node = x.producer
-    if node is not None and node.op == "Split":
-        yield from (v for v in node.outputs[:_MANY] if v is not None)
-    if node is not None and node.op == "Add":
-        node = next((v.producer for v in node.inputs if v is not None and not v.constant), None)
-    if node is not None and node.op == "MatMul" and node.inputs[0] is not None:
-        for other in islice(node.inputs[0].users, _MANY):
-            if other.op == "MatMul":
-                add = other.output.only_user
-                yield add.output if add is not None and add.op == "Add" else other.output
 
 
 def _one_of_each(

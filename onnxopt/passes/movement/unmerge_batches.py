@@ -6,7 +6,7 @@ them apart for the mask, merges them for Softmax and the second product, and tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -23,12 +23,12 @@ from onnxopt.protos import make_node
 from onnxopt.record import record
 from onnxopt.rewriting.axis_runs import constant_target, product
 from onnxopt.rewriting.forms import REDUCE, listed_axes
-from onnxopt.rewriting.parts import KEEP_ORDER, UNARY
+from onnxopt.rewriting.parts import KEEP_ORDER, UNARY, parts_beside
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
 _ALIKE: Final = BROADCASTING | {"Max", "Min"}
-_ALONG_ONE: Final = frozenset({"Concat", "LogSoftmax", "Softmax", "Split"})
+_ALONG_ONE: Final = frozenset({"Concat", "Gather", "GatherElements", "LogSoftmax", "Softmax", "Split"})
 _REDUCE: Final = frozenset(REDUCE)
 _ON_BATCHES: Final = UNARY | _ALIKE | _ALONG_ONE | _REDUCE | {"Clip", "MatMul", "Transpose", "Trilu"}
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
@@ -55,15 +55,34 @@ class UnmergeBatches(GraphPass):
         ways = _ways(graph)
         if not ways:
             return
+        plans: list[_Plan] = []
         for found in regions(graph, partial(_batch, ways), _batched):
-            plans = [_Plan(graph, found, lead) for lead in ways[found.kind]]
-            best = max((p for p in plans if p.is_possible and p.merged), key=lambda p: p.saved, default=None)
-            if best is None:
-                continue
-            if best.saved < 1:
-                ctx.decline("unmerged", "it would not leave fewer nodes", repr(best.nodes[0]))
-            elif ctx.spend("unmerged", at=best.nodes[-1]):
-                best.carry_out()
+            all_ways = [_Plan(graph, found, lead) for lead in ways[found.kind]]
+            best = max((p for p in all_ways if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
+            if best is not None and best.is_possible and best.saved > 0:
+                plans.append(best)
+            elif best is not None:
+                why = "it would not leave fewer nodes" if best.is_possible else "more than one unknown dim"
+                ctx.decline("unmerged", why, repr(best.nodes[0]))
+        for plan in _without_odd(plans, ctx):
+            now = _Plan(graph, plan.region, plan.lead)  # what is beside it may have changed
+            if now.is_possible and now.saved > 0 and ctx.spend("unmerged", at=now.nodes[-1]):
+                now.carry_out()
+
+
+def _without_odd(plans: list[_Plan], ctx: PassContext) -> list[_Plan]:
+    """The plans without those that would have one of several parts, or products, of one tensor reshaped otherwise.
+
+    Heads are turned together where they are turned alike (merge-parallel), which saves more.
+    """
+    while True:
+        freed = {end.reshape for plan in plans for end in plan.entering.values()}
+        odd = [plan for plan in plans if plan.is_beside_alike(freed)]
+        if not odd:
+            return plans
+        for plan in odd:
+            ctx.decline("unmerged", "what is beside it is reshaped alike, and stays", repr(plan.nodes[0]))
+        plans = [plan for plan in plans if plan not in odd]
 
 
 def _ways(graph: Graph) -> dict[Shape, list[Shape]]:
@@ -100,7 +119,7 @@ def _batch(ways: Mapping[Shape, list[Shape]], node: Node) -> Shape | None:
 
 def _all_batched(node: Node, first: Shape) -> list[Value]:
     """The inputs, constants too, whose first axis is that of the result."""
-    all_alike = node.op in _ALIKE or node.op in ("Concat", "MatMul")
+    all_alike = node.op in _ALIKE or node.op in ("Concat", "GatherElements", "MatMul")
     rank = types.rank(node.outputs[0]) if all_alike else None  # type: ignore[arg-type]
     found = []
     for v in node.inputs if all_alike else node.inputs[:1]:
@@ -123,7 +142,7 @@ def _is_apart(node: Node, batched: list[Value]) -> bool:
         return rank > 2 and all(_is_for_all(v, rank, 2) for v in others)
     if batched[0] is not node.inputs[0]:
         return False
-    if op == "Concat":
+    if op in ("Concat", "GatherElements"):
         return not others and int(node.attr("axis")) % rank != 0
     if op == "Transpose":
         perm = order_of(node, rank)
@@ -131,7 +150,7 @@ def _is_apart(node: Node, batched: list[Value]) -> bool:
     if op in _REDUCE:
         axes = listed_axes(node)
         return bool(axes) and all(a % rank for a in axes or ())
-    if op == "Split":
+    if op in ("Gather", "Split"):
         return int(node.attr("axis")) % rank != 0
     if op in _ALONG_ONE:
         axis = int(node.attr("axis")) % rank
@@ -170,7 +189,7 @@ class _Plan:
     """Nodes, in order, whose values have one first dim, on which they are to have `lead` in its place."""
 
     def __init__(self, graph: Graph, found: Region[Shape], lead: Shape) -> None:
-        self.graph, self.first, self.lead = graph, found.kind, lead
+        self.graph, self.region, self.first, self.lead = graph, found, found.kind, lead
         self.nodes, self.inside = found.nodes, set(found.nodes)
         self.more = len(lead) - 1
         self.merged = 0  # Reshapes that merge, or take apart, and go
@@ -206,6 +225,18 @@ class _Plan:
                     return
                 self.restored[v] = target
             self.leaving[v] = [e for e in ends if e is not None]
+
+    def is_beside_alike(self, freed: Set[Node | None]) -> bool:
+        """Would a Reshape have another target than that of another part of the same tensor, which is not `freed`?"""
+        for end in self.entering.values():
+            if end.reshape is None or end.target is None:
+                continue
+            made = types.shape(end.reshape.output)
+            readers = {part.only_user for part in parts_beside(end.source) if part is not end.source}
+            stay = (r for r in readers - freed if r is not None and r.op == "Reshape")
+            if any(types.shape(r.output) == made for r in stay):
+                return True
+        return False
 
     def _apart(self, v: Value, axis: int = 0) -> Shape:
         dims = types.shape(v) or ()
