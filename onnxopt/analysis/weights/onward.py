@@ -68,6 +68,9 @@ def _of_all_readers(value: Value, number: Array) -> list[Edit] | None:
             found = _taken(reader, place, number)
             if found is not None:
                 edits += found
+            elif (term := _term(reader, place, number)) is not None:
+                edits += term
+                open_values.append(reader.output)
             elif _hands_on(reader, place, number):
                 open_values.append(reader.output)
             else:
@@ -84,6 +87,16 @@ def _taken(reader: Node, place: int, number: Array) -> list[Edit] | None:
             return None
         return [Edit(reader, beside, lambda w: scaled(w, number.reshape(())))]
     return into(reader, 1 - place, number.reshape(())) if reader.op == "Mul" and _is_near_one(reader, number) else None
+
+
+def _term(reader: Node, place: int, number: Array) -> list[Edit] | None:
+    """c x + t = c (x + t / c): the term of a sum, so that what it makes is linear, too. Not before a gate, which may be
+    a Gelu that is written out."""
+    if reader.op not in ("Add", "Sub") or not _is_near_one(reader, number):
+        return None
+    if any(u.op in ("Mul", "Div") and not any(v and v.constant for v in u.inputs) for u in reader.output.users):
+        return None
+    return into(reader, 1 - place, 1.0 / number.reshape(()))
 
 
 def _hands_on(reader: Node, place: int, number: Array) -> bool:
