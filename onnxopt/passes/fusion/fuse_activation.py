@@ -168,6 +168,49 @@ def prelu(m: Match, x: Value, slope: Array) -> Value:
     return m.op.PRelu(x, m.const(slope if m.anchor.op == "Sub" else -slope, like=slope))
 
 
+_LESS_ONE: Final = either(op.Sub(op.Exp(var("power")), 1), op.Add(op.Exp(var("power")), -1))
+_SATURATING: Final = either(op.Mul(_LESS_ONE, const("alpha")), _LESS_ONE)
+
+
+@rewrite(
+    either(
+        op.Where(one_of("Greater", "GreaterOrEqual")(var("x"), 0, name="side", shared=True), var("x"), _SATURATING),
+        op.Where(one_of("Less", "LessOrEqual")(var("x"), 0, name="side", shared=True), _SATURATING, var("x")),
+        op.Add(op.Relu(var("x"), name="side"), op.Min(_SATURATING, 0)),
+    )
+)
+def elu(m: Match, x: Value, power: Value, alpha: Array | None = None) -> Value:
+    """Where(x > 0, x, a (exp(x) - 1)) = Relu(x) + Min(a (exp(x) - 1), 0) = Elu(x, alpha = a)."""
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    m.require(alpha is None or (is_number(m, alpha, x) and 0 <= alpha.item() < math.inf), "no finite factor from 0 on")
+    m.require(power is x or _is_same_below_zero(m, power, x), "the power of something else")
+    return m.op.Elu(x, alpha=1.0 if alpha is None else float(alpha.item()))
+
+
+def _is_same_below_zero(m: Match, power: Value, x: Value) -> bool:
+    """Is it x where that is not above zero? Of what is, JAX takes no power, which might be infinite."""
+    node = power.producer
+    if node is None or x not in node.inputs:
+        return False
+    if node.op == "Min":
+        others = [v for v in node.inputs if v is not x]
+        return len(others) == 1 and others[0] is not None and others[0].constant and is_zero(m, others[0], x)
+    side = m.side.op in ("Less", "LessOrEqual")
+    return node.op == "Where" and node.inputs[0] is m.side.output and node.inputs[1 if side else 2] is x
+
+
+def is_zero(m: Match, v: Value, x: Value) -> bool:
+    return is_number(m, v.array, x) and v.array.item() == 0
+
+
+@rewrite(op.Mul(op.Elu(var("x"), name="elu"), const("gamma")))
+def selu(m: Match, x: Value, gamma: Array) -> Value:
+    """c Elu(x, alpha = a) = Selu(x, alpha = a, gamma = c)."""
+    m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
+    m.require(is_number(m, gamma, x) and np.isfinite(gamma).all(), "a factor for each element")
+    return m.op.Selu(x, alpha=float(m.elu.attr("alpha")), gamma=float(gamma.item()))
+
+
 _CLIPPED: Final = op.Clip(op.Add(var("x"), const("b")), 0, const("top"))
 
 
@@ -348,6 +391,8 @@ class FuseActivation(RewritePass):
         leaky_relu,
         leaky_relu_of_max,
         prelu,
+        elu,
+        selu,
         hard_sigmoid,
         hard_sigmoid_of_line,
         hard_swish_of_clip,
