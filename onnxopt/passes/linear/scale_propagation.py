@@ -37,8 +37,8 @@ class ScalePropagation(GraphPass):
     of all such, a product with one such operand, average pooling) or keeps its sign (Relu, MaxPool), nobody else reads
     it, but on other ways to the same factor (rotary positions read a query twice), and it ends at a product,
     convolution, normalization or factor whose weights nobody else reads, or others that take the same factor: layers
-    that share weights. On the way to what reads it a constant term is divided by it. Also the other way, a factor per channel in front of Transpose, Pad or pooling and a Conv or
-    MatMul.
+    that share weights. On the way to what reads it a constant term is divided by it. Also the other way, a factor per
+    channel in front of Transpose, Pad or pooling and a Conv or MatMul.
     Not done: factors of zero, quantized operators, weights that overflow or underflow their type; the last factor of a
     normalization or Gelu that is written out does not travel on.
     """
