@@ -84,6 +84,7 @@ g (float[N, S, 8] x, float[N, S, 8] z, int64[N, S] k) => (y)
   zi = Cast <to = 7> (z)
   zz = Mul (zi, zero)
   ge = GatherElements <axis = 1> (x, zz)
+  oh = OneHot <axis = 1> (k, four, pair)
 }
 """
 
@@ -291,7 +292,7 @@ def check(proto: onnx.ModelProto, at_least: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "at_least"), [(OPERATORS, 42), (WINDOWS, 38), (OF_ANY_RANK, 0), (ROUNDED, 12), (SLICED, 4)]
+    ("text", "at_least"), [(OPERATORS, 43), (WINDOWS, 38), (OF_ANY_RANK, 0), (ROUNDED, 12), (SLICED, 4)]
 )
 def test_every_operator_that_is_followed(text: str, at_least: int) -> None:
     check(build_text(text.strip()), at_least)
@@ -308,6 +309,29 @@ def test_weights_say_the_axes_of_what_a_conv_or_an_lstm_makes() -> None:
     assert found["lstm"] == [None, 2, None, 5]
     assert found["lh"] == [2, None, 5]
     assert "u" not in found
+
+
+def test_a_slice_by_bounds_that_nobody_knows_has_its_rank_and_what_lies_along_other_axes() -> None:
+    # What a state is like the standard's inference does not say.
+    text = """
+g (float[N, 5, 3] x, int64 trips, int64[1] n, int64[1] a) => (float[N, 5, 3] w)
+<int64[1] zero = {0}, int64[1] axis = {-2}>
+{
+  w = Loop (trips, , x) <body = b (int64 i, bool c, float[A, B, C] h) => (bool d, float[A, B, C] k) {
+    y = Slice (h, zero, n, axis)
+    z = Slice (h, zero, n, a)
+    k = Neg (h)
+    d = Identity (c)
+  }>
+}"""
+    model = read_model(build_text(text.strip()))
+    data = ShapeData()
+    (loop,) = data.sweep(model.graph)
+    y, z, k, _ = (data.dims.get(node.output) for node in data.sweep(loop.bodies["body"]))
+    assert [str(d) for d in k or ()] == ["N", "5", "3"]
+    first, cut, last = map(str, y or ())
+    assert (first, cut[0], last) == ("N", "?", "3")
+    assert [str(d)[0] for d in z or ()] == ["?", "?", "?"]
 
 
 @pytest.mark.parametrize("name", ["transformer_block", "residual_block", "depthwise_separable"])

@@ -11,6 +11,7 @@ from onnxopt.analysis.shapes.sizes import (
     axes_of,
     axis_of,
     broadcast,
+    ints,
     joined,
     order_of,
     product,
@@ -103,10 +104,15 @@ def _gemm(s: ShapeData, n: Node) -> Found | None:
 
 def _slice(s: ShapeData, n: Node) -> Found | None:
     x = s.shape(n.input(0))
-    found = cuts_of(s, n, len(x)) if x is not None else None
-    if x is None or found is None:
+    if x is None:
         return None
     result: list[Size | None] = list(x)
+    found = cuts_of(s, n, len(x))
+    if found is None and n.input(1) is None:
+        return None
+    if found is None:  # the rank is known all the same, and what lies along other axes
+        axes = ints(s.content(n.input(3)))
+        return tuple(None if axes is None or i in axes or i - len(x) in axes else d for i, d in enumerate(x))
     for axis, start, end, step in found:
         result[axis] = _extent(x, axis, start, end, step)
     return tuple(result)

@@ -209,6 +209,14 @@ def _top_k(s: ShapeData, n: Node) -> list[Found | None] | None:
     return [dims, dims]
 
 
+def _one_hot(s: ShapeData, n: Node) -> list[Found | None] | None:
+    x, depth = s.shape(n.input(0)), s.content(n.input(1))
+    if x is None:
+        return None
+    axis = axis_of(int(n.attr("axis")), len(x) + 1)
+    return [(*x[:axis], depth.reshape(-1)[0] if depth is not None and depth.size == 1 else None, *x[axis:])]
+
+
 def _grid_sample(s: ShapeData, n: Node) -> list[Found | None] | None:
     x, grid = s.shape(n.input(0)), s.shape(n.input(1))
     return [(*x[:2], *grid[1:-1])] if x is not None and grid is not None and len(x) == len(grid) else None
@@ -290,6 +298,7 @@ RULES: Final[dict[str, Rule]] = {
     "Flatten": _flatten,
     "GridSample": _grid_sample,
     "Loop": carried,
+    "OneHot": _one_hot,
     "Pad": _pad,
     "Resize": _resize,
     "Split": _split,
