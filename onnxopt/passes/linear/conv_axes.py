@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from onnxopt.analysis.shapes.sizes import order_of
-from onnxopt.graph import Value
+from onnxopt.graph import Node, Value
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, const, op, rewrite, var
+from onnxopt.rewriting.forms import operands
+from onnxopt.rewriting.parts import BINARY, UNARY
 
 _AXES: Final = const("put")
 _CONV: Final = (const("w"), var("b").opt())
+_WINDOWS: Final = frozenset({"AveragePool", "Conv", "MaxPool"})
+_STEPS: Final = _WINDOWS | UNARY | BINARY
+_LONG: Final = 64  # nodes in a row
+_BESIDE: Final = "something else reads what is in between, or is beside it"
 
 
 @rewrite(op.Squeeze(op.Conv(op.Unsqueeze(var("x"), _AXES, shared=True), *_CONV, name="conv"), const("taken")))
@@ -38,30 +44,99 @@ def conv_over_turned(m: Match, x: Value, put: Array, w: Array, b: Value | None, 
     return _conv(m, turned, perm.index(axis), w, b, taken)
 
 
+@rewrite(op.Squeeze(var("last"), const("taken")))
+def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
+    """Squeeze(f(MaxPool(Conv(Unsqueeze(x, i), w))), i) = f(MaxPool(Conv(x, Squeeze(w, i)))), f element by element; the
+    windows in any number and order, and what is put in maybe turned."""
+    rank, steps, value = m.rank(last), list[Node](), last
+    m.require(rank is not None and taken.size == 1, "several axes are taken out, or the rank is unknown")
+    axis = int(taken.item()) % (rank or 1)
+    while (node := value.producer) is not None and node.op in _STEPS and len(steps) < _LONG:
+        data = node.inputs[0] if node.op not in BINARY or node.inputs[1] is None or node.inputs[1].constant else None
+        alone = value.only_user is not None and not value.is_output and node.graph is m.graph
+        alone = alone and len(node.outputs) == 1 and not node.has_references
+        m.require(alone and data is not None and m.rank(data) == rank, _BESIDE)
+        steps.append(node)
+        assert data is not None
+        value = data
+    if not any(step.op in _WINDOWS for step in steps):
+        m.skip()  # what works element by element is taken past the axis elsewhere
+    value = _before(m, value, axis)
+    for step in reversed(steps):
+        if step.op == "Conv":
+            value = _conv_of(m, step, value, axis)
+        elif step.op in _WINDOWS:
+            value = m.op[step.op](value, like=step, **_pool(m, step, axis, rank or 0))
+        else:
+            value = m.op[step.op](value, *(_narrow(m, c, axis, rank or 0) for c in step.inputs[1:]), like=step)
+    return value
+
+
+def _before(m: Match, value: Value, axis: int) -> Value:
+    """What the axis was put into, turned if that was turned."""
+    node, perm = value.producer, list[int]()
+    if node is not None and node.op == "Transpose" and node.inputs[0] is not None:
+        perm = list(order_of(node, m.rank(value) or 0))
+        node, axis = node.inputs[0].producer, perm[axis]
+    found = operands(node) if node is not None and node.op == "Unsqueeze" else []
+    put = found[1] if len(found) > 1 else None
+    m.require(put is not None and put.constant and put.array.size == 1, "the axis is not put in for them")
+    assert put is not None
+    x, rank = found[0], m.rank(value) or 1
+    m.require(x is not None and int(put.array.item()) % rank == axis, "another axis is put in")
+    assert x is not None
+    rest = [p - (p > axis) for p in perm if p != axis]
+    return m.op.Transpose(x, perm=rest) if rest != sorted(rest) else x
+
+
+def _narrow(m: Match, constant: Value | None, axis: int, rank: int) -> Value | None:
+    """A constant beside values of `rank` axes, without one of them."""
+    if constant is None or constant.constant_type()[1] == ():
+        return constant
+    at = axis - (rank - constant.array.ndim)
+    if at < 0:
+        return constant
+    m.require(constant.array.shape[at] == 1, "a constant is longer than the axis")
+    return m.const(constant.array.squeeze(at), like=constant)
+
+
+def _pool(m: Match, pool: Node, axis: int, rank: int) -> dict[str, Any]:
+    """The attributes of a pool along all axes but one, along which it takes each element alone."""
+    spatial, i = rank - 2, axis - 2
+    m.require(i >= 0 and spatial > 1, "it is batch, channels or the only axis of the window")
+    kernel, strides = pool.attr("kernel_shape"), pool.attr("strides") or [1] * spatial
+    pads = pool.attr("pads") or [0] * (2 * spatial)
+    alone = kernel[i] == strides[i] == 1 and pads[i] == pads[i + spatial] == 0
+    m.require(alone and pool.attr("auto_pad") in (None, "NOTSET"), "the window is wider than the axis")
+    return _without(pool, i, spatial)
+
+
+def _without(node: Node, i: int, spatial: int) -> dict[str, Any]:
+    """What a window says of each axis, but for one."""
+    given = {name: node.attr(name) for name in ("kernel_shape", "strides", "dilations", "pads")}
+    return {name: [n for k, n in enumerate(v) if k % spatial != i] if v else None for name, v in given.items()}
+
+
 def _conv(m: Match, x: Value, axis: int, w: Array, b: Value | None, taken: Array) -> Value:
-    """The Conv of `x`, which has the axis no more."""
-    spatial, i = w.ndim - 2, axis - 2
     m.require(taken.size == 1 and axis == taken.item() % w.ndim, "another axis is taken out")
+    return _conv_of(m, m.conv, x, axis)
+
+
+def _conv_of(m: Match, conv: Node, x: Value, axis: int) -> Value:
+    """The Conv of `x`, which has the axis no more."""
+    weights = conv.inputs[1]
+    m.require(weights is not None and weights.constant and not weights.is_fill, "its weights are computed")
+    assert weights is not None
+    w = weights.array
+    spatial, i = w.ndim - 2, axis - 2
     m.require(i >= 0 and spatial > 1, "it is batch, channels or the only axis of the window")
     m.require(w.shape[axis] == 1, "the window is wider than the axis")
-    pads = m.conv.attr("pads") or [0] * (2 * spatial)
+    pads = conv.attr("pads") or [0] * (2 * spatial)
     m.require(pads[i] == pads[i + spatial] == 0, "the axis is padded")
-    m.require(len(m.value("w").users) == 1, "the weights are used elsewhere, and would be stored twice")
-
-    def rest(name: str) -> list[int] | None:
-        given: list[int] | None = m.conv.attr(name)
-        return [n for k, n in enumerate(given) if k % spatial != i] if given else None
-
-    return m.op.Conv(
-        x,
-        m.const(w.squeeze(axis), like=w),
-        b,
-        like=m.conv,
-        kernel_shape=rest("kernel_shape"),
-        strides=rest("strides"),
-        dilations=rest("dilations"),
-        pads=rest("pads"),
-    )
+    m.require(len(weights.users) == 1, "the weights are used elsewhere, and would be stored twice")
+    narrow = m.const(w.squeeze(axis), like=weights)
+    made: Value = m.op.Conv(x, narrow, conv.input(2), like=conv, **_without(conv, i, spatial))
+    return made
 
 
 @register
@@ -69,9 +144,10 @@ class ConvAxes(RewritePass):
     """Squeeze(Conv(Unsqueeze(x, i), w), i) = Conv(x, Squeeze(w, i)): TensorFlow writes a convolution along one axis as
     one over images of one row, maybe turned in between.
 
-    Applies when: the window has one tap along the axis, which is not padded.
+    Applies when: the window has one tap along the axis, which is not padded. So do pools, and what works element by
+    element between windows.
     Keeps: weights that are used elsewhere, or quantized.
     """
 
-    info = PassInfo("conv-axes", opt_level=2, ops=("Conv",))
-    rules = (conv_over_one, conv_over_turned)
+    info = PassInfo("conv-axes", opt_level=2, ops=("AveragePool", "Conv", "MaxPool"))
+    rules = (conv_over_one, conv_over_turned, windows_over_one)
