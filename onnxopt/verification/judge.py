@@ -239,15 +239,17 @@ class Judge(Original):
         except (Failed, OSError, ValueError, MemoryError):
             return []
 
-    def pieces(self, names: Sequence[str], taken: Sequence[str], digits: bool = False) -> tuple[Pieces, list[Place]]:
+    def pieces(
+        self, names: Sequence[str], taken: Sequence[str], digits: bool = False, fine: bool = False
+    ) -> tuple[Pieces, list[Place]]:
         """Compare in pieces, on the inputs of these cases. `taken`: conditions of which both branches were taken.
-        `digits`: see `Replay`."""
+        `digits`, `fine`: see `Replay`."""
         from onnxopt.verification.programs.runner import Failed
 
         began = time.monotonic()
         self._rest()
         try:
-            fine = not self._uneven.isdisjoint(names)
+            fine = fine or not self._uneven.isdisjoint(names)
             cases = [self.kept[n][0] for n in names]
             found, places = self._looked().pieces(cases, taken, fine=fine, digits=digits)
         except (Failed, OSError, ValueError, MemoryError) as e:

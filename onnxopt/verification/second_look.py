@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ _AT_ONCE: Final = 3  # cases looked at in pieces together
 _HELD: Final = 12  # held against each other with branches in place
 _CONSPICUOUS: Final = 1e-4  # of its range: by so much an output may not differ without a word on rounding
 _LOSS: Final = 10.0  # times the noise of the whole, which float16 has of roundings
+_FAR: Final = 100.0  # times the noise of the whole: hardly all of it is that of single numbers
 _LARGE: Final = "extremes"  # a case in which narrow floats overflow first
 _STARVED: Final = "takes more memory than it may (--memory)"
 _CRUDE: Final = 1e-2  # of its range: less may be rounding that a network amplifies
@@ -86,8 +88,11 @@ class SecondLook:
                     names = list(dict.fromkeys([*pieces.cases, *(name for group, _ in groups for name in group)]))
                     noise = self._noise(verdict, names, decides=not pieces.complete)
                 if noise and not places and self._has_lost_digits(verdict, largest(noise)):
-                    lost, places = self._too_small(verdict, taken)
+                    lost, places = self._closer(verdict, taken, digits=True)
                     pieces = lost if places else pieces
+                elif noise and not places and self._is_far(verdict, largest(noise)):
+                    near, places = self._closer(verdict, taken)
+                    pieces = near if places else pieces
         except (Died, MemoryError) as e:
             why = str(e) if isinstance(e, Died) else _STARVED
             if verdict.worst_rel < _CRUDE and verdict.status == DIFFERENT:  # it may be rounding: nobody is accused
@@ -108,11 +113,25 @@ class SecondLook:
         explained = _LOSS * (max(noise.values(), default=0.0) or float("inf"))
         return self._options.dtype == "float16" and not could_jump(self._plan) and verdict.worst_rel > explained
 
-    def _too_small(self, verdict: Verification, taken: Sequence[str]) -> tuple[Pieces, list[Place]]:
-        """Pieces of the case that differs most, and the values for which the type has too few digits."""
-        case = max((c for c in verdict.cases if c.outputs), key=lambda c: max(o.max_rel for o in c.outputs))
-        self._session.hold([case.name])
-        found: tuple[Pieces, list[Place]] = self._session.call("pieces", [case.name], taken, True)
+    def _is_far(self, verdict: Verification, noise: Mapping[str, float]) -> bool:
+        """Does the whole differ by much more than roundings do, though its pieces agree? A decision may have jumped;
+        or a channel is wrong that is next to nothing beside another."""
+        return not self._options.dtype and verdict.worst_rel > _FAR * max(noise.values(), default=float("inf"))
+
+    def _closer(
+        self, verdict: Verification, taken: Sequence[str], *, digits: bool = False
+    ) -> tuple[Pieces, list[Place]]:
+        """Pieces once more, each channel beside its own range: of the cases that have most numbers. Or, if it is
+        `digits` that are asked for, values for which the type has too few, in the case that differs most."""
+        cases = [c for c in verdict.cases if c.outputs]
+        if digits:
+            names = [max(cases, key=lambda c: max(o.max_rel for o in c.outputs)).name]
+        else:
+            names = [c.name for c in sorted(cases, key=lambda c: -sum(math.prod(o.shape) for o in c.outputs))][
+                :_AT_ONCE
+            ]
+        self._session.hold(names)
+        found: tuple[Pieces, list[Place]] = self._session.call("pieces", names, taken, digits, not digits)
         return found
 
     def _as_taken(self, answers: Sequence[Answer]) -> Pieces | None:
