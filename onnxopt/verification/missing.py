@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from onnxopt.verification.records import Verification
 
 _UNIMPLEMENTED: Final = re.compile(r"to find kernel for (\w+)\((\d+)\)|not find an implementation for (\w+)\((\d+)\)")
+_MADE_OF: Final = {"RandomUniformLike": ("Bernoulli",)}  # what onnxruntime writes out has another name then
 
 
 def let_in(
@@ -36,12 +37,13 @@ def let_in(
 
 
 def _was_older(op: str, version: int, source: Path) -> bool:
-    """Does `source` call it in an earlier version? Else a rewrite brought it in, or a type."""
+    """Does `source` call it in an earlier version, or what is made of it? Else a rewrite brought it in, or a type."""
     from onnx import ModelProto, defs  # most results are loaded
 
     data = source.read_bytes()
     opset = next((o.version for o in ModelProto.FromString(data).opset_import if o.domain in ("", "ai.onnx")), 0)
-    return call_of(op) in data and defs.get_schema(op, opset).since_version < version
+    every = (name for name in (op, *_MADE_OF.get(op, ())) if call_of(name) in data)
+    return any(defs.get_schema(name, opset).since_version < version for name in every)
 
 
 def _lacks(error: str) -> tuple[str, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 from onnx import parser
 
@@ -12,6 +13,7 @@ from onnxopt.verification.model import skeleton
 from onnxopt.verification.model.order import inside
 from onnxopt.verification.model.random_nodes import is_random_model
 from onnxopt.verification.model.training import leave_out_false_modes
+from onnxopt.verification.pieces.pairs import Pairs
 from onnxopt.verification.programs.program import Program, bodies
 from tests.verification.pairs import verdict
 
@@ -186,3 +188,30 @@ def test_a_model_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.Monk
     inner = [Program(whole.skeleton, graph, whole) for graph in bodies(whole.nodes[0]).values()]
     assert [program.random for program in (whole, *inner)] == [{0}, {0}, set()]
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("opset", [15, 19, 21])
+@pytest.mark.parametrize("drawn", ["Bernoulli (s)", "Dropout (s, half, train)", "RandomNormalLike (s)"])
+def test_a_newer_opset_draws_alike(drawn: str, opset: int, tmp_path: Path) -> None:
+    """What draws became what it is before both, or was given other types since."""
+    constants = "<float half = {0.5}, bool train = {1}>"
+    text = f"g (float[2, 7] x) => (float[2, 7] y) {constants} {{ s = Sigmoid (x) r = {drawn} y = Mul (x, r) }}"
+    a, b = (f'<ir_version: 8, opset_import: ["" : {n}]> {text}' for n in (17, opset))
+    assert verdict(tmp_path, a, b).status == "verified in pieces"
+    wrong = verdict(tmp_path, a, b.replace("s = Sigmoid (x)", "s = HardSigmoid (x)"))
+    assert wrong.status == ("verified in pieces" if "Like" in drawn else "different"), wrong.message  # of its shape
+
+
+@pytest.mark.parametrize(
+    ("op", "opsets", "same"),
+    [("Relu", (14, 21), True), ("Relu", (13, 14), False), ("Softmax", (12, 13), False), ("Softmax", (13, 20), True)],
+)
+def test_which_operators_are_as_old(op: str, opsets: tuple[int, int], same: bool, tmp_path: Path) -> None:
+    texts = (
+        f'<ir_version: 8, opset_import: ["" : {n}]> g (float[2] x) => (float[2] y) {{ y = {op} (x) }}' for n in opsets
+    )
+    programs = []
+    for n, text in zip(opsets, texts):
+        onnx.save(parser.parse_model(text), tmp_path / f"{n}.onnx")
+        programs.append(Program(skeleton.Skeleton(tmp_path / f"{n}.onnx")))
+    assert Pairs(*programs).is_same("y") is same

@@ -21,6 +21,8 @@ KERNEL = "the result cannot be loaded: …to find kernel for Mish(22) (node:'m' 
     [
         ((), 22, "Mish", LACKS, UNVERIFIED),
         ((), 22, "Mish", KERNEL, UNVERIFIED),
+        ((), 22, "Bernoulli", LACKS.replace("Mish", "RandomUniformLike"), UNVERIFIED),  # of which the runtime makes it
+        ((), 22, "Mish", LACKS.replace("Mish", "RandomUniformLike"), DIFFERENT),
         ((), None, "Mish", LACKS, DIFFERENT),  # nobody asked for another opset
         ((), 22, "Relu", LACKS, DIFFERENT),  # a rewrite brought it in,
         ((), 22, "Mish", LACKS.replace("(22)", "(18)"), DIFFERENT),  # or one of its types

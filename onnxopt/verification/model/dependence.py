@@ -49,6 +49,11 @@ def draws(node: NodeProto) -> bool:
     return node.op_type != "Dropout" or len(node.input) > 2
 
 
+def draws_of(node: NodeProto) -> bool:
+    """Does it, and of the elements that it reads, not their shape alone?"""
+    return node.op_type in ("Bernoulli", "Multinomial", "Dropout") and draws(node)
+
+
 def may_draw(operators: Collection[str]) -> bool:
     """Is one of these among them?"""
     return not _DRAWING.isdisjoint(operators)

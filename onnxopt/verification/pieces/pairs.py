@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from onnxopt.verification.model.dependence import draws
 from onnxopt.verification.model.functions import domain_of, operator_of
 from onnxopt.verification.model.order import inside
+from onnxopt.verification.pieces.value_numbers import since
 from onnxopt.verification.programs.program import Program
 from onnxopt.verification.programs.rounded import name_in_file
 
@@ -79,11 +81,20 @@ class Pairs:
         """Have its operators, those in its bodies too, the same version in both, or the same function?"""
         a, b = self.a.skeleton, self.b.skeleton
         for n in inside([node]):
-            if a.versions.get(domain_of(n.domain)) != b.versions.get(domain_of(n.domain)):
+            if not self._is_as_old(n):
                 return False
             if any(t.data_location == t.EXTERNAL for a in n.attribute for t in (a.t, *a.g.initializer)):
                 return False  # the same place in another folder is another
         return a.functions.texts([node]) == b.functions.texts([node])
+
+    def _is_as_old(self, node: NodeProto) -> bool:
+        """Did its operator become what it is in the same version? Those that draw were given new types only, and what
+        they draw is known by its name."""
+        domain = domain_of(node.domain)
+        x, y = (p.skeleton.versions.get(domain) for p in (self.a, self.b))
+        if x == y or x is None or y is None:
+            return x == y
+        return draws(node) or since(node.op_type, domain, x) == since(node.op_type, domain, y)
 
     def _is_equal(self, name: str) -> bool:
         """Is it a value of both, or the same constant in both?"""

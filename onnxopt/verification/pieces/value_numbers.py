@@ -7,6 +7,7 @@ make, an If whose condition is constant is the branch that it takes, and one who
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections import ChainMap
 from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
@@ -125,7 +126,7 @@ class ValueNumbering:
     ) -> Hashable:
         """What is called, on what. `told`: what its attributes say."""
         domain, operator = domain_of(node.domain), node.op_type
-        version = _since(operator, domain, scope.versions.get(domain, 0)) if domain in self._several else 0
+        version = since(operator, domain, scope.versions.get(domain, 0)) if domain in self._several else 0
         parts = len(node.output) if domain or operator == "Split" else 0  # it may decide what each of them is
         drawn = node.output[0] if draws(node) else ""  # what is drawn alike is known by its name
         drawn += str(id(self)) if self._functions.of(node) is not None else ""  # nobody has looked what it makes
@@ -219,7 +220,8 @@ class _Bytes:
         return isinstance(other, _Bytes) and np.array_equal(self._data, other._data)
 
 
-def _since(op: str, domain: str, version: int) -> int:
+@functools.cache
+def since(op: str, domain: str, version: int) -> int:
     """The version in which the operator became what it is."""
     from onnx import defs
 
