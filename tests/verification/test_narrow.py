@@ -250,3 +250,19 @@ def test_functions_that_hold_halves_are_called_with_halves(tmp_path: Path) -> No
     assert report.verification is not None
     assert report.verification.agrees, report.verification.message
     assert "outer" in {n.op_type for n in onnx.load(tmp_path / "b.onnx").graph.node}
+
+
+NO_TURN = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x, float[4] v) => (float[n, 4] y, float[a, b] z)
+    <int64 none = {0}, float two = {2}, float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}> {
+    t = Mul (v, two) u, z = Loop (none, , t) <body = l (int64 i, bool c, float[4] s) => (d, r, k)
+        { d = Identity (c) r = Neg (s) k = Tanh (t) }> m = MatMul (x, w) e = Identity (m) y = Add (e, u) }"""
+
+
+def test_what_a_loop_stacks_that_makes_no_turn_has_any_shape(tmp_path: Path) -> None:
+    """A runtime that is told a part of a model makes [0] where it makes [0, 4] of all of it."""
+    source = tmp_path / "a.onnx"
+    onnx.save(parsed(NO_TURN), source)
+    for dtype in ("float16", "bfloat16"):
+        report = optimize_file(source, tmp_path / "b.onnx", OptimizeOptions(level=2, dtype=dtype))
+        assert report.verification is not None
+        assert report.verification.agrees, report.verification.message
