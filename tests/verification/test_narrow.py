@@ -12,8 +12,10 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxopt import OptimizeOptions, optimize_file
 from onnxopt.api import DifferentResult
 from onnxopt.errors import ModelError
+from onnxopt.inferring import InferenceError, infer_shapes, inferable
 from onnxopt.verification import VerifyOptions, verify
 from onnxopt.verification.numbers.narrow import forgiven, is_too_small, narrowed
+from onnxopt.verification.programs.program import tensor_types
 from tests.runtime import plain_session
 from tests.samples import parsed
 
@@ -266,3 +268,17 @@ def test_what_a_loop_stacks_that_makes_no_turn_has_any_shape(tmp_path: Path) -> 
         report = optimize_file(source, tmp_path / "b.onnx", OptimizeOptions(level=2, dtype=dtype))
         assert report.verification is not None
         assert report.verification.agrees, report.verification.message
+
+
+def test_types_are_known_of_files_that_say_other_shapes() -> None:
+    """Runtimes take such files; onnx's inference raises, and a right result was said not to load."""
+    text = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y)
+        <int8 zero = {4}, float scale = {0.5}, int8[1] held = {3}> {
+        s = DequantizeLinear (held, scale, zero) y = Mul (x, s) }"""
+    model = parsed(text)
+    model.graph.value_info.append(helper.make_tensor_value_info("zero", onnx.TensorProto.INT8, [1]))
+    with pytest.raises(InferenceError):
+        infer_shapes(inferable(model))
+    assert dict(tensor_types(model)) == {
+        "x": "tensor(float)", "s": "tensor(float)", "y": "tensor(float)", "zero": "tensor(int8)",
+    }  # fmt: skip
