@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Final
 
 MAKE_ROOM: Final = "raise its limits (ulimit -a), or make room"
@@ -273,6 +274,17 @@ def refuse_pipe(path: Path) -> None:
     if str(path).startswith(_OF_A_PROCESS) or (path.exists() and not (path.is_file() or path.is_dir())):
         hint = "copy the model into a file; `onnxopt optimize - OUT` reads stdin"
         raise ModelError(f"{path} is a pipe or a device, not a file", hint)
+
+
+def plain(path: str, flags: int) -> int:
+    """An `opener` for `open`. Raises OSError for what became a pipe or a device since somebody looked: one would be
+    waited for, the other has no end."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not (S_ISREG(mode) or S_ISDIR(mode)):  # of a folder `open` says it
+        os.close(descriptor)
+        raise OSError(errno.ESPIPE, "it is a pipe or a device, not a file", path)
+    return descriptor
 
 
 def _kind_of(path: object) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from onnxopt.errors import plain
 from onnxopt.record import record
 
 # Field numbers in ModelProto, GraphProto, NodeProto and TensorProto.
@@ -49,7 +50,7 @@ class Stored:
 
     def read(self) -> memoryview:
         """A copy of them, aligned as arrays are. Raises as `bytes`."""
-        with open(self.file, "rb") as f:
+        with open(self.file, "rb", opener=plain) as f:
             left = os.fstat(f.fileno()).st_size - f.seek(max(self.start, 0))
             return self._whole(memoryview(f.read(max(min(self.length or left, left), 0))))
 
@@ -128,7 +129,7 @@ def stands_alone(path: str | Path) -> bool:
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > _GLANCE:
             return False
-        with open(path, "rb") as f:
+        with open(path, "rb", opener=plain) as f:
             return b"location" not in f.read()
     except OSError:
         return False
@@ -196,7 +197,7 @@ def varint(value: int) -> bytes:
 def map_file(path: str | Path, few: bool = False) -> memoryview:
     """The bytes of a file, read-only; nothing is read before it is used. The file is closed, as a model may have
     thousands of data files; of a `few` one descriptor each stays open, and ctypes is not imported. Raises OSError."""
-    with open(path, "rb") as f:
+    with open(path, "rb", opener=plain) as f:
         size = os.fstat(f.fileno()).st_size
         if not size:  # has no pages
             return memoryview(b"")

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from onnxopt.errors import plain
 from onnxopt.io.placing import is_data_of, listed, put_in_place
 from onnxopt.io.staging import StagingFolder
 
@@ -47,6 +48,6 @@ def keep_original(original: Path, backup: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as f:
+    """SHA-256 of a file's bytes, in hexadecimal. Raises OSError."""
+    with open(path, "rb", opener=plain) as f:
         return hashlib.file_digest(f, "sha256").hexdigest()

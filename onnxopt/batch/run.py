@@ -14,7 +14,7 @@ from onnxopt.batch.job import Job, Outcome
 from onnxopt.batch.placing import file_digest, files_of, keep_original, move_files, same_files
 from onnxopt.batch.staging import fetching, staging
 from onnxopt.batch.storage import fetch, is_url, store
-from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unwritable
+from onnxopt.errors import MAKE_ROOM, ModelError, OnnxOptError, in_a_line, inside, refused, unreadable, unwritable
 from onnxopt.io import refuse_overwriting_input
 from onnxopt.io.changes import Watch
 from onnxopt.io.placing import refuse_special
@@ -50,6 +50,9 @@ def run(
         outcome.message = f"{job.source}: internal error: {type(e).__name__}: {in_a_line(e)}"
         if what := refused(e):
             outcome.code, outcome.message, outcome.hint = 2, f"{job.source}: the system refuses: {what}", MAKE_ROOM
+        elif isinstance(e, OSError) and e.filename:  # that was there, and was a file
+            found = unreadable(e.filename, e)
+            outcome.code, outcome.message, outcome.hint = found.exit_code, found.message, found.hint
     outcome.seconds = time.perf_counter() - start
     return outcome
 
@@ -158,9 +161,19 @@ def _refuse_external(source: Path) -> None:
         raise ModelError(f"{source} has external data, which is not replaced in place", "use OUT or --out-dir")
 
 
+def _is_same(made: Path, source: Path, job: Job) -> bool:
+    """Are they the same bytes? Raises ModelError where nobody can tell any more, and that matters."""
+    try:
+        return file_digest(made) == file_digest(source)
+    except OSError as e:
+        if job.check or job.in_place or not isinstance(e, FileNotFoundError):
+            raise unreadable(source, e) from None
+        return False  # what was made of it lasts
+
+
 def _place(job: Job, source: Path, made: Path, outcome: Outcome, folder: StagingFolder, cached: bool) -> None:
     """Bring the result, which is in `folder`, to its destination, if it is not there already. Raises WriteError."""
-    if file_digest(made) == file_digest(source):
+    if _is_same(made, source, job):
         outcome.status = "unchanged"
         if job.check or job.in_place:
             return

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from onnxopt.errors import plain
+
 _CHUNK: Final = 1 << 22  # what passes through our memory at once, where the kernel does not copy
 _AT_ONCE: Final = 1 << 30  # an interruption waits for no more
 _SHORTER: Final = "a file became shorter while it was copied"
@@ -19,7 +21,7 @@ _CANNOT: Final = {
 
 def copy_file(source: Path, target: Path) -> None:
     """Make `target` a copy of `source`. Raises OSError."""
-    with open(source, "rb") as f, open(target, "wb") as g:
+    with open(source, "rb", opener=plain) as f, open(target, "wb") as g:
         size = os.fstat(f.fileno()).st_size
         copy_range(f.fileno(), 0, size, g.fileno(), 0)
         os.ftruncate(g.fileno(), size)  # it may end in a hole

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from onnxopt.errors import UsageError, WriteError
+from onnxopt.errors import UsageError, WriteError, plain
 from onnxopt.io.copying import copy_range
 from onnxopt.io.external import ExternalData, all_tensors
 from onnxopt.io.overlaps import spans
@@ -113,7 +113,7 @@ class Layout:
             elif piece.source is None or piece.begin == piece.end:
                 continue
             elif hashed:
-                with open(piece.source, "rb") as f:
+                with open(piece.source, "rb", opener=plain) as f:
                     f.seek(piece.begin)
                     found.update(f.read(piece.end - piece.begin))
             else:
@@ -134,7 +134,7 @@ class Layout:
                     elif piece.source is not None and piece.begin < piece.end:
                         if piece.source != last:
                             source.close() if source is not None else None
-                            source, last = open(piece.source, "rb"), piece.source  # noqa: SIM115
+                            source, last = open(piece.source, "rb", opener=plain), piece.source  # noqa: SIM115
                         assert source is not None
                         f.flush()
                         at = piece.offset - piece.start + piece.begin

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from onnxopt.errors import ModelError, file_path, refuse_pipe, unreadable
+from onnxopt.errors import ModelError, file_path, plain, refuse_pipe, unreadable
 from onnxopt.graph.model import Model
 from onnxopt.graph.reader import read_model
 from onnxopt.io.external import ExternalData
@@ -110,7 +110,7 @@ def _skimmed(path: Path) -> Read | None:
 
 def _parse(path: Path) -> Read:
     """Parse straight from the file's pages: reading it first would copy every weight once more."""
-    with open(path, "rb") as f:
+    with open(path, "rb", opener=plain) as f:
         if os.fstat(f.fileno()).st_size == 0:
             raise ModelError(f"{path} is empty", "the export or the download did not finish")
         try:

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from onnxopt.errors import plain, unreadable
 from onnxopt.graph.model import Model
 
 _PREFIX: Final = "onnxopt."
@@ -13,15 +14,19 @@ _PREFIX: Final = "onnxopt."
 
 def write_provenance(model: Model, source: Path, pipeline: str) -> None:
     """Set `onnxopt.version`, `onnxopt.pipeline` and `onnxopt.source_sha256` (of the file `source`, without its external
-    data) in the model's metadata_props. A model that has them and was not changed keeps what it has."""
+    data) in the model's metadata_props. A model that has them and was not changed keeps what it has. Raises ModelError
+    where the source is not there any more."""
     from onnxopt import __version__
 
     given = model.proto.metadata_props
     has = any(p.key.startswith(_PREFIX) for p in given)
     if has and not model.version:
         return
-    with open(source, "rb") as f:
-        digest = hashlib.file_digest(f, "sha256").hexdigest()
+    try:
+        with open(source, "rb", opener=plain) as f:
+            digest = hashlib.file_digest(f, "sha256").hexdigest()
+    except OSError as e:
+        raise unreadable(source, e) from None
     kept = [p for p in given if not p.key.startswith(_PREFIX)]
     del given[:]
     given.extend(kept)

@@ -13,6 +13,7 @@ from typing import IO
 
 import numpy as np
 
+from onnxopt.errors import plain
 from onnxopt.io.copying import copy_range
 from onnxopt.protos import Array
 from onnxopt.wire import GRAPH, INITIALIZER, RAW_DATA, Stored, fields, key, varint
@@ -53,6 +54,6 @@ def write_spliced(f: IO[bytes], data: bytes, arrays: Mapping[int, Array | Stored
 def _copy(piece: Stored, f: IO[bytes]) -> None:
     at = f.tell()
     f.flush()
-    with open(piece.file, "rb") as source:
+    with open(piece.file, "rb", opener=plain) as source:
         copy_range(source.fileno(), piece.start, piece.length, f.fileno(), at)
     f.seek(at + piece.length, os.SEEK_SET)

@@ -6,6 +6,7 @@ import mmap
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from onnxopt.errors import plain
 from onnxopt.wire import GRAPH, NODE, OP_TYPE, call_of, fields, key
 
 # Field numbers in GraphProto, NodeProto and ValueInfoProto.
@@ -26,7 +27,11 @@ def glance(path: str | Path, most: int) -> Glance:
     """Of so many nodes at most, beyond which only their number is said. Nothing is known of what is no model."""
     nodes, deciding, outside = 0, dict[bytes, None](), set[bytes]()
     try:
-        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
+        with (
+            open(path, "rb", opener=plain) as f,
+            mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            memoryview(data) as view,
+        ):
             graphs = [(begin, end) for found, _, begin, end in fields(view, 0, len(view)) if found == key(GRAPH)]
             for kind, _, begin, end in (field for graph in graphs for field in fields(view, *graph)):
                 if kind == key(NODE):
