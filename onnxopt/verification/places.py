@@ -31,9 +31,9 @@ def place_of(walk: Walk, fault: Fault, cases: Sequence[str], scope: str) -> Plac
     if found.discrete:
         how = f"{found.largest:.1%} of its elements differ"
     elif found.uneven:
-        how = f"differs by {found.relative:.1e} of its range, and by much of that of a row or channel"
+        how = f"{found.words}, and by much of that of a row or channel"
     else:
-        how = f"differs by {found.relative:.1e} of its range"
+        how = found.words
     value, nodes = fault.value, (fault.a, fault.b)
     if operand := walk.b.skeleton.operands.get(value):  # no file has it: what is drawn of it is to blame
         value = operand.result

@@ -10,9 +10,10 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxopt.verification import Verification, verify
+from onnxopt.verification import Verification, VerifyOptions, verify
+from onnxopt.verification.numbers.compare import compare
 from onnxopt.verification.numbers.draws import Draws
-from onnxopt.verification.numbers.rounding import Difference
+from onnxopt.verification.numbers.rounding import Difference, difference
 from onnxopt.verification.numbers.shaken import are_integers, is_exact, last_bit
 from tests.verification.pairs import verdict, with_constants
 
@@ -275,3 +276,17 @@ def test_what_is_computed_of_sizes_is_not_rounded(a: str, b: str, narrow: int, t
     b = f"i = Cast <to = {narrow}> (x) j = Cast <to = 11> (i) {b.replace('NARROW', 'j')}"
     sizes = "<int64[3] k = {4, 2, 4}, int64[1] l = {-1}>"
     assert verdict(tmp_path, *(f"{head} {sizes} {{ {made} }}" for made in (a, b))).status == "different"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ([0.0, 0.0], [0.0, -0.25], "differs by 2.5e-01 from zeros"),
+        ([0.5, 2.0], [0.5, 1.0], "differs by 5.0e-01 of its range"),
+    ],
+)
+def test_what_is_zero_has_no_range(a: list[float], b: list[float], said: str) -> None:
+    """That it is "inf of its range" said nothing of how far off it is."""
+    arrays = np.array(a, np.float32), np.array(b, np.float32)
+    assert difference(*arrays).words == said
+    assert compare("y", *arrays, VerifyOptions()).note == said

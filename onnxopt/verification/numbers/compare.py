@@ -54,7 +54,7 @@ def compare(name: str, a: Any, b: Any, options: VerifyOptions, noise: float = 0.
         dtype, _ = _kind(a[0] if isinstance(a, list) and a else a)
         rtol, atol = tolerance(dtype, options, noise, found.span)
         if found.largest > atol + rtol * found.span:
-            record.ok, record.note = False, f"differs by {record.max_rel:.1e} of its range"
+            record.ok, record.note = False, found.words
         elif found.largest and isinstance(a, np.ndarray) and not options.by_tolerance:
             record.uneven = _is_uneven(a, b, min(_MOST * EPSILON.get(dtype, EPSILON["float32"]), _CRUDE), atol)
     return record

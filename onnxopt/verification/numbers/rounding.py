@@ -100,6 +100,13 @@ class Difference:
     def relative(self) -> float:
         return self.largest / self.span if self.span else math.inf if self.largest or self.note else 0.0
 
+    @property
+    def words(self) -> str:
+        """By how much floats differ. Of nothing but zeros there is no range."""
+        if not self.span and math.isfinite(self.largest):
+            return f"differs by {self.largest:.1e} from zeros"
+        return f"differs by {self.relative:.1e} of its range"
+
     def within(self, share: float) -> bool:
         """Is it at most this share of the range? What is discrete has to be equal."""
         return (
