@@ -166,9 +166,9 @@ class _Packing:
     def _split_of(self, values: Pack) -> Node | None:
         """The Split along the axis whose parts these are, one after the other."""
         split, at = values[0].producer, values[0].index
-        if split is None or split.op != "Split" or split.has_references or split.graph is not self.graph:
+        if split is None or split.op != "Split" or split.has_references:
             return None
-        axis = int(split.attr("axis") or 0)
+        axis = int(split.attr("axis"))
         if axis % self.rank != self.axis or split.outputs[at : at + len(values)] != [*values]:
             return None
         sizes = [(types.shape(v) or ())[self.axis : self.axis + 1] if v is not None else () for v in split.outputs]
@@ -180,13 +180,11 @@ class _Packing:
         if first is None or len(nodes) != len(values) or first.op not in _OPS:
             return None
         for node in nodes:
-            if node.op != first.op or node.domain != first.domain or len(node.inputs) != len(first.inputs):
+            if node.op != first.op or len(node.inputs) != len(first.inputs):
                 return None
-            if node.has_references or node.graph is not self.graph or len(node.outputs) != 1:
+            if node.has_references or len(node.outputs) != 1:
                 return None
         if any(attribute_bytes(n.proto) != attribute_bytes(first.proto) for n in nodes):
-            return None
-        if first.op in ("Max", "Min") and len(first.inputs) != 2:
             return None
         operands: list[Pack | Value | Array | None] = []
         for i in range(len(first.inputs)):
