@@ -197,8 +197,6 @@ class _Region:
         """Does it compute as well with the axes put in?"""
         if node.graph is not self.graph or node.has_references or len(node.outputs) != 1 or node.outputs[0] is None:
             return False
-        if types.rank(node.output) != self.rank:
-            return False
         read = [v for v in node.inputs if v is not None and not v.constant]
         if node.op in BINARY or (node.op in _LARGEST and self.graph.opset() >= 8):  # before, none broadcasts
             numbers = [v for v in node.inputs if v is not None and v.constant]

@@ -90,8 +90,6 @@ def _turnable_rank(node: Node) -> int | None:
         return None
     if op in _BROADCASTING:
         return rank if all(v is None or _fits(v, rank) for v in node.inputs) else None
-    if op == "Concat":
-        return rank if all(v is not None and types.rank(v) == rank for v in node.inputs) else None
     if op in _REDUCE:
         return rank if listed_axes(node) else None
     if op == "Pad":
@@ -114,9 +112,9 @@ def _is_one_scale(node: Node) -> bool:
 def _is_scale_per_axis(node: Node) -> bool:
     """Does it have one for each element along an axis, and not for blocks?"""
     scale, graph = node.input(1), node.graph
-    if scale is None or graph is None or graph.opset() < 13 or node.attr("block_size", 0):
+    if scale is None or graph is None or graph.opset() < 13:
         return False
-    return types.rank(scale) == 1 and not _is_one_scale(node)
+    return types.rank(scale) == 1 and not _is_one_scale(node)  # that of blocks has all axes
 
 
 def _given(node: Node) -> list[Value | None]:
