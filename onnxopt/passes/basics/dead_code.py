@@ -45,9 +45,7 @@ class DeadCode(ModelPass):
 
 
 def _drop_nodes(model: Model, ctx: PassContext) -> None:
-    for graph in list(model.open_scopes()):
-        if graph.owner is not None and graph.owner.graph is None:
-            continue  # removed with its owner
+    for graph in list(model.open_scopes()):  # bodies come before their owners
         node = graph.last
         while node is not None:  # against the order: readers go before what they read
             previous = node.prev
@@ -94,7 +92,7 @@ def _calls(model: Model) -> list[tuple[Graph, list[Node]]]:
             found[op][1].extend(scope.by_op[op])
             if scope.skipped and scope.by_op[op]:
                 del found[op]
-    return [(function, calls) for function, calls in found.values() if calls]
+    return list(found.values())
 
 
 def _has_kernels(domain: str) -> bool:
@@ -108,10 +106,6 @@ def _called(function: Graph) -> str:
 
 def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
     """Unread trailing outputs that the standard lets a node leave out (a Dropout's mask, an LSTM's last state)."""
-    last = len(node.outputs) - 1
-    value = node.outputs[last]
-    if value is not None and value.is_used:
-        return
     schema = find_schema(node.op, graph.opset(node.domain))
     if schema is None or (node.op == "BatchNormalization" and may_train(node)):  # they say that it does
         return
@@ -119,6 +113,7 @@ def _drop_optional_outputs(node: Node, graph: Graph, ctx: PassContext) -> None:
         return
     if node.op == "MaxPool" and ctx.opt_level < 2:  # onnxruntime has two: one without Indices hides -inf and NaN
         return
+    last = len(node.outputs) - 1
     while last >= 1:
         value = node.outputs[last]
         optional = last < len(schema.outputs) and schema.outputs[last].option == _OPTIONAL
