@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def runs(walk: Walk, node: NodeProto, body: str) -> bool:
         return any(taken(walk, node, k) == body for k in every)
     if kind != "Loop":
         return True
-    return any(all(not r or _is(_value(walk, r, k), True) for r in reads[:2]) for k in every)
+    return any(all(not r or holds(walk, r, k) for r in reads[:2]) for k in every)
 
 
 def taken(walk: Walk, node: NodeProto, case: int) -> str:
@@ -82,16 +82,7 @@ def taken(walk: Walk, node: NodeProto, case: int) -> str:
 
 
 def holds(walk: Walk, condition: str, case: int) -> bool | None:
-    """Is a condition of A true in this case? None where that is not known any more."""
-    value = _value(walk, condition, case)
-    return None if value is None else _is(value, True)
-
-
-def _value(walk: Walk, name: str, case: int) -> Any:
-    """None where it is not known any more."""
+    """Is a condition of A true, or a number of turns no zero, in this case? None where that is not known any more."""
     a = walk.a
-    return a.constant(name) if a.is_constant(name) else walk.original.values[case].get(name)
-
-
-def _is(value: Any, wanted: bool) -> bool:
-    return value is not None and bool(np.all(np.asarray(value) > 0)) is wanted
+    value = a.constant(condition) if a.is_constant(condition) else walk.original.values[case].get(condition)
+    return None if value is None else bool(np.all(np.asarray(value) > 0))
