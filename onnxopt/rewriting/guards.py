@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from onnxopt.analysis.weights.linear import bias_of
 from onnxopt.graph.node import Node
@@ -117,6 +117,13 @@ def bias_per_channel(m: Match, node: Node, b: Array | None, channels: int) -> Ar
     m.require(found is not None, "the bias is not one per channel")
     assert found is not None
     return found
+
+
+def again(m: Match, node: Node, x: Value, weight: Value, bias: Value | None) -> Value:
+    """The same Conv or Gemm of x, with these: a Gemm adds all of its bias then."""
+    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
+    result: Value = m.op[node.op](x, weight, bias, like=node, **changes)
+    return result
 
 
 def ends_formula(x: Value, factor: Array) -> bool:

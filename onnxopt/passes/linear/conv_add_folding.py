@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from onnxopt.analysis.weights import linear
@@ -12,7 +10,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.rewriting import Call, Match, const, ends_formula, one_of, op, quantized, rewrite, shifts_formula, var
-from onnxopt.rewriting.guards import bias_per_channel
+from onnxopt.rewriting.guards import again, bias_per_channel
 
 
 def linear_call() -> Call:
@@ -42,9 +40,7 @@ def affine_of(m: Match, w: Array, b: Array | None, a: Array | None, c: Array | N
     else:
         total = (bias if a is None else a * bias) + (0 if c is None else c)
         bias_value = m.const(total, like=w, hint=(m.value("b") if b is not None else m.value("z")).name)
-    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
-    result: Value = m.op[node.op](x, weight, bias_value, like=node, **changes)
-    return result
+    return again(m, node, x, weight, bias_value)
 
 
 @rewrite(op.Add(linear_call(), const("z")))

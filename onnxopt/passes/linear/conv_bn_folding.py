@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from onnxopt.analysis.weights import linear
@@ -12,7 +10,7 @@ from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
 from onnxopt.protos import Array
 from onnxopt.rewriting import Match, Pattern, const, one_of, op, quantized, rewrite, var
-from onnxopt.rewriting.guards import bias_per_channel
+from onnxopt.rewriting.guards import again, bias_per_channel
 
 STATISTICS = (const("scale"), const("shift"), const("mean"), const("var"))
 
@@ -48,13 +46,6 @@ def scaled(m: Match, node: Node, x: Value, w: Array, b: Array | None, a: Array, 
     bias = c if b is None else a * bias_per_channel(m, node, b, a.size) + c
     weight = m.const(linear.scale_outputs(node, w, a), like=w)
     return again(m, node, x, weight, m.const(bias, like=w, hint=m.value("shift").name))
-
-
-def again(m: Match, node: Node, x: Value, weight: Value, bias: Value) -> Value:
-    """The same Conv or Gemm of x, with these: a Gemm adds all of its bias then."""
-    changes: dict[str, Any] = {"beta": None} if node.op == "Gemm" else {}
-    result: Value = m.op[node.op](x, weight, bias, like=node, **changes)
-    return result
 
 
 @rewrite(batch_norm(one_of("Conv", "ConvTranspose")(var("x"), const("w"), const("b").opt(), name="conv")))
