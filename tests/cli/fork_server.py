@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ sys.path.append({str(ROOT)!r})
 from tests.cli.fork_server import serve
 serve(int(sys.argv[1]))
 """
+SECONDS = 600  # after which a run that does not end is ended, by SIGALRM
 STARTS = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC", "OMP_", "OPENBLAS", "PATH")  # what counts when a process starts
 
 
@@ -153,6 +155,7 @@ def _become_the_command(request: dict[str, object], streams: Sequence[int]) -> N
             os.dup2(stream, to)
             os.close(stream)
         os.chdir(str(request["cwd"]))
+        signal.alarm(SECONDS)
         env, argv = request["env"], request["argv"]
         assert isinstance(env, dict) and isinstance(argv, list)
         os.environ.clear()

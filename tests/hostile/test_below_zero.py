@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import onnx
@@ -11,9 +10,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 
 from onnxopt.below_zero import DOMAIN, SINCE
 from onnxopt.inferring import _MINDFUL, Inferable, infer_call, infer_shapes, inferable
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import Run
 
-SECONDS = 60.0
 POOL = helper.make_node("AveragePool", ["x"], ["i"], kernel_shape=[7, 7])
 GATHER = helper.make_node("GatherND", ["x", "i"], ["y"])
 SLICE = helper.make_node("Slice", ["i", "s", "e"], ["y"])
@@ -68,12 +66,10 @@ MODELS = {
 
 @pytest.mark.parametrize("where", MODELS)
 @pytest.mark.parametrize("command", ["stats", "optimize"])
-def test_no_command_dies(command: str, where: str, tmp_path: Path) -> None:
+def test_no_command_dies(command: str, where: str, run: Run, tmp_path: Path) -> None:
     onnx.save(MODELS[where], tmp_path / "m.onnx")
     rest = ["o.onnx", "--no-verify", "--work", "1"] if command == "optimize" else []
-    done = subprocess.run(
-        [SCRIPT, command, "m.onnx", *rest], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = run(command, "m.onnx", *rest)
     assert done.returncode == 0, done.stderr
 
 

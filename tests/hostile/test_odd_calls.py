@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, helper
 from onnxopt import optimize
 from onnxopt.inferring import infer_shapes, inferable
 from onnxopt.worker.room import Room
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import Run
 from tests.hostile.odd_calls import COUNT
 
 SECONDS = 60.0
@@ -51,10 +51,10 @@ CALLS = {
 
 
 @pytest.mark.parametrize("odd", CALLS)
-def test_no_command_dies(odd: str, tmp_path: Path) -> None:
+def test_no_command_dies(odd: str, run: Run, tmp_path: Path) -> None:
     onnx.save(model(CALLS[odd]), tmp_path / "m.onnx")
     for command in (["stats", "m.onnx"], ["optimize", "m.onnx", "o.onnx", "--no-verify", "--work", "1"]):
-        done = subprocess.run([SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
+        done = run(*command)
         assert done.returncode == 0, done.stderr
 
 

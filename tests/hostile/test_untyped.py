@@ -15,7 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnx.defs import OpSchema
 
 from onnxopt.inferring import BLIND, Inferable, infer_shapes, inferable
-from tests.cli.conftest import SCRIPT
+from tests.cli.conftest import Run
 
 X = helper.make_node("Find", ["x"], ["u"], domain="my")
 EYE = helper.make_node("EyeLike", ["u"], ["e"], dtype=1)
@@ -58,11 +58,11 @@ MODELS = {
 
 @pytest.mark.parametrize("where", MODELS)
 @pytest.mark.parametrize("command", ["optimize", "stats", "verify", "report"])
-def test_no_command_dies(command: str, where: str, tmp_path: Path) -> None:
+def test_no_command_dies(command: str, where: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(MODELS[where], path)
     rest = {"optimize": ["o.onnx"], "verify": [str(path), "--pieces"], "report": ["-o", "r.html"]}.get(command, [])
-    done = subprocess.run([SCRIPT, command, str(path), *rest], cwd=tmp_path, capture_output=True, text=True)
+    done = run(command, path, *rest)
     assert 0 <= done.returncode <= 3, done.stderr
 
 
@@ -131,12 +131,12 @@ def main(only: str) -> None:
                     infer_shapes(Inferable(found.SerializeToString()) if only else inferable(found))
 
 
-def run(only: str = "") -> subprocess.CompletedProcess[str]:
+def infer(only: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", __name__, only], capture_output=True, text=True)
 
 
 def test_inference_of_no_operator_dies() -> None:
-    done = run()
+    done = infer()
     assert done.returncode == 0, f"{done.stdout.splitlines()[-1]}: {done.stderr}"
 
 
@@ -144,7 +144,7 @@ def test_inference_of_no_operator_dies() -> None:
 @pytest.mark.skipif(not onnx.__version__.startswith("1.23."), reason="as these versions are")
 @pytest.mark.parametrize("op", sorted(BLIND))
 def test_without_types_it_does(op: str) -> None:
-    assert run(op).returncode < 0, f"{op} need not be given a type any more"
+    assert infer(op).returncode < 0, f"{op} need not be given a type any more"
 
 
 if __name__ == "__main__":
