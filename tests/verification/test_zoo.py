@@ -11,10 +11,10 @@ from onnxopt import OptimizeOptions
 from tests.samples import ROOT
 
 ZOO = ROOT.parent / "shared" / "zoo"
+SMALL = [(model, nodes, level) for model, nodes in (("ts/levit_128s", 369), ("ts/ssd_nms", 67)) for level in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(("model", "nodes"), [("ts/levit_128s", 369), ("ts/ssd_nms", 67), ("ts/ssdlite320", 482)])
-@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize(("model", "nodes", "level"), [*SMALL, ("ts/ssdlite320", 482, 3)])
 def test_right_folds_are_not_accused(model: str, nodes: int, level: int, tmp_path: Path) -> None:
     source = ZOO / f"{model}.onnx"
     if not source.is_file():
