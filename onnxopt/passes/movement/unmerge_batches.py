@@ -32,6 +32,7 @@ _ALONG_ONE: Final = frozenset({"Concat", "Gather", "GatherElements", "LogSoftmax
 _REDUCE: Final = frozenset(REDUCE)
 _ON_BATCHES: Final = UNARY | _ALIKE | _ALONG_ONE | _REDUCE | {"Clip", "MatMul", "Transpose", "Trilu"}
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
+_SAID: Final = "what comes in, or goes out, is not said by one Reshape"
 _MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
 _SHARED_BYTES: Final = 1 << 16  # a constant with other readers is stored in another shape, too, up to this size
 
@@ -62,7 +63,7 @@ class UnmergeBatches(GraphPass):
             if best is not None and best.is_possible and best.saved > 0:
                 plans.append(best)
             elif best is not None:
-                why = "it would not leave fewer nodes" if best.is_possible else "more than one unknown dim"
+                why = "it would not leave fewer nodes" if best.is_possible else _SAID
                 ctx.decline("unmerged", why, repr(best.nodes[0]))
         for plan in _without_odd(plans, ctx):
             now = _Plan(graph, plan.region, plan.lead)  # what is beside it may have changed
@@ -258,7 +259,7 @@ class _Plan:
         alone = not v.is_output and self.inside.issuperset(v.users)
         x = node.inputs[0] if node is not None and node.op in KEEP_ORDER and node.graph is self.graph else None
         if x is not None:
-            if _is_quantizer(x.producer):
+            if _is_quantizer(x.producer) or x.producer in self.inside:
                 return None
             if _same(types.shape(x), wanted):
                 return _End(int(alone), x, node if alone else None)
@@ -279,7 +280,12 @@ class _Plan:
         if y is None or node is None or node.op not in KEEP_ORDER or node.graph is not self.graph:
             return None
         x, perm = node.inputs[0], order_of(transpose, types.rank(y) or 0)
-        if x is None or _is_quantizer(x.producer) or sorted(perm) != list(range(len(perm))):
+        if (
+            x is None
+            or _is_quantizer(x.producer)
+            or x.producer in self.inside
+            or sorted(perm) != list(range(len(perm)))
+        ):
             return None
         wanted, order = self._apart(y, perm[0]), self._order(perm, perm[0])
         if _same(types.shape(x), wanted):
