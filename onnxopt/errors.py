@@ -207,6 +207,8 @@ def nearest_file(path: object, otherwise: str = "check the path") -> str:
 
         is_any = next(iglob(str(path)), None) is not None
         return "the shell expands patterns: write it without quotes" if is_any else "no file is called like that"
+    if os.path.exists(str(path)) and not os.path.isdir(str(path)) and not os.path.isfile(str(path)):
+        return "it is a pipe or a device"
     if os.path.islink(str(path)):
         return f"it is a link to {os.readlink(str(path))}, where no file is"
     folder, name = os.path.split(str(path))

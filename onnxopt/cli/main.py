@@ -269,6 +269,8 @@ def _asks_for_json(arguments: list[str]) -> bool:
     from onnxopt.cli.project import find_settings
 
     named = said.get("--project-file") or os.environ.get("ONNXOPT_PROJECT_FILE", "")
+    if named and not os.path.isfile(named):  # a pipe, which would be waited for again
+        return False
     try:
         return find_settings(Path.cwd(), Path(named) if named else None)[1].get("format") == "json"
     except (OnnxOptError, OSError):

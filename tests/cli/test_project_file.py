@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 
 from onnxopt.cli.main import _COMMANDS
 from onnxopt.cli.project import ACTS, CHOOSES, acts
-from tests.cli.conftest import Run
+from tests.cli.conftest import SCRIPT, Run
 
 
 def options() -> set[str]:
@@ -161,3 +164,17 @@ def test_what_is_no_table_is_said(text: str, run: Run, samples: Path, tmp_path: 
     (tmp_path / "pyproject.toml").write_bytes(text.encode(errors="surrogateescape"))
     r = run("optimize", samples / "must_stay.onnx", "out.onnx")
     assert r.returncode == 2 and "cannot be read" in r.stderr, r.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such pipes")
+def test_a_pipe_is_read_once(samples: Path, tmp_path: Path) -> None:
+    """`--project-file <(settings)`; who wants an error as JSON is not asked of it again, which would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    words = [SCRIPT, "optimize", samples / "residual_block.onnx", "out.onnx", "--project-file", "pipe"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        (tmp_path / "pipe").write_text("nothing = 1")
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, said.splitlines()[0]) == (2, "error: pipe: no setting is called 'nothing'")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onnxopt.batch.placing import file_digest
-from onnxopt.errors import plain, unreadable
+from onnxopt.errors import nearest_file, plain, unreadable
 from tests.cli.conftest import Run
 
 REPLACES = '''
@@ -68,6 +68,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="it is a pipe or a device") as e:
             file_digest(place)
         assert str(unreadable(place, e.value)) == f"{place}: it is a pipe or a device, not a file"
+        assert nearest_file(place) == "it is a pipe or a device"
     with pytest.raises(IsADirectoryError), open(tmp_path, "rb", opener=plain):
         pass
     (tmp_path / "file").write_text("text")
