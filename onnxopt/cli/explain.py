@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,8 @@ def explain(name: str, plugins: tuple[str, ...]) -> None:
     load_plugins(plugins)
     cls, rules = pass_or_rule(name)
     for line in page(cls) if cls.info.name == name.replace("_", "-") else page_of_rule(cls, rules[0]):
-        say(line)
+        for part in _fitted(line):
+            say(part)
 
 
 def page(cls: type[Pass]) -> Iterator[str]:
@@ -89,6 +91,19 @@ def page_of_rule(cls: type[Pass], rule: Rule) -> Iterator[str]:
     yield ""
     yield f"onnxopt why MODEL {rule.name}: where it fires, and why not elsewhere"
     yield f"onnxopt optimize … --disable {rule.name}: without it"
+
+
+def _fitted(line: str) -> list[str]:
+    """The lines that it takes on a terminal, as far in as it is; elsewhere it is one."""
+    if not sys.stdout.isatty():
+        return [line]
+    import shutil
+    import textwrap
+
+    width, within = shutil.get_terminal_size().columns, " " * (len(line) - len(line.lstrip()))
+    fitting = textwrap.TextWrapper(width, initial_indent=within, subsequent_indent=within)
+    fitting.break_long_words = fitting.break_on_hyphens = False  # names can be copied
+    return fitting.wrap(line.strip()) or [line]
 
 
 def _when(cls: type[Pass]) -> str:

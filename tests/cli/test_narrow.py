@@ -141,6 +141,17 @@ def test_lists_where_there_is_no_room_for_a_table(monkeypatch: pytest.MonkeyPatc
     assert passes[at + 1].startswith("  Initializers with the same type,")
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_manual_pages(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """Between words, as far in as they began; in a pipe a line is a line."""
+    page = shown(monkeypatch, "explain", "constant-folding", columns=columns)
+    monkeypatch.undo()
+    plain = CliRunner().invoke(cli, ["explain", "constant-folding"]).output
+    assert page.split() == plain.split()
+    assert len(page.splitlines()) > len(plain.splitlines())
+    assert all(line.startswith("  ") for line in page.splitlines()[2:] if line and not line.startswith("Options"))
+
+
 @pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm"}])
 def test_no_colour_where_nobody_wants_it(
     variable: dict[str, str], monkeypatch: pytest.MonkeyPatch, model: Path
