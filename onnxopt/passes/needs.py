@@ -34,7 +34,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
         ),
     ),
     "conv-add-folding": (2, ("Conv", "ConvTranspose", "Gemm")),
-    "conv-axes": (2, ("AveragePool", "Conv", "MaxPool")),
+    "conv-axes": (2, ("Squeeze",)),
     "conv-bn-folding": (2, ("BatchNormalization", "InstanceNormalization")),
     "default-inputs": (1, ("LSTM", "GRU", "RNN")),
     "flatten-rows": (2, ("MatMul", "Gemm")),

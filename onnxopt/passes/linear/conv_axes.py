@@ -149,5 +149,5 @@ class ConvAxes(RewritePass):
     Keeps: weights that are used elsewhere, or quantized.
     """
 
-    info = PassInfo("conv-axes", opt_level=2, ops=("AveragePool", "Conv", "MaxPool"))
+    info = PassInfo("conv-axes", opt_level=2, ops=("Squeeze",))
     rules = (conv_over_one, conv_over_turned, windows_over_one)
