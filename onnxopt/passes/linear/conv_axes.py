@@ -44,7 +44,7 @@ def conv_over_turned(m: Match, x: Value, put: Array, w: Array, b: Value | None, 
     return _conv(m, turned, perm.index(axis), w, b, taken)
 
 
-@rewrite(op.Squeeze(var("last"), const("taken")))
+@rewrite(op.Squeeze(var("last"), const("taken"), reads=_WINDOWS))
 def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
     """Squeeze(f(MaxPool(Conv(Unsqueeze(x, i), w))), i) = f(MaxPool(Conv(x, Squeeze(w, i)))), f element by element; the
     windows in any number and order, and what is put in maybe turned."""
@@ -59,8 +59,6 @@ def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
         steps.append(node)
         assert data is not None
         value = data
-    if not any(step.op in _WINDOWS for step in steps):
-        m.skip()  # what works element by element is taken past the axis elsewhere
     value = _before(m, value, axis)
     for step in reversed(steps):
         if step.op == "Conv":
