@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # What imports numpy is imported where it is used: whoever starts a worker early has not done so yet.
 _REAL: Final = "give real data with --input NAME=FILE.npy"
+_OF_A_CHANNEL: Final = 16  # numbers, of which the noise is a bound
 _PLAN: Final = "raise --verify-memory"
 
 
@@ -215,9 +217,10 @@ class Verifier:
             proof = self._proof(answers)  # while the worker compares
             cases = [session.compare(a) for a in answers] if session.is_steady else [a.case for a in answers]
             answers, cases = telling(answers, cases)
-            if proof.weak and (more := self._longer(cases)):
-                answers, cases = [*answers, *more], [*cases, *map(session.compare, more)]
-                proof = self._proof(answers)
+            for recipe in self._others(proof, cases):
+                if more := self._tried(recipe, cases):
+                    answers, cases = [*answers, *more], [*cases, *map(session.compare, more)]
+                    proof = self._proof(answers)
         verdict.engine = session.opened.engine
         self._judge(verdict, answers, cases, proof)
         if session.alive:
@@ -292,13 +295,22 @@ class Verifier:
         self._has_further = True
         return self._session.further([r for r in FURTHER if not missing(r, self._plan, self.options.inputs)])
 
-    def _longer(self, cases: Sequence[JudgedCase]) -> list[Answer]:
-        """Where all agrees, and outputs say nothing: a case of longer inputs, if the original takes such."""
-        from onnxopt.verification.inputs.cases import LONGER
+    def _others(self, proof: Proof, cases: Sequence[JudgedCase]) -> Iterator[Recipe]:
+        """Cases that say more: of longer inputs, where outputs say nothing; of more rows, where a channel differs by
+        much of its own range that has few numbers, which last bits may move as far."""
+        from onnxopt.verification.inputs.cases import LONGER, ROWS
 
+        if proof.weak:
+            yield LONGER
+        uneven = [o.shape for c in cases for o in c.outputs if o.uneven]
+        if any(math.prod(shape) < _OF_A_CHANNEL * max(shape) for shape in uneven):
+            yield ROWS
+
+    def _tried(self, recipe: Recipe, cases: Sequence[JudgedCase]) -> list[Answer]:
+        """One more case where all agrees, if the original takes such."""
         if not self._session.is_steady or any(c.status == DIFFERENT for c in cases):
             return []
-        found = self._session.further([LONGER])
+        found = self._session.further([recipe])
         if not self._session.alive:  # it died of them: who looks into pieces needs one that stands where this one stood
             self._session.revive()
             self._session.originals()

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from onnxopt.verification import Verification, VerifyOptions, verify
 from tests.samples import parsed
-from tests.verification.pairs import verdict, with_constants
+from tests.verification.pairs import own_check, verdict, with_constants
 
 CONSTANTS = {"k": 640, "near": 1.0003, "j": 0.1, "m": 0.2, "l": 0.3}
 JOINED = "y = Concat <axis = 1> (q, r)"
@@ -171,3 +171,23 @@ def test_a_wrong_channel_inside_beside_one_that_is_far_larger(largest: float, tm
     assert v.places[0].value == "p"
     v = outlier(tmp_path, largest, right, "p = MatMul (x, ws)")
     assert v.status in ("verified", "verified in pieces"), v.message
+
+
+@pytest.mark.parametrize("first", ["n", "3"])
+def test_a_small_channel_of_few_rows_is_asked_of_more(first: str, tmp_path: Path) -> None:
+    """Last bits may move three numbers as far: of more rows they do not."""
+    rng = np.random.default_rng(0)
+    scale = np.array([1e4] * 7 + [1e-4], np.float32)
+    wrong = np.array([1] * 7 + [1.5], np.float32)
+    w = rng.standard_normal((8, 8)).astype(np.float32)
+    constants = {"w": w, "scale": scale, "ws": (w * scale).astype(np.float32)}
+    constants["off"] = (constants["ws"] * wrong).astype(np.float32)
+    head = f"g (float[{first}, 8] x) => (float[{first}, 8] y)"
+
+    def check(b: str) -> Verification:
+        texts = ("h = MatMul (x, w) y = Mul (h, scale)", b)
+        return own_check(tmp_path, *(with_constants(f"{head} {{ {text} }}", constants) for text in texts))
+
+    right, found = check("y = MatMul (x, ws)"), check("y = MatMul (x, off)")
+    assert right.status in ("verified", "verified in pieces"), right.message
+    assert (found.status == "different") is (first == "n"), found.message  # there are no more of others

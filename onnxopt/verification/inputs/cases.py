@@ -102,6 +102,7 @@ RECIPES: Final = {
 }
 SINGLE: Final = Recipe("batch of one", single=True, proves=False)
 LONGER: Final = Recipe("longer", longer=True)  # where outputs say nothing: of a word, or a blink of sound
+ROWS: Final = Recipe("more of each channel", "another", rows=True)  # where one is next to nothing beside the others
 # What the optimizer checks its results with.
 OWN: Final = (
     Recipe("case 1"),
@@ -213,7 +214,8 @@ def _room(plan: Plan, base: dict[str, int]) -> int:
 def _with_rows(plan: Plan, recipe: Recipe, base: dict[str, int] | None) -> Iterator[dict[str, int]]:
     """Where floats are decided upon, few of a few numbers are near an edge, and a Relu may be zero for all: a small
     model has more rows, once."""
-    more = (recipe.other or recipe.rows) and base is not None and not recipe.tame and (plan.decides or plan.mutes)
+    more = recipe.rows or (recipe.other and (plan.decides or plan.mutes))
+    more = more and base is not None and not recipe.tame
     rows = plan.rows if more and plan.bytes <= _LITTLE else []
     most, counts = (_NUMBERS, (_MOST_ROWS, _ROWS)) if recipe.rows else (0, (_ROWS,))
     count = next((n for n in counts if plan.is_small(n, most)), 0)
