@@ -12,6 +12,7 @@ import numpy as np
 from onnxopt.errors import UsageError
 from onnxopt.ort import PathError, folder_for, onnxruntime, source_for
 from onnxopt.wire import GRAPH, key, varint
+from onnxopt.worker.limits import weights_apart
 from onnxopt.worker.serving import Refused
 
 CPU: Final = "CPUExecutionProvider"
@@ -87,13 +88,17 @@ class OnnxRuntime:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the parent needs that core
         providers = list(dict.fromkeys((provider, CPU)))
-        self._open: Callable[[], Any] = lambda: rt.InferenceSession(source, options, providers=providers)
+        self._load: Callable[[], Any] = lambda: rt.InferenceSession(source, options, providers=providers)
         self._stateful = stateful
         self._session: Any = self._open()
         given = self._session.get_outputs()
         self.outputs: list[str] = [o.name for o in given]  # one that is listed twice is given twice
         # The type of each output: `tensor(float)`, `seq(tensor(int64))`.
         self.output_types: dict[str, str] = {o.name: o.type for o in given}
+
+    def _open(self) -> Any:
+        with weights_apart():
+            return self._load()
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
         if self._stateful or self._session is None:

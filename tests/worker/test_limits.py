@@ -50,9 +50,10 @@ system.fflush(None)
 
 
 @GLIBC
-def test_large_blocks_between_small_ones_go_back_to_the_system() -> None:
+def test_weights_between_values_leave_no_holes() -> None:
     code = f"""
 import ctypes, os, pathlib
+from onnxopt.worker.limits import weights_apart
 {{before}}
 system = ctypes.CDLL(None)
 system.malloc.restype, system.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -61,8 +62,10 @@ def held(size):
     block = system.malloc(size)
     ctypes.memset(block, 1, size)
     return block
-system.free(held({LARGE >> 4}))  # glibc learns that such a size comes again
-blocks = [(held({LARGE >> 10}), held({SMALL})) for _ in range(100)]
+system.free(held({LARGE >> 4}))  # glibc learns that such a size comes again,
+held({LARGE >> 4})  # and it does
+with weights_apart():
+    blocks = [(held({LARGE >> 10}), held({SMALL})) for _ in range(100)]
 resident = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 before = resident()
 for large, _ in blocks:
