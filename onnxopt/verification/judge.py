@@ -22,7 +22,7 @@ from onnxopt.verification.options import DIFFERENT, UNLOADED, VerifyOptions
 from onnxopt.verification.original import Original
 from onnxopt.verification.records import JudgedCase, OutputRecord, Pieces, Place
 from onnxopt.verification.run import CPU, OnnxRuntime, Reference, blame_system, is_starved, reason
-from onnxopt.worker.limits import keep_little
+from onnxopt.worker.heap import keep_little
 from onnxopt.worker.serving import Refused, Tell, serve
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from onnxopt.errors import UsageError
 from onnxopt.ort import PathError, folder_for, onnxruntime, source_for
 from onnxopt.wire import GRAPH, key, varint
-from onnxopt.worker.limits import weights_apart
+from onnxopt.worker.heap import weights_apart
 from onnxopt.worker.serving import Refused
 
 CPU: Final = "CPUExecutionProvider"

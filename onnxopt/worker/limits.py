@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -22,11 +22,6 @@ from onnxopt.record import record
 
 _EVERY: Final = 0.25  # seconds between two looks
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
-# Of glibc's heap, by the numbers of mallopt; bytes. From which size on a block is mapped, alone, and the system's again
-# once it is free: that costs a page fault for every page, each time.
-_ARENAS, _ALONE, _TRIMMED = -8, -3, -1  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-_WEIGHTS: Final = 1 << 17
-_VALUES: Final = 1 << 25
 _CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -122,36 +117,6 @@ def confine(parent: int, memory: int, at_once: bool) -> None:
             os._exit(1)
         if memory or not at_once:
             threading.Thread(target=_watch, args=(parent, memory), daemon=True).start()
-
-
-_mallopt: Callable[[int, int], int] | None = None  # where it is asked to keep little
-
-
-def keep_little() -> None:
-    """From now on threads share one heap, else what one lets go of is for no other; and see `weights_apart`. Whoever
-    measures time leaves it."""
-    global _mallopt
-    if sys.platform == "linux":
-        import ctypes
-
-        with contextlib.suppress(AttributeError):  # another C library
-            _mallopt = ctypes.CDLL(None).mallopt
-            for parameter, value in ((_ARENAS, 1), (_ALONE, _VALUES), (_TRIMMED, 2 * _VALUES)):
-                _mallopt(parameter, value)
-
-
-@contextmanager
-def weights_apart() -> Iterator[None]:
-    """Large blocks that are made inside, which last, do not lie between values that come and go: they leave no holes
-    where they were. In a process that keeps little."""
-    if _mallopt is None:
-        yield
-        return
-    _mallopt(_ALONE, _WEIGHTS)
-    try:
-        yield
-    finally:
-        _mallopt(_ALONE, _VALUES)
 
 
 def peak_memory() -> int:
