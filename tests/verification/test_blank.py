@@ -13,9 +13,12 @@ from tests.verification.pairs import verdict, with_constants
 NET = "".join(f"a{i} = MatMul ({f'r{i - 1}' if i else 'x'}, w) r{i} = Tanh (a{i}) " for i in range(12))
 DETECTED = "h = Constant <value = float {5}> () c = Greater (r11, h) n = NonZero (c) d = Cast <to = 1> (n) "
 CUT_OFF = "t = Constant <value = float {5}> () s = Sub (r11, t) u = Relu (s) "
+ENDLESS = "v = Sub (r11, r11) u = Reciprocal (v) e = Abs (u) "
 NONE = "v = Sub (r11, r11) u = Log (v) i = Sub (u, u) "
 BEFORE = pytest.mark.parametrize(
-    ("before", "read"), [(DETECTED, "d"), (CUT_OFF, "u"), (NONE, "i")], ids=["empty", "zero", "nan"]
+    ("before", "read"),
+    [(DETECTED, "d"), (CUT_OFF, "u"), (ENDLESS, "e"), (NONE, "i")],
+    ids=["empty", "zero", "infinite", "nan"],
 )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from onnxopt.verification.model.dependence import draws
+from onnxopt.verification.model.dependence import draws, draws_of
 from onnxopt.verification.model.functions import domain_of, operator_of
 from onnxopt.verification.model.order import inside
 from onnxopt.verification.pieces.value_numbers import since
@@ -52,6 +53,12 @@ class Pairs:
     def made_from(self, names: list[str]) -> Iterator[str]:
         """The values of B that may be these of A."""
         return (self.by_original[name] for name in names if name in self.by_original)
+
+    @functools.cached_property
+    def drawing(self) -> set[int]:
+        """The nodes of B that draw, of elements, what A draws by that name."""
+        alike = {operand.result for operand in self.b.skeleton.operands.values()}
+        return {i for i, node in enumerate(self.b.nodes) if alike and draws_of(node) and node.output[0] in alike}
 
     def is_same(self, value: str) -> bool:
         """Do both make it by the same node, of values of the same names and equal constants?"""

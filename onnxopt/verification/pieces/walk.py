@@ -15,7 +15,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.verification.model.dependence import draws_of
 from onnxopt.verification.numbers.compare import is_blank
 from onnxopt.verification.numbers.rounding import Difference, worst
 from onnxopt.verification.pieces.doubts import doubts
@@ -258,23 +257,13 @@ class Walk:
 
     def _hides(self, value: str) -> bool:
         """Is what it hands on, of the same range or far smaller, no cut yet, or what is drawn on the way of?"""
-        if self._is_drawn_of_what_is_open(value):
-            return True
+        if self.pairs.drawing:  # a few draws that are alike say little of what they are drawn of
+            nodes = self.pairs.drawing.intersection(self.b.cone([value], self.fed))
+            if any(r in self.pending for i in nodes for r in self.b.reads[i]):
+                return True
         if "float" not in self.replay.kind(value) or not self.pairs.hands_on(value):
             return False
         return any(r in self.pending and not worst(self.latest[r]).note for r in self.b.reads[self.b.maker[value]])
-
-    def _is_drawn_of_what_is_open(self, value: str) -> bool:
-        """That a few draws are alike says little of what they are drawn of."""
-        drawing = self._drawing
-        nodes = drawing.intersection(self.b.cone([value], self.fed)) if drawing else ()
-        return any(r in self.pending for i in nodes for r in self.b.reads[i])
-
-    @functools.cached_property
-    def _drawing(self) -> set[int]:
-        """The nodes of B that draw what A draws by that name."""
-        alike = {operand.result for operand in self.b.skeleton.operands.values()}
-        return {i for i, node in enumerate(self.b.nodes) if alike and draws_of(node) and node.output[0] in alike}
 
     # -- who is to blame ---------------------------------------------------------------------------------
 
