@@ -6,7 +6,7 @@ them apart for the mask, merges them for Softmax and the second product, and tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from onnxopt.analysis import types
-from onnxopt.analysis.shapes.indexing import BROADCASTING
 from onnxopt.analysis.shapes.sizes import order_of
 from onnxopt.graph import Graph, Shape, Value
 from onnxopt.graph.node import Node
@@ -22,15 +21,11 @@ from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 from onnxopt.protos import make_node
 from onnxopt.record import record
 from onnxopt.rewriting.axis_runs import constant_target, product
-from onnxopt.rewriting.forms import REDUCE, listed_axes
-from onnxopt.rewriting.parts import KEEP_ORDER, UNARY, parts_beside
+from onnxopt.rewriting.batches import batch_in, batched, order_apart, put_axes_in_front, varying
+from onnxopt.rewriting.parts import KEEP_ORDER, parts_beside
 from onnxopt.rewriting.regions import Region, regions
 from onnxopt.rewriting.replace import remove_dead
 
-_ALIKE: Final = BROADCASTING | {"Max", "Min"}
-_ALONG_ONE: Final = frozenset({"Concat", "Gather", "GatherElements", "LogSoftmax", "Softmax", "Split"})
-_REDUCE: Final = frozenset(REDUCE)
-_ON_BATCHES: Final = UNARY | _ALIKE | _ALONG_ONE | _REDUCE | {"Clip", "MatMul", "Transpose", "Trilu"}
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _SAID: Final = "what comes in, or goes out, is not said by one Reshape"
 _MOST: Final = 4  # axes that are one, and ways to take them apart that are tried
@@ -57,7 +52,7 @@ class UnmergeBatches(GraphPass):
         if not ways:
             return
         plans: list[_Plan] = []
-        for found in regions(graph, partial(_batch, ways), _batched):
+        for found in regions(graph, partial(batch_in, ways), varying):
             all_ways = [_Plan(graph, found, lead) for lead in ways[found.kind]]
             best = max((p for p in all_ways if p.merged), key=lambda p: (p.is_possible, p.saved), default=None)
             if best is not None and best.is_possible and best.saved > 0:
@@ -104,69 +99,6 @@ def _ways(graph: Graph) -> dict[Shape, list[Shape]]:
     return ways
 
 
-# -- which nodes treat what lies along their first axis apart ------------------------------------------------------
-
-
-def _batch(ways: Mapping[Shape, list[Shape]], node: Node) -> Shape | None:
-    """The first dim of what the node makes, if several are merged into it somewhere, and the node leaves it alone."""
-    if node.op not in _ON_BATCHES or node.has_references or None in node.outputs or not node.inputs:
-        return None
-    dims = types.shape(node.outputs[0])  # type: ignore[arg-type]
-    if dims is None or len(dims) < 2 or dims[:1] not in ways or (len(node.outputs) > 1 and node.op != "Split"):
-        return None
-    batched = _all_batched(node, dims[:1])
-    return dims[:1] if batched and _is_apart(node, batched) else None
-
-
-def _all_batched(node: Node, first: Shape) -> list[Value]:
-    """The inputs, constants too, whose first axis is that of the result."""
-    all_alike = node.op in _ALIKE or node.op in ("Concat", "GatherElements", "MatMul")
-    rank = types.rank(node.outputs[0]) if all_alike else None  # type: ignore[arg-type]
-    found = []
-    for v in node.inputs if all_alike else node.inputs[:1]:
-        dims = types.shape(v) if v is not None else None
-        if v is not None and dims is not None and dims[:1] == first and (rank is None or len(dims) == rank):
-            found.append(v)
-    return list(dict.fromkeys(found))
-
-
-def _batched(node: Node, first: Shape) -> list[Value]:
-    return [v for v in _all_batched(node, first) if not v.constant]
-
-
-def _is_apart(node: Node, batched: list[Value]) -> bool:
-    op, rank = node.op, types.rank(batched[0]) or 0
-    others = [v for v in node.inputs if v is not None and v not in batched]
-    if op in _ALIKE:
-        return all(_is_for_all(v, rank, 0) for v in others)
-    if op == "MatMul":
-        return rank > 2 and all(_is_for_all(v, rank, 2) for v in others)
-    if batched[0] is not node.inputs[0]:
-        return False
-    if op in ("Concat", "GatherElements"):
-        return not others and int(node.attr("axis")) % rank != 0
-    if op == "Transpose":
-        perm = order_of(node, rank)
-        return perm[0] == 0 and sorted(perm) == list(range(rank))
-    if op in _REDUCE:
-        axes = listed_axes(node)
-        return bool(axes) and all(a % rank for a in axes or ())
-    if op in ("Gather", "Split"):
-        return int(node.attr("axis")) % rank != 0
-    if op in _ALONG_ONE:
-        axis = int(node.attr("axis")) % rank
-        return axis != 0 and (axis == rank - 1 or (node.graph is not None and node.graph.opset() >= 13))
-    if op == "Trilu":
-        return rank > 2
-    return all(types.rank(v) == 0 for v in others)  # bounds of Clip
-
-
-def _is_for_all(v: Value, rank: int, least: int) -> bool:
-    """Is what is broadcast the same for the whole batch?"""
-    dims = types.shape(v)
-    return dims is not None and least <= len(dims) <= rank and (len(dims) < rank or dims[0] == 1)
-
-
 # -- a region ------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +139,7 @@ class _Plan:
             self.saved += _dying(freed)
 
     def _look(self) -> None:
-        read = (v for n in self.nodes for v in _all_batched(n, self.first))
+        read = (v for n in self.nodes for v in batched(n, self.first))
         for v in dict.fromkeys(v for v in read if v.producer not in self.inside):
             end = self._enters(v)
             if end is None:
@@ -242,13 +174,6 @@ class _Plan:
     def _apart(self, v: Value, axis: int = 0) -> Shape:
         dims = types.shape(v) or ()
         return (*dims[:axis], *self.lead, *dims[axis + 1 :])
-
-    def _order(self, perm: Sequence[int], axis: int) -> tuple[int, ...]:
-        """The order of axes, where the one is several."""
-        found: list[int] = []
-        for i in perm:
-            found += range(i, i + self.more + 1) if i == axis else [i + self.more * (i > axis)]
-        return tuple(found)
 
     def _enters(self, v: Value) -> _End | None:
         """What is read in place of a value from outside; None where that cannot be said."""
@@ -287,7 +212,7 @@ class _Plan:
             or sorted(perm) != list(range(len(perm)))
         ):
             return None
-        wanted, order = self._apart(y, perm[0]), self._order(perm, perm[0])
+        wanted, order = self._apart(y, perm[0]), order_apart(perm, perm[0], self.more)
         if _same(types.shape(x), wanted):
             return _End(1, x, node, None, order, transpose)
         target = _target(types.shape(x), wanted)
@@ -305,7 +230,7 @@ class _Plan:
                 return None
             if reader.inputs[0] is not turned or turned.users[reader] != 1 or sorted(perm) != list(range(len(perm))):
                 return None
-            order = self._order(perm, 0)
+            order = order_apart(perm, 0, self.more)
             transpose, user, dims = user, reader, tuple(dims[i] for i in order)
         if user.op not in KEEP_ORDER or any(_is_quantizer(u) for u in islice(user.output.users, _MOST)):
             return None
@@ -322,14 +247,14 @@ class _Plan:
         sources = [v.producer for v in self.entering]
         for node in self.nodes:
             inputs: list[Value | None] = []
-            batched = _all_batched(node, self.first)
+            apart_too = batched(node, self.first)
             for v in node.inputs:
-                if v in batched and v not in apart:
+                if v in apart_too and v not in apart:
                     apart[v] = self._enter(v, self.entering[v], node)
-                inputs.append(apart[v] if v in batched else v)
+                inputs.append(apart[v] if v in apart_too else v)
             made = [self._new(v, self._apart(v)) for v in node.outputs if v is not None]
             new = self.graph.insert(node.copy(inputs, [*made]), node)
-            self._rename_axes(new, node)
+            put_axes_in_front(new, node, self.more)
             apart.update((v, w) for v, w in zip(node.outputs, made) if v is not None)
         for v, ends in self.leaving.items():
             for end in ends:
@@ -391,20 +316,6 @@ class _Plan:
     def _reshape(self, x: Value, target: list[int], result: Value | None, before: Node | None) -> Node:
         shape = self.graph.constant(np.array(target, np.int64), f"{x.name}_shape", before)
         return self.graph.insert(Node(make_node("Reshape", "", "", {}), [x, shape], [result]), before)
-
-    def _rename_axes(self, node: Node, old: Node) -> None:
-        """`node` is `old` on values with more axes in front."""
-        if node.op == "Transpose":
-            rank = types.rank(old.inputs[0]) if old.inputs[0] is not None else None
-            node.set_attr("perm", list(self._order(order_of(old, rank or 0), 0)))
-        elif node.op in _ALONG_ONE and (axis := int(old.attr("axis"))) >= 0:
-            node.set_attr("axis", axis + self.more)
-        elif node.op in _REDUCE and any(a >= 0 for a in listed_axes(old) or ()):
-            axes = [a + self.more * (a >= 0) for a in listed_axes(old) or ()]
-            if len(old.inputs) > 1 and old.inputs[1] is not None:
-                node.set_input(1, self.graph.constant(np.array(axes, np.int64), old.inputs[1].name, node))
-            else:
-                node.set_attr("axes", axes)
 
 
 def _target(dims: Shape | None, wanted: Shape | None) -> list[int] | None:
