@@ -80,6 +80,7 @@ ROOMS: Final = {
         "fuse-activation",
         "fuse-attention",
         "fuse-normalization",
+        "fuse-softmax",
     ),
 }
 

@@ -23,7 +23,7 @@ _ARITHMETIC: Final = (
     "simplify-arithmetic,simplify-reductions,simplify-einsum,batch-products,unmerge-batches,implicit-broadcast,constants-once,"
     "pack-parts"
 )
-_OPERATORS: Final = "fuse-normalization,fuse-activation"
+_OPERATORS: Final = "fuse-normalization,fuse-activation,fuse-softmax"
 _FOLDS: Final = (
     "space-to-depth,conv-axes,conv-bn-folding,conv-add-folding,pad-folding,matmul-scale-folding,scale-propagation,"
     "term-propagation"

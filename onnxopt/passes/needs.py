@@ -40,6 +40,7 @@ NEEDS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "flatten-rows": (2, ("MatMul", "Gemm")),
     "fold-signs": (1, ("Neg", "Abs", "Concat")),
     "fuse-attention": (3, ("MatMul", "Neg")),
+    "fuse-softmax": (3, ("Exp", "Softmax")),
     "gather-axes": (1, ("Concat", "Gather", "GatherND")),
     "gather-grids": (1, ("Gather", "GatherND")),
     "gemm-fusion": (2, ("MatMul", "Gemm")),

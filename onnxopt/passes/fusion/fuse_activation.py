@@ -13,7 +13,6 @@ from onnxopt.pipeline import PassInfo, RewritePass, option, register
 from onnxopt.protos import FLOATS, Array
 from onnxopt.record import record
 from onnxopt.rewriting import Match, Pattern, const, either, one_of, op, rewrite, var, widens
-from onnxopt.rewriting.forms import listed_axes
 from onnxopt.rewriting.guards import is_number, known_axes
 from onnxopt.rewriting.near_zero import told_from_zero
 
@@ -182,7 +181,7 @@ _SATURATING: Final = either(op.Mul(_LESS_ONE, const("alpha")), _LESS_ONE)
 def elu(m: Match, x: Value, power: Value, alpha: Array | None = None) -> Value:
     """Where(x > 0, x, a (exp(x) - 1)) = Relu(x) + Min(a (exp(x) - 1), 0) = Elu(x, alpha = a)."""
     m.require(m.dtype(x) == TensorProto.FLOAT, "not float32")
-    m.require(alpha is None or (is_number(m, alpha, x) and 0 <= alpha.item() < math.inf), "no finite factor from 0 on")
+    m.require(alpha is None or (is_number(m, alpha, x) and 0 < alpha.item() < math.inf), "no finite factor above 0")
     m.require(power is x or _is_same_below_zero(m, power, x), "the power of something else")
     return m.op.Elu(x, alpha=1.0 if alpha is None else float(alpha.item()))
 
@@ -294,61 +293,6 @@ def global_average_pool(m: Match, x: Value) -> Value:
     return m.op.GlobalAveragePool(x)
 
 
-_LARGEST: Final = op.ReduceMax(var("x"), ..., name="largest")
-_BELOW: Final = op.Sub(var("x"), _LARGEST, name="below")
-_POWERS: Final = op.Exp(either(_BELOW, var("x")), name="powers")
-
-
-@rewrite(op.Div(_POWERS, op.ReduceSum(_POWERS, ..., name="sum")))
-def softmax(m: Match, x: Value) -> Value:
-    """exp(x - max) / sum(exp(x - max)) = Softmax(x), which also is finite where exp(x) is not."""
-    return m.op.Softmax(x, axis=one_axis(m, x))
-
-
-@rewrite(op.Softmax(_BELOW, name="softmax"))
-def softmax_of_differences(m: Match, x: Value) -> Value:
-    """Softmax(x - max(x)) = Softmax(x), which takes the largest off itself."""
-    rank, axis = m.rank(x), int(m.softmax.attr("axis"))
-    axes = listed_axes(m.largest) or []
-    m.require(rank and m.largest.attr("keepdims", 1) and len(axes) == 1, "the largest along all axes, or the dims go")
-    m.require(axes[0] % (rank or 1) == axis % (rank or 1), "along another axis")
-    m.require(
-        m.opset >= 13 or axis % (rank or 1) == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on"
-    )
-    return m.op.Softmax(x, axis=axis)
-
-
-_LOG_OF_SUM: Final = op.Log(op.ReduceSum(op.Exp(_BELOW), ..., name="sum"))
-
-
-@rewrite(either(op.Sub(_BELOW, _LOG_OF_SUM), op.Sub(var("x"), op.Add(_LOG_OF_SUM, _LARGEST))))
-def log_softmax_of_sum(m: Match, x: Value) -> Value:
-    """(x - max) - log(sum(exp(x - max))) = x - (log(sum(exp(x - max))) + max) = LogSoftmax(x)."""
-    return m.op.LogSoftmax(x, axis=one_axis(m, x))
-
-
-def one_axis(m: Match, x: Value) -> int:
-    """The axis that is reduced, and kept; before opset 13 Softmax takes those behind it as well."""
-    rank = m.rank(x)
-    m.require(rank and m.dtype(x) in FLOATS, "the rank is unknown, or not floating point")
-    found = set()
-    for node in (m.sum, *([m.largest] if "largest" in m.bindings.nodes else [])):
-        axes = listed_axes(node) or []
-        m.require(len(axes) == 1, "not over one axis")
-        m.require(node.attr("keepdims", 1), "the dims are not kept")
-        found.add(axes[0] % (rank or 1))
-    m.require(len(found) == 1, "not over one axis")
-    axis = found.pop()
-    m.require(m.opset >= 13 or axis == (rank or 0) - 1, "before opset 13 a Softmax is over all axes from one on")
-    return axis if m.opset < 13 or axis < (rank or 0) - 1 else -1
-
-
-@rewrite(op.Log(op.Softmax(var("x"), name="softmax")))
-def log_softmax(m: Match, x: Value) -> Value:
-    """log(Softmax(x)) = LogSoftmax(x), which also is finite where the probability is too small for a number."""
-    return m.op.LogSoftmax(x, axis=m.softmax.attr("axis"))
-
-
 def guard(m: Match, x: Value, opset: int, name: str) -> None:
     m.require(m.opset >= opset, f"{name} is there from opset {opset} on")
     m.require(m.dtype(x) in FLOATS, "not floating point")
@@ -362,7 +306,7 @@ def of_products(m: Match) -> None:
 @register
 @record(frozen=True)
 class FuseActivation(RewritePass):
-    """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14) and LogSoftmax in place of their formulas.
+    """Gelu (opset 20, by erf and by tanh), HardSwish (opset 14), Sigmoid, Elu and others in place of their formulas.
 
     Swish (opset 24) and GlobalAveragePool only with the options `swish` and `pooling`: onnxruntime has a faster
     operator of its own for the one, which it finds by its formula, and takes up to twice as long for the other.
@@ -397,10 +341,6 @@ class FuseActivation(RewritePass):
         hard_sigmoid_of_line,
         hard_swish_of_clip,
         hard_swish,
-        softmax,
-        softmax_of_differences,
-        log_softmax_of_sum,
-        log_softmax,
         swish_of_sigmoid,
         global_average_pool,
     )

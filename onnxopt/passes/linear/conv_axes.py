@@ -46,7 +46,7 @@ def conv_over_turned(m: Match, x: Value, put: Array, w: Array, b: Value | None, 
 
 @rewrite(op.Squeeze(var("last"), const("taken"), reads=_WINDOWS))
 def windows_over_one(m: Match, last: Value, taken: Array) -> Value:
-    """Squeeze(f(MaxPool(Conv(Unsqueeze(x, i), w))), i) = f(MaxPool(Conv(x, Squeeze(w, i)))), f element by element; the
+    """Squeeze(MaxPool(f(Conv(Unsqueeze(x, i), w))), i) = MaxPool(f(Conv(x, Squeeze(w, i)))), f element by element; the
     windows in any number and order, and what is put in maybe turned."""
     rank, steps, value = m.rank(last), list[Node](), last
     m.require(rank is not None and taken.size == 1, "several axes are taken out, or the rank is unknown")
