@@ -1,4 +1,4 @@
-"""Guards that rules of several passes share."""
+"""What rules of several passes share: guards, and the Conv or Gemm that takes the place of another."""
 
 from __future__ import annotations
 
