@@ -1,4 +1,7 @@
-"""What arrays make together, of any rank: numpy's own answers end at 32 dims, and its arrays at 64."""
+"""Arrays that broadcast: their common shape, and the elements that one repeats.
+
+Of any rank: numpy's own answers end at 32 dims, and its arrays at 64.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +29,22 @@ def broadcast_together(*arrays: Array) -> list[Array]:
     """Views of these, of one shape. Raises ValueError where they do not fit."""
     shape = broadcast_shape(*(np.shape(a) for a in arrays))
     return [np.broadcast_to(a, shape) for a in arrays]
+
+
+def distinct(array: Array) -> Array:
+    """The part of `array` that its memory holds: an axis along which it repeats one element (stride 0) has size 1."""
+    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
+
+
+def is_repeated(array: Array) -> bool:
+    """Does memory hold at most a quarter of the elements? They need not be equal: see `one_element`."""
+    return 4 * distinct(array).nbytes <= array.nbytes
+
+
+def one_element(array: Array) -> Array | None:
+    """The element, of rank 0, that all elements of `array` equal bit by bit; None if there is none, and for objects."""
+    held = distinct(array)
+    if not held.size or held.dtype.kind in "OSU":
+        return None
+    bits = np.ascontiguousarray(held).reshape(-1).view(np.uint8).reshape(held.size, -1)
+    return held[(0,) * held.ndim].reshape(()) if (bits == bits[0]).all() else None

@@ -83,9 +83,13 @@ class Value:
         return len(self.users) > 0 or self.output_count > 0
 
     @property
-    def is_fill(self) -> bool:
-        """Is it known, and made by a node all the same: one number, so often that nobody stores it?"""
-        return self.constant and self.producer is not None and self.producer.op != "Constant"
+    def is_stored(self) -> bool:
+        """Does an initializer or a Constant node hold this constant?
+
+        False for a constant that a node makes by repeating fewer elements (ConstantOfShape, Expand): its array is
+        known, and its elements may differ.
+        """
+        return self.constant and (self.producer is None or self.producer.op == "Constant")
 
     @property
     def only_user(self) -> Node | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from onnxopt.analysis import types
+from onnxopt.analysis.broadcasting import one_element
 from onnxopt.analysis.weights.copies import READ_BY_MANY, READERS, gives_way, is_read_by_many
 from onnxopt.analysis.weights.linear import is_finite
 from onnxopt.analysis.weights.underflow import underflows
@@ -26,7 +27,7 @@ from onnxopt.rewriting.rule import Declined
 if TYPE_CHECKING:
     from typing import Protocol, overload
 
-_FEW: Final = 1 << 14  # bytes that may be written for a fill
+_FEW: Final = 1 << 14  # bytes that may be written for a constant that is not stored
 
 
 class Match:
@@ -118,8 +119,8 @@ class Match:
         """A new constant, cast once to the type of `like` (an array or value).
 
         Compute it wide: float64 for floats. Declines where that makes infinity, or the cast does, of what is finite,
-        where the cast loses it to zero (`underflows`), where a fill that no file holds would be written out, and where
-        it is a large copy of what many others read.
+        where the cast loses it to zero (`underflows`), where a constant that is not stored would be written out, and
+        where it is a large copy of what many others read.
         """
         data = np.asarray(array)
         if like is not None:
@@ -129,11 +130,11 @@ class Match:
                 raise Declined("the folded constant overflows its type")
             if data is not wide and data.dtype.kind == "f" and underflows(wide, data):
                 raise Declined("the folded constant underflows its type")
-        bound, many, has_fill = self._bound()
+        bound, many, has_unstored = self._bound()
         if many:
             self.require_few_copies(data.nbytes)
-        if has_fill:
-            stored = sum(tensor_bytes(*v.constant_type()) for v in bound if not v.is_fill)
+        if has_unstored:
+            stored = sum(tensor_bytes(*v.constant_type()) for v in bound if v.is_stored)
             if data.nbytes > stored + _FEW:
                 return self._fill(data)
         value = Value("", self.graph)
@@ -155,28 +156,27 @@ class Match:
                 raise Declined(READ_BY_MANY)
 
     def _bound(self) -> tuple[list[Value], list[Value], bool]:
-        """The constants that are bound, those of them that many read, and whether one is a fill; the same for all that
-        a rule makes."""
+        """The constants that are bound, those of them that many read, and whether one is not stored; the same for all
+        that a rule makes."""
         if self._constants is None:
-            found, many, has_fill = [], [], False
+            found, many, has_unstored = [], [], False
             for v in self.bindings.values.values():
                 if v is not None and v.constant:
                     found.append(v)
                     if len(v.users) > READERS:
                         many.append(v)
-                    if v.producer is not None and v.is_fill:
-                        has_fill = True
-            self._constants = found, many, has_fill
+                    if v.producer is not None and not v.is_stored:
+                        has_unstored = True
+            self._constants = found, many, has_unstored
         return self._constants
 
     def _fill(self, data: Array) -> Value:
-        flat = data.reshape(-1)
-        bits = flat.view(f"u{flat.itemsize}")
-        repeats = self.opset >= 9 and bool((bits == bits[0]).all())
-        self.require(repeats, "a fill stays a node: written out it would take the bytes")
-        value: Value = self.op.ConstantOfShape(self.ints(data.shape), value=flat[:1])
+        element = one_element(data) if self.opset >= 9 else None
+        if element is None:
+            raise Declined("repeated elements stay a node: written out they would take the bytes")
+        value: Value = self.op.ConstantOfShape(self.ints(data.shape), value=element.reshape(1))
         value.constant = True
-        value.array = np.broadcast_to(flat[0], data.shape)
+        value.array = np.broadcast_to(element, data.shape)
         return value
 
     def _is_made_of_finite(self) -> bool:

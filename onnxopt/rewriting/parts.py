@@ -186,7 +186,7 @@ def _binary(
     arrays: list[Array] = []
     for node, part in zip(followers, parts):
         other = node.inputs[1 - position]
-        if node.inputs[position] is not part or other is None or not other.constant or other.is_fill:
+        if node.inputs[position] is not part or other is None or not other.is_stored:
             return None
         if len(other.constant_type()[1]) > len(shape):
             return None

@@ -279,7 +279,7 @@ def test_packaged_networks_give_their_packaged_outputs(path: Path, run: Run, tmp
     x = (np.arange(np.prod(given.shape)).reshape(given.shape) / np.prod(given.shape)).astype(np.float32)
     expected = numpy_helper.to_array(onnx.load_tensor(LIGHT / f"{path.stem}_output_0.pb"))
     assert np.allclose(session.run(None, {given.name: x})[0], expected, rtol=1e-3)
-    assert "a fill stays a node" in r.stdout, "large fills are not written out, neither by folding"
+    assert "repeated elements stay a node" in r.stdout, "large fills are not written out, neither by folding"
     grown = (tmp_path / "out.onnx").stat().st_size - path.stat().st_size
     assert grown < 1 << 17, "of up to half a gigabyte; nor where BatchNormalization could be folded into them"
 

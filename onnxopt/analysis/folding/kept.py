@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Sequence
 
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
-from onnxopt.protos import Array
 
 
 def is_read(v: Value, gone: Container[Node], stays: Container[Node]) -> bool:
@@ -35,9 +33,3 @@ def worth_running(
             read.update(node.inputs)
         wanted += reversed(found)
     return running[::-1], wanted[::-1]
-
-
-def is_fill(array: Array) -> bool:
-    """Does it hold at most a quarter of what it says?"""
-    distinct = math.prod(n for n, stride in zip(array.shape, array.strides) if stride)
-    return bool(4 * distinct * array.itemsize <= array.nbytes)

@@ -92,7 +92,7 @@ def _gather(node: Node, inputs: Inputs, opset: int) -> list[Array] | None:
     axis = range(x.ndim)[node.attr("axis")]
     if indices.dtype.kind not in "iu":
         return None
-    return [x[(slice(None),) * axis + (indices,)]]  # np.take would write a fill out that is read here and there
+    return [x[(slice(None),) * axis + (indices,)]]  # np.take would write out repeated elements
 
 
 @kernel("Slice")

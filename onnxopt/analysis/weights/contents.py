@@ -52,8 +52,8 @@ class Contents:
 
     def _comparable(self, value: Value) -> bool:
         node, tensor = value.producer, value.tensor
-        if not value.constant or (node is not None and node.op != "Constant"):
-            return False  # a fill is known, but not stored: whoever merges nodes merges it
+        if not value.is_stored:
+            return False  # a constant that a node makes is merged with that node
         if node is not None and "value" in node.attributes:
             tensor = node.attributes["value"].t
         if tensor is not None and is_external(tensor):

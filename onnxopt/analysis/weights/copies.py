@@ -17,14 +17,14 @@ _NEAR: Final = 3  # nodes from a constant to what is replaced
 def is_read_by_many(constant: Value, copy: int) -> bool:
     """Would a copy of so many bytes for each of its readers be too much?"""
     readers = len(constant.users)
-    if readers <= READERS or copy * readers <= _COPIES or constant.is_fill:
+    if readers <= READERS or copy * readers <= _COPIES or not constant.is_stored:
         return False
     return tensor_bytes(*constant.constant_type()) < 2 * copy  # else what is made is no copy of it, but far less
 
 
 def gives_way(constant: Value, copy: int, anchor: Node) -> bool:
     """Does as much as a copy of so many bytes go, when what `anchor` makes is made otherwise? Then nothing grows."""
-    if constant.is_fill or tensor_bytes(*constant.constant_type()) < copy:
+    if not constant.is_stored or tensor_bytes(*constant.constant_type()) < copy:
         return False
     reader = constant.only_user
     for _ in range(_NEAR):

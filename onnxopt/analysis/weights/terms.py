@@ -93,7 +93,7 @@ def _into(node: Node, made: Value, term: Array) -> Bias | str:
     channels = shape[axis] if len(shape) > axis else None
     if not isinstance(channels, int) or (b is None and node.graph is not None and node.graph.opset() < 11):
         return _SIZES
-    if b is not None and (not b.constant or b.is_fill or b.array.dtype.kind != "f"):
+    if b is not None and (not b.is_stored or b.array.dtype.kind != "f"):
         return _NOWHERE
     if node.op == "Gemm":
         full = np.broadcast_to(term, (channels,)) if term.ndim < 2 and term.size in (1, channels) else None
@@ -111,7 +111,7 @@ def _into_sum(node: Node, made: Value, term: Array) -> Bias | str:
     """(y + b) + t = y + (b + t)."""
     place = next((i for i, v in enumerate(node.inputs) if v is not None and v.constant), None)
     b = node.inputs[place] if place is not None else None
-    if place is None or b is None or b.is_fill or b.array.dtype.kind != "f":
+    if place is None or b is None or not b.is_stored or b.array.dtype.kind != "f":
         return _NOWHERE
     try:
         array = b.array.astype(np.float64) + term

@@ -200,9 +200,9 @@ def _all(parts: Iterable[list[Edit] | None]) -> list[Edit] | None:
 
 
 def into(node: Node, index: int, factor: Array) -> list[Edit] | None:
-    """A constant term takes the factor along its last axis; not a fill, which nobody stores, nor what many read."""
+    """A stored constant term that few nodes read takes the factor along its last axis."""
     value = node.inputs[index]
-    if value is None or not value.constant or value.is_fill or value.array.dtype.kind != "f":
+    if value is None or not value.is_stored or value.array.dtype.kind != "f":
         return None
     if is_read_by_many(value, value.array.nbytes):
         return None
@@ -222,7 +222,7 @@ def scaled(w: Array, factor: Array) -> Array:
 def own_weights(node: Node, index: int, shared: bool = False) -> Value | None:
     """A stored constant of floats that only `node` reads, or maybe other products: else it would be there twice."""
     w = node.input(index)
-    if w is None or not w.constant or w.is_fill or not (w.only_user is node or (shared and are_products(node, w))):
+    if w is None or not w.is_stored or not (w.only_user is node or (shared and are_products(node, w))):
         return None
     return w if w.array.dtype.kind == "f" else None
 

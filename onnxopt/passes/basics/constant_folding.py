@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 
 from onnxopt.analysis import kernels, types
-from onnxopt.analysis.folding.kept import is_fill, is_read, worth_running
+from onnxopt.analysis.broadcasting import is_repeated
+from onnxopt.analysis.folding.kept import is_read, worth_running
 from onnxopt.analysis.folding.narrow import is_widened
 from onnxopt.analysis.folding.once import Once
 from onnxopt.analysis.folding.quantization import quantize
@@ -36,14 +37,15 @@ class ConstantFolding(GraphPass):
     Applies when: the operator is deterministic and known, and all its inputs are constants or so computed.
     Keeps: DequantizeLinear, also of a weight that was quantized here; large weights that are stored in fewer bits than
     what is made of them, as a Cast of int8; what would make the file grow by more than `max_bytes` a tensor (a
-    size-neutral fold of a big weight is always done); large fills, whose value the other passes know all the same;
-    nodes that fail when run, kill the process that runs them, or would take too much memory or time.
+    size-neutral fold of a big weight is always done); what repeats few elements to a large array, which the other
+    passes know all the same; nodes that fail when run, kill the process that runs them, or take too much memory or
+    time.
     Not done: random operators, training Dropout, statistics that training updates, control flow, sequences, optionals.
     """
 
     info = PassInfo("constant-folding", opt_level=1)
     max_bytes: int = option(1 << 20, "a fold may add this many bytes to the file")
-    max_fill: int = option(1 << 14, "one value repeated to more bytes than this stays ConstantOfShape or Expand")
+    max_fill: int = option(1 << 14, "elements repeated to more bytes than this stay ConstantOfShape or Expand")
     max_work: int = option(1 << 28, "no intermediate result may take more bytes than this")
     max_operations: int = option(1 << 35, "all folds of a run may take this many multiplications")
 
@@ -87,7 +89,7 @@ class _Cone:
         self.spent: _Spent = ctx.memo.setdefault("constant-folding: spent", _Spent())
         self.work = 0  # bytes made so far, beyond those that go
         self.held = 0  # bytes made so far
-        self.written_out: set[Value] = set()  # fills that a runtime gets as what they are
+        self.written_out: set[Value] = set()  # repeated elements that a runtime gets written out
         self.waiting = False  # was anything left for when more is known?
         self.patient = False  # was anything left only for that?
         self.measured = False  # was a result too large of which no size was known? What it is made of is wanted then
@@ -116,8 +118,7 @@ class _Cone:
         if v.only_user is not node:
             return 0
         if v.constant:
-            stored = v.producer is None or v.producer.op == "Constant"
-            return tensor_bytes(*v.constant_type()) if stored else 0
+            return tensor_bytes(*v.constant_type()) if v.is_stored else 0
         return self.freed[v.producer] if v.producer is not None else 0
 
     def evaluate(self, patient: bool) -> None:
@@ -217,7 +218,7 @@ class _Cone:
                 continue
             array = self.arrays[v]
             v.dtype, v.shape = element_type(array), array.shape
-            if v not in self.written_out and is_fill(array):
+            if v not in self.written_out and is_repeated(array):
                 self.written_out.add(v)
                 if not self._pays(node, self.arrays[v].nbytes + self.freed[node]):
                     return False
@@ -338,12 +339,12 @@ class _Cone:
         if why := next(filter(None, (cannot_hold(v, self.arrays[v]) for v in wanted)), ""):
             self._decline(node, why)
             return True
-        if any(self._stays_filled(self.arrays[v]) for v in wanted):
+        if any(self._stays_repeated(self.arrays[v]) for v in wanted):
             if all(self.arrays[v].nbytes <= self.options.max_work for v in wanted):
                 for v in wanted:
                     v.array = self.arrays[v]
                     self.graph.know(v)  # every rule reads it, and nobody stores it
-            self._decline(node, "a fill stays a node: written out it would take the bytes")
+            self._decline(node, "repeated elements stay a node: written out they would take the bytes")
             return True
         made = sum(self.arrays[v].nbytes for v in wanted)
         if self._grows_too_much(node, made):
@@ -376,9 +377,9 @@ class _Cone:
             self.graph.remove(node)
             self.ctx.count(_RULE)
 
-    def _stays_filled(self, array: Array) -> bool:
-        """Is this one value repeated (ConstantOfShape, Expand), and large? Folds may read it without storing it."""
-        return array.nbytes > self.options.max_fill and is_fill(array)
+    def _stays_repeated(self, array: Array) -> bool:
+        """Does a large array repeat few elements (ConstantOfShape, Expand)? Folds read it without storing it."""
+        return array.nbytes > self.options.max_fill and is_repeated(array)
 
 
 def _makers(node: Node) -> list[Node | None]:

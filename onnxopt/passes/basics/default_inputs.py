@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onnxopt.analysis.broadcasting import distinct
 from onnxopt.graph import Graph, Value
 from onnxopt.pipeline import GraphPass, PassContext, PassInfo, register
 
@@ -39,7 +40,7 @@ def _is_zero(value: Value) -> bool:
     asked = [value]
     for value in asked:
         if value.constant:
-            array = value.array
+            array = distinct(value.array)
             if array.dtype.kind not in "fiu" or array.tobytes().strip(b"\0"):
                 return False
             continue

@@ -63,7 +63,7 @@ class ConvertDtype(ModelPass):
                 f"{model.name}: {self.dtype} takes opset {least}, the model has {opset}",
                 f"--target-opset {least} converts it first",
             )
-        _forget_fills(model)
+        _forget_unstored(model)
         types.update(model)
         plan = _Plan(model, ctx, self.dtype, self.keep_io)
         narrow = plan.narrow()
@@ -358,10 +358,10 @@ class _Conversion:
         model.version += 1
 
 
-def _forget_fills(model: Model) -> None:
-    """Here what makes a fill is a node like others, not a weight that is read, which would be written out."""
+def _forget_unstored(model: Model) -> None:
+    """Treat each node that makes a constant by repeating elements as any other node: a weight would be written out."""
     for v in (v for scope in model.open_scopes() for node in scope for v in node.outputs):
-        if v is not None and v.is_fill:
+        if v is not None and v.constant and not v.is_stored:
             v.array, v.constant = None, False
 
 

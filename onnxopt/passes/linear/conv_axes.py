@@ -123,7 +123,7 @@ def _conv(m: Match, x: Value, axis: int, w: Array, b: Value | None, taken: Array
 def _conv_of(m: Match, conv: Node, x: Value, axis: int) -> Value:
     """The Conv of `x`, which has the axis no more."""
     weights = conv.inputs[1]
-    m.require(weights is not None and weights.constant and not weights.is_fill, "its weights are computed")
+    m.require(weights is not None and weights.is_stored, "its weights are computed")
     assert weights is not None
     w = weights.array
     spatial, i = w.ndim - 2, axis - 2

@@ -92,7 +92,7 @@ class _Merging:
             return False
         if b is not None and linear.bias_of(node, b.array, linear.output_channels(node, w.array)) is None:
             return False
-        if w.is_fill or (x.producer is not None and x.producer.op == "DequantizeLinear"):
+        if not w.is_stored or (x.producer is not None and x.producer.op == "DequantizeLinear"):
             return False
         return all(user.op != "QuantizeLinear" for user in node.output.users)
 

@@ -210,7 +210,7 @@ class _Region:
 
     def _may_be_made_anew(self, constant: Value, node: Node) -> bool:
         own = constant.only_user is node or tensor_bytes(*constant.constant_type()) <= _SHARED_BYTES
-        return own and not constant.is_fill and len(constant.constant_type()[1]) <= self.rank
+        return own and constant.is_stored and len(constant.constant_type()[1]) <= self.rank
 
     def carry_out(self, graph: Graph) -> None:
         wide: dict[Value, Value] = {}

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from onnxopt.analysis.broadcasting import distinct, one_element
 from onnxopt.graph import Shape, Value
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import PassInfo, RewritePass, register
@@ -24,7 +25,7 @@ _COPIES: Final = _MOVES | {"ConstantOfShape", "Gather"}  # what may hold the sam
 _EACH: Final = frozenset({"Cast", "Mul", "Neg", "Not"})  # what masks go through, element by element
 _STEPS: Final = 8
 _FEW: Final = 4
-_SMALL: Final = 1 << 20  # bytes of a stored constant that are looked at
+_SMALL: Final = 1 << 20  # bytes that are compared
 
 
 def broadcast(*shapes: Shape | None) -> Shape | None:
@@ -64,12 +65,7 @@ def repeated(value: Value | None) -> Array | None:
         value = node.inputs[0]
     if value is None or not value.constant:
         return None
-    data = value.array
-    if not data.size or data.dtype.kind in "OSU":
-        return None
-    first: Array = data[(slice(0, 1),) * data.ndim].reshape(())
-    same = value.is_fill or (data.nbytes <= _SMALL and data.tobytes() == first.tobytes() * data.size)
-    return first if same else None
+    return one_element(value.array) if distinct(value.array).nbytes <= _SMALL else None
 
 
 def _narrower(m: Match, value: Value | None) -> Iterator[tuple[Shape | None, Array | Value]]:

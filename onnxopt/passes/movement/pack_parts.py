@@ -215,7 +215,7 @@ class _Packing:
                 return None
             if same and (len(dims) < back or dims[-back] == 1):
                 return column[0] if self._fast(dims, whole, column, shapes) else None
-            if not all(v.constant and not v.is_fill for v in column):
+            if not all(v.is_stored for v in column):
                 return None
             arrays = [v.array for v in column]
             joined = side_by_side(arrays, back, sizes)

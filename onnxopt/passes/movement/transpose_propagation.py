@@ -32,7 +32,7 @@ _BROADCASTING: Final = BROADCASTING | {"BitShift", "Clip"}
 _QUANTIZERS: Final = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _ONE_AXIS: Final = frozenset({"Concat", "LogSoftmax", "Softmax", "Split"})
 _REDUCE: Final = frozenset(REDUCE)
-_SHARED_BYTES: Final = 1 << 16  # a constant with other readers, or a fill, is copied in another order up to this size
+_SHARED_BYTES: Final = 1 << 16  # a constant that others read, or that is not stored, is copied in another order
 _TURNABLE: Final = UNARY | _BROADCASTING | _ONE_AXIS | _REDUCE | _QUANTIZERS | {"Pad", "Slice"}
 
 
@@ -219,7 +219,7 @@ class _Region:
             saved -= needed
             moved += _size(v) * needed
         for v in {v for n in self.nodes for v in n.inputs if v is not None and v.constant}:
-            if (len(v.users) > 1 or v.is_fill) and v.array.nbytes > _SHARED_BYTES:
+            if (len(v.users) > 1 or not v.is_stored) and v.array.nbytes > _SHARED_BYTES:
                 return 0
         return 0 if moved > 0 else saved
 

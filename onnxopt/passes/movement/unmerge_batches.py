@@ -180,7 +180,7 @@ class _Plan:
         wanted, node = self._apart(v), v.producer
         if v.constant:
             shared = len(v.users) > 1 and v.array.nbytes > _SHARED_BYTES
-            return None if v.is_fill or shared or not all(isinstance(d, int) for d in wanted) else _End(0, v)
+            return None if not v.is_stored or shared or not all(isinstance(d, int) for d in wanted) else _End(0, v)
         alone = not v.is_output and self.inside.issuperset(v.users)
         x = node.inputs[0] if node is not None and node.op in KEEP_ORDER and node.graph is self.graph else None
         if x is not None:
