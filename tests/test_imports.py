@@ -41,12 +41,12 @@ def imports(file: Path, inside: str = "onnxopt") -> set[str]:
 def test_imports_go_one_way() -> None:
     for file in PACKAGE.rglob("*.py"):
         room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        assert room in {*LEVEL, "verification", "report", "__init__", "__main__"}, room
+        assert room in {*LEVEL, "verification", "reporting", "__init__", "__main__"}, room
         for other in imports(file) - {room}:
             where = f"{file.relative_to(PACKAGE)} imports {other}"
             if room == "verification":
                 assert other in ("errors", "inferring", "lazy", "ort", "protos", "record", "wire", "worker"), where
-            elif room == "report":
+            elif room == "reporting":
                 assert other == "plaintext" or (file.name, other) in RECORDS, where
             elif room in LEVEL and other in LEVEL:
                 assert LEVEL[other] < LEVEL[room], where
@@ -70,10 +70,10 @@ def test_passes_do_not_import_each_other() -> None:
 
 def test_every_file_is_where_the_documentation_says() -> None:
     said = described()
-    folders = {f.relative_to(PACKAGE).parent.as_posix() for f in PACKAGE.rglob("__init__.py")} - {".", "report/html"}
+    folders = {f.relative_to(PACKAGE).parent.as_posix() for f in PACKAGE.rglob("__init__.py")} - {".", "reporting/html"}
     top = {f.name for f in PACKAGE.glob("[!_]*.py")}
     assert sorted(said) == sorted(folders | top)
     for file in PACKAGE.rglob("[!_]*.py"):
         room = file.relative_to(PACKAGE).parent.as_posix()
-        if room != "." and room.partition("/")[0] not in ("cli", "passes", "report"):
+        if room != "." and room.partition("/")[0] not in ("cli", "passes", "reporting"):
             assert re.search(rf"\b{file.stem.replace('_', '[_ ]')}\b", said[room]), f"{room}/ does not name {file.stem}"

@@ -2,16 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from onnxopt.api.files import optimize_file
-from onnxopt.api.options import OptimizeOptions
-from onnxopt.api.results import DifferentResult, Report, Result, RolledBack
 from onnxopt.io import load, save
 from onnxopt.lazy import lazy, listing
+from onnxopt.optimizer import (
+    DifferentResult,
+    OptimizeOptions,
+    Report,
+    Result,
+    RolledBack,
+    optimize_file,
+    optimize_model,
+)
 from onnxopt.verification import VerifyOptions
 
 if TYPE_CHECKING:
     from onnxopt.api.counting import stats
-    from onnxopt.api.models import optimize, optimize_model
+    from onnxopt.api.models import optimize
     from onnxopt.verification import Verification, verify
 
 __all__ = [
@@ -36,7 +42,7 @@ __getattr__ = lazy(
     "onnxopt",
     {
         "api.counting": ("stats",),
-        "api.models": ("optimize", "optimize_model"),
+        "api.models": ("optimize",),
         "verification.files": ("verify",),
         "verification.records": ("Verification",),
     },

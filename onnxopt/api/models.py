@@ -7,32 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.api.options import OptimizeOptions
-from onnxopt.api.results import Report, Result
 from onnxopt.errors import UsageError, file_path
-from onnxopt.graph import specialise
 from onnxopt.io import blaming, from_proto, load
-from onnxopt.pipeline import Instrument, PipelineReport, execute
+from onnxopt.optimizer import OptimizeOptions, Report, Result, optimize_model
+from onnxopt.pipeline import Instrument
 from onnxopt.pipeline.context import Trace
 from onnxopt.pipeline.settings import names_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-    from onnxopt.graph import Model
-
-
-def optimize_model(
-    model: Model,
-    options: OptimizeOptions | None = None,
-    instruments: Sequence[Instrument] = (),
-    trace: Trace | None = None,
-) -> PipelineReport:
-    """Optimize an in-memory model in place; nothing is verified. Raises UsageError for names and settings that do not
-    exist, and PassError, which leaves the model as far as it came."""
-    options = options or OptimizeOptions()
-    specialise(model, options.dims, options.shapes)
-    return execute(options.passes(), model, options.context(instruments, trace))
 
 
 def optimize(

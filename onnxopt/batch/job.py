@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from onnxopt.api import OptimizeOptions
+from onnxopt.optimizer import OptimizeOptions
 from onnxopt.record import record
 from onnxopt.verification import VerifyOptions
 

@@ -21,8 +21,8 @@ from onnxopt.io.placing import refuse_special
 from onnxopt.verification import UNVERIFIED, Verifier
 
 if TYPE_CHECKING:
-    from onnxopt.api import Report
     from onnxopt.io.staging import StagingFolder
+    from onnxopt.optimizer import Report
     from onnxopt.pipeline import Instrument
     from onnxopt.pipeline.instruments import Counts
     from onnxopt.worker.service import Spare

@@ -17,7 +17,7 @@ from onnxopt.cli.telling import Telling
 from onnxopt.errors import OnnxOptError, UsageError, few, noted
 
 if TYPE_CHECKING:
-    from onnxopt.api import Report
+    from onnxopt.optimizer import Report
     from onnxopt.pipeline import Instrument
 
 
@@ -58,7 +58,7 @@ def judge(budgets: Sequence[Budget], outcomes: Sequence[Outcome]) -> None:
 
 def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
     """Files and annotations for build systems, and JSON on stdout."""
-    from onnxopt.report.ci import junit, workflow_commands
+    from onnxopt.reporting.ci import junit, workflow_commands
 
     records = [o.to_dict() for o in outcomes]
     document = {"models": records, "exit_code": worst_code(o.code for o in outcomes)}
@@ -76,7 +76,7 @@ def tell(telling: Telling, outcomes: Sequence[Outcome]) -> None:
 
 
 def _append_summary(file: str, records: list[dict[str, Any]]) -> None:
-    from onnxopt.report.batch import markdown
+    from onnxopt.reporting.batch import markdown
 
     try:
         with open(file, "a", encoding="utf-8") as f:
@@ -89,7 +89,7 @@ def optimize_many(
     jobs: Sequence[Job], processes: int, executor: str, telling: Telling, instruments: Sequence[Instrument]
 ) -> int:
     """Run the jobs, say what came of them; the exit code of all."""
-    from onnxopt.report.progress import Board
+    from onnxopt.reporting.progress import Board
 
     shown, finished = telling.format == "text" and not telling.quiet, 0
     at_work: dict[str, str] = {}
@@ -153,8 +153,8 @@ def tell_failure(telling: Telling, source: str, destination: str, error: OnnxOpt
 def _say(outcome: Outcome, verbose: int) -> None:
     """What came of a model, as plain lines; where it is asked for, also what the passes did."""
     from onnxopt.plaintext import cleaned
-    from onnxopt.report.batch import lines
-    from onnxopt.report.plain import details
+    from onnxopt.reporting.batch import lines
+    from onnxopt.reporting.plain import details
 
     if outcome.report is not None and verbose:
         for text in details(cleaned(outcome.report), verbose):
@@ -165,14 +165,14 @@ def _say(outcome: Outcome, verbose: int) -> None:
 
 def _conclude(outcomes: Sequence[Outcome], verbose: int) -> None:
     """All of them: a table for a terminal, one line elsewhere."""
-    from onnxopt.report.batch import lines, print_table, summary
+    from onnxopt.reporting.batch import lines, print_table, summary
 
     records = [o.to_dict() for o in outcomes]
     if not sys.stdout.isatty():
         if len(records) > 1:
             say(summary(records))
         return
-    from onnxopt.report.console import print_details
+    from onnxopt.reporting.console import print_details
 
     for record in records:
         if record["report"] is not None and verbose:

@@ -74,8 +74,8 @@ def bench(
     onnxopt bench model.onnx model.opt.onnx --threads 1 --level none --runs 100
     onnxopt bench model.onnx model.opt.onnx --dim batch=8 --dim sequence=128 --format json
     """
-    from onnxopt.report import latency
-    from onnxopt.report.progress import Progress
+    from onnxopt.reporting import latency
+    from onnxopt.reporting.progress import Progress
     from onnxopt.verification.latency import BenchOptions
     from onnxopt.verification.latency import bench as measure
 

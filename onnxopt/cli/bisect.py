@@ -45,7 +45,7 @@ def bisect(
     onnxopt bisect model.onnx
     onnxopt bisect model.onnx --plugin my_passes.py --with my-pass -o small.onnx
     """
-    from onnxopt.bisect import bisect as search
+    from onnxopt.bisection import bisect as search
     from onnxopt.io import blaming
     from onnxopt.verification import VerifyOptions
 

@@ -15,8 +15,8 @@ _MOST: Final = 20  # models in a step summary: a page takes 1 MiB
 def show_changes(report: dict[str, Any], *, err: bool = False) -> None:
     """The table of a report (`api.Report.to_dict()`) that has one."""
     if (found := _both(report)) is not None:
-        from onnxopt.report.stats_table import diff
-        from onnxopt.report.terminal import Terminal
+        from onnxopt.reporting.stats_table import diff
+        from onnxopt.reporting.terminal import Terminal
 
         Terminal(stderr=err).print(diff(*found))
 
@@ -25,7 +25,7 @@ def changes_markdown(outcomes: Sequence[dict[str, Any]]) -> str:
     """Folded tables, of the first models."""
     from html import escape
 
-    from onnxopt.report.stats_text import markdown
+    from onnxopt.reporting.stats_text import markdown
 
     parts = []
     for outcome in outcomes[:_MOST]:

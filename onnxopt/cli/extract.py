@@ -53,7 +53,7 @@ def extract(
     onnxopt extract model.onnx block.onnx --inputs relu4 --outputs relu5
     """
     from onnxopt.extraction import extract_file
-    from onnxopt.report.plain import size
+    from onnxopt.reporting.plain import size
 
     external = {"copy": "copy", "reference": "reuse"}[data] if data is not None else external
     done = extract_file(model, destination, inputs, outputs, external=external)

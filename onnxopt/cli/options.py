@@ -18,7 +18,7 @@ from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
 if TYPE_CHECKING:
-    from onnxopt.api import OptimizeOptions
+    from onnxopt.optimizer import OptimizeOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")
@@ -318,7 +318,7 @@ def make_options(
     given: dict[str, Any], max_rewrites: int | None = None, provenance: bool = False, external: str = "auto"
 ) -> OptimizeOptions:
     """The options that `pipeline_options` put into a command's arguments; loads the plugins."""
-    from onnxopt.api import OptimizeOptions
+    from onnxopt.optimizer import OptimizeOptions
     from onnxopt.pipeline.text import literal
 
     load_plugins(given["plugins"])

@@ -159,8 +159,8 @@ def _print_table(parts: Sequence[Outline], summary: str) -> None:
     from rich.text import Text
 
     from onnxopt.plaintext import line
-    from onnxopt.report.fitting import Fitting, Name
-    from onnxopt.report.terminal import show
+    from onnxopt.reporting.fitting import Fitting, Name
+    from onnxopt.reporting.terminal import show
 
     table = Table(
         Column("part", no_wrap=True),

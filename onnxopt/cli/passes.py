@@ -71,8 +71,8 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from onnxopt.report.fitting import Fitting
-    from onnxopt.report.terminal import show
+    from onnxopt.reporting.fitting import Fitting
+    from onnxopt.reporting.terminal import show
 
     tables = [_table(rows, left_out) for left_out in ((), ("requires",), ("requires", "from"))]
     entries = [

@@ -57,7 +57,7 @@ def report(
         if os.path.realpath(path) == os.path.realpath(output):
             raise WriteError(f"{output} is one of the files to read", "write the page to another name")
     from onnxopt.io import Staged, blaming, refuse_overwriting_input
-    from onnxopt.report.progress import Progress
+    from onnxopt.reporting.progress import Progress
 
     for model in (source, result):
         refuse_overwriting_input(model, output)
@@ -97,13 +97,13 @@ def _refuse_options(ctx: click.Context, given: dict[str, Any]) -> None:
 
 def _page(data: dict[str, Any], times: bool) -> str:
     from onnxopt import __version__
-    from onnxopt.report.html import page
+    from onnxopt.reporting.html import page
 
     return page(data | {"times": times, "version": __version__})
 
 
 def _tell(output: Path, size: int, doubts: list[str]) -> None:
-    from onnxopt.report.plain import size as shown
+    from onnxopt.reporting.plain import size as shown
 
     for doubt in doubts:
         say(f"warning: {doubt}", err=True)

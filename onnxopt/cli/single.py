@@ -18,8 +18,8 @@ from onnxopt.errors import OnnxOptError, few
 from onnxopt.record import record
 
 if TYPE_CHECKING:
-    from onnxopt.api import DifferentResult, OptimizeOptions, Report
     from onnxopt.extraction import Extraction
+    from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report
     from onnxopt.pipeline import Instrument
     from onnxopt.verification import Verifier, VerifyOptions
 
@@ -138,8 +138,8 @@ class Single:
         again: list[Instrument],
     ) -> tuple[Report, DifferentResult | None]:
         """The report, also of a result that differs."""
-        from onnxopt.api import DifferentResult
-        from onnxopt.report.progress import Progress
+        from onnxopt.optimizer import DifferentResult
+        from onnxopt.reporting.progress import Progress
         from onnxopt.rollback import optimize_or_roll_back
 
         with Progress(enabled=not self.telling.quiet, steps=True) as progress:
@@ -173,7 +173,7 @@ def _count_from(report: Report, whole: Path, cut: Extraction) -> None:
 
 
 def _warn(rolled_back: list[Any]) -> int:
-    from onnxopt.report.plain import left_out
+    from onnxopt.reporting.plain import left_out
 
     for line in left_out([asdict(r) for r in rolled_back], matched=True):
         say(line if line.startswith(" ") else f"warning: {line}", err=True)
@@ -223,7 +223,7 @@ def _warn_of_idle(plugins: tuple[str, ...], options: OptimizeOptions) -> None:
 def _print(report: dict[str, Any], telling: Telling) -> None:
     """A table where somebody looks; plain lines in pipes and logs, which also spares the import of rich."""
     if sys.stdout.isatty():
-        from onnxopt.report.console import print_report
+        from onnxopt.reporting.console import print_report
 
         print_report(report, telling.verbose)
         if report["source"] and report["destination"]:
@@ -232,7 +232,7 @@ def _print(report: dict[str, Any], telling: Telling) -> None:
             places = shlex.join((report["source"], report["destination"]))
             say(f"next: onnxopt report {places} -o report.html", dim=True)
     else:
-        from onnxopt.report.plain import lines
+        from onnxopt.reporting.plain import lines
 
         for line in lines(report, telling.verbose):
             say(line, err=telling.data_on_stdout)

@@ -73,7 +73,7 @@ def stats(
         say_all(json_text(found))
         return
     from onnxopt.plaintext import cleaned
-    from onnxopt.report import stats_text
+    from onnxopt.reporting import stats_text
 
     before, after = cleaned(before), cleaned(after)
     models = [before] if after is None else [before, after]
@@ -86,8 +86,8 @@ def stats(
         return
     from rich.text import Text
 
-    from onnxopt.report import stats_table
-    from onnxopt.report.terminal import show
+    from onnxopt.reporting import stats_table
+    from onnxopt.reporting.terminal import show
 
     table = stats_table.one(before) if after is None else stats_table.diff(before, after)
     show(table, *(Text(note, "dim") for note in notes))
@@ -95,7 +95,7 @@ def stats(
 
 def _notes(before: ModelStats, after: ModelStats) -> Iterator[str]:
     """Which figures of each of two models are a lower bound: their difference may be no change."""
-    from onnxopt.report.stats_text import notes
+    from onnxopt.reporting.stats_text import notes
 
     for label, model in (("before", before), ("after", after)):
         if model.work is not None:

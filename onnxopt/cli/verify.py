@@ -101,7 +101,7 @@ def verify(
 
     A crash or a hang of onnxruntime in A or B is a result like any other.
     """
-    from onnxopt.report.progress import Progress
+    from onnxopt.reporting.progress import Progress
     from onnxopt.verification import VerifyOptions
     from onnxopt.verification.comparison import compare_files
 
@@ -155,7 +155,7 @@ def _code(found: Comparison, strict: bool) -> int:
 
 def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
     if sys.stdout.isatty() and not quiet:
-        from onnxopt.report.cases_table import print_comparison
+        from onnxopt.reporting.cases_table import print_comparison
 
         print_comparison(found, verbose)
         if found["places"]:
@@ -163,7 +163,7 @@ def _print(found: dict[str, Any], quiet: bool, verbose: int) -> None:
             say(f"next: onnxopt report {files} -o report.html marks it in both graphs", dim=True)
         return
     from onnxopt.plaintext import cleaned
-    from onnxopt.report import cases, verdict
+    from onnxopt.reporting import cases, verdict
 
     for line in verdict.lines(cleaned(found), verbose) if quiet else cases.lines(found, verbose):
         say(line)

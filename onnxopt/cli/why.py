@@ -41,8 +41,8 @@ def why(model: Path, name: str, node: str | None, **given: Any) -> None:
     onnxopt why model.onnx fold_conv_bn --node bn1
     onnxopt why model.onnx elim-identity -O0
     """
-    from onnxopt.api import optimize_model
     from onnxopt.io import blaming
+    from onnxopt.optimizer import optimize_model
     from onnxopt.pipeline import Journal
     from onnxopt.pipeline.registry import pass_or_rule
 

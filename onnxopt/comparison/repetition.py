@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from onnxopt.api import OptimizeOptions, Report, optimize_model
-from onnxopt.bisect import explain
+from onnxopt.bisection import explain
 from onnxopt.comparison.history import History
 from onnxopt.comparison.records import LARGE, graph_record
 from onnxopt.graph import specialise
 from onnxopt.io import blaming, load
+from onnxopt.optimizer import OptimizeOptions, Report, optimize_model
 from onnxopt.pipeline.instruments import Entry, Journal, Sizes, Timeline
 from onnxopt.verification import Verification, Verifier, VerifyOptions
 

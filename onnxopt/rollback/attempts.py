@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnxopt.api import DifferentResult, OptimizeOptions, Report, optimize_file
+from onnxopt.optimizer import DifferentResult, OptimizeOptions, Report, optimize_file
 from onnxopt.verification import UNVERIFIED, VerifyOptions
 
 if TYPE_CHECKING:

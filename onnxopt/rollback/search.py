@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onnxopt.analysis.narrowing import KEEPS_RANGE
-from onnxopt.api import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.errors import OnnxOptError
+from onnxopt.optimizer import DifferentResult, OptimizeOptions, RolledBack
 from onnxopt.pipeline.site import UNLOADED, WRONG
 from onnxopt.plaintext import counted
 from onnxopt.record import record
 from onnxopt.verification import Verification, VerifyOptions
 
 if TYPE_CHECKING:
-    from onnxopt.bisect import Trials
+    from onnxopt.bisection import Trials
     from onnxopt.pipeline.instruments import Entry
     from onnxopt.verification.records import Place
 
@@ -111,7 +111,7 @@ class Search:
 
     def explain(self, error: DifferentResult) -> None:
         """Have the places of the error say which rewrites happened there."""
-        from onnxopt.bisect import Trials
+        from onnxopt.bisection import Trials
 
         if error.report.verification is not None:
             with Trials(self.source, self.options, self.verify_options) as trials:
@@ -119,7 +119,7 @@ class Search:
 
     def _at_places(self, verdict: Verification) -> list[Remedy]:
         """For each place the first rewrite with which the result goes wrong there."""
-        from onnxopt.bisect import Trials, guilty, narrowings, suspects  # not needed where nothing goes wrong
+        from onnxopt.bisection import Trials, guilty, narrowings, suspects  # not needed where nothing goes wrong
 
         options, found = self.options, []
         with Trials(self.source, options, self.verify_options, verdict) as trials:
@@ -144,7 +144,7 @@ class Search:
 
     def _rewrites(self, trials: Trials, verdict: Verification) -> list[Entry]:
         """Those of the whole run; the places learn which happened there."""
-        from onnxopt.bisect import explain
+        from onnxopt.bisection import explain
         from onnxopt.pipeline.instruments import Journal
 
         journal = Journal(matches=True)
@@ -158,7 +158,7 @@ class Search:
 
     def _by_bisection(self, verdict: Verification) -> list[Remedy]:
         """What a bisection of the whole run finds; who is suspected at a place that is wrong still is put back."""
-        from onnxopt.bisect import bisect, goes_wrong
+        from onnxopt.bisection import bisect, goes_wrong
 
         before = self.left_out
         self.left_out = [r for r in before if r.place is None or not goes_wrong(verdict, r.place)]
@@ -179,7 +179,7 @@ class Search:
 
     def keep(self, folder: Path, error: DifferentResult) -> None:
         """The smallest model that shows the first of what is left out."""
-        from onnxopt.bisect import describe
+        from onnxopt.bisection import describe
         from onnxopt.io import from_proto, load
         from onnxopt.pipeline import pipeline_text
         from onnxopt.pipeline.reproducer import write_reproducer

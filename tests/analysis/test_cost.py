@@ -14,7 +14,7 @@ from rich.console import Console
 import onnxopt
 from onnxopt.analysis.measures.cost import ModelStats, model_stats, model_work
 from onnxopt.graph import read_model
-from onnxopt.report import stats_table, stats_text
+from onnxopt.reporting import stats_table, stats_text
 from tests.samples import parsed
 
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import parser
 
 from onnxopt.api import DifferentResult, OptimizeOptions, optimize_file
-from onnxopt.bisect import bisect
+from onnxopt.bisection import bisect
 from onnxopt.verification import LOADS_PLAIN, VerifyOptions, verify
 from tests.cli.conftest import Run
 

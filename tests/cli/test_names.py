@@ -23,7 +23,7 @@ from tests.samples import ROOT
 
 PACKAGE = ROOT / "onnxopt"
 BROKEN = str(ROOT / "tests" / "plugins" / "broken.py")
-PRINTERS = {"cli/say.py", "report/terminal.py", "pipeline/instruments/printing.py"}
+PRINTERS = {"cli/say.py", "reporting/terminal.py", "pipeline/instruments/printing.py"}
 
 TERMINAL = "\x1b[31;47;5m\x1b]0;title\x07\x1bc\x9b31m\x90q\x9c\x7f\b"
 DIRECTION = "\u202e\u202a\u2066\u2069\u200e\u200f\u061c"
@@ -282,7 +282,7 @@ def test_commands_write_in_one_place() -> None:
     """Who writes anywhere else would have to think of all this again."""
     for file in PACKAGE.rglob("*.py"):
         if str(file.relative_to(PACKAGE)) not in PRINTERS:
-            assert not list(writers(file)), f"{file}: use say of cli/say.py, or show of report/terminal.py"
+            assert not list(writers(file)), f"{file}: use say of cli/say.py, or show of reporting/terminal.py"
 
 
 ANYWHERE = os.environ | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}

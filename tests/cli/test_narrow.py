@@ -13,7 +13,7 @@ from onnx import parser
 
 from onnxopt.cli.main import cli
 from onnxopt.pipeline import all_passes, origin
-from onnxopt.report.stats_text import exact
+from onnxopt.reporting.stats_text import exact
 
 LAYER = "/model/encoder/layers.{}/self_attention/query_projection"
 

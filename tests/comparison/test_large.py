@@ -15,7 +15,7 @@ from onnxopt.comparison import History, compare_files, graph_record, repeat
 from onnxopt.comparison import compare as comparing
 from onnxopt.graph.node import Node
 from onnxopt.io import load
-from onnxopt.report.html import page
+from onnxopt.reporting.html import page
 from tests.steps import lines_executed
 
 

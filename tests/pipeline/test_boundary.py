@@ -24,7 +24,7 @@ from onnxopt import (
 from onnxopt.errors import OnnxOptError, PassError, PreconditionError, UsageError
 from onnxopt.pipeline import PassManager
 from onnxopt.pipeline.text import pipeline_text
-from onnxopt.report import plain
+from onnxopt.reporting import plain
 
 
 @model_pass(opt_level=2)

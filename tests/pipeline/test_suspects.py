@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onnxopt.bisect import suspects
+from onnxopt.bisection import suspects
 from onnxopt.graph import Model
 from onnxopt.pipeline import Journal, PassContext, execute, parse_pipeline
 from onnxopt.pipeline.instruments import Entry

@@ -9,7 +9,7 @@ import pytest
 
 from onnxopt import OptimizeOptions
 from onnxopt.api import DifferentResult, Report
-from onnxopt.bisect import Trials
+from onnxopt.bisection import Trials
 from onnxopt.pipeline.registry import load_module
 from onnxopt.rollback import attempts, optimize_or_roll_back, search
 from onnxopt.verification import VerifyOptions

@@ -1,0 +1,170 @@
+"""What is known of one rewrite that makes a result wrong: its match, and the smallest model that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onnxopt.analysis.submodel import submodel
+from onnxopt.bisection.trials import run
+from onnxopt.errors import OnnxOptError
+from onnxopt.graph import Value
+from onnxopt.graph.node import Node
+from onnxopt.graph.text import node_text
+from onnxopt.io import from_proto, save
+from onnxopt.io.external import data_of, inline_data
+from onnxopt.optimizer import OptimizeOptions
+from onnxopt.pipeline import Instrument, PassContext, Sequential, execute, parse_pipeline
+from onnxopt.pipeline.site import Site
+from onnxopt.plaintext import counted
+from onnxopt.verification import Verifier, VerifyOptions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from onnxopt.graph import Model
+    from onnxopt.pipeline import Pass
+    from onnxopt.rewriting import Match, Rule
+
+Tell = Callable[[str], None]
+_RINGS = 6  # how far around the match a submodel may grow
+
+
+@dataclass
+class Finding:
+    """What `bisect` found. `pass_run` counts runs of passes from 1, `rewrite` those of the whole pipeline.
+
+    `rule` is empty for passes without rules, `match` (one line a node, before the rewrite) and `site`, which leaves out
+    this rewrite and no other, for those that do not say where they rewrite. `submodel` is the smallest part around the
+    match of a rule on which the pass alone goes wrong, None if only the whole model shows it. `runs`: how many results
+    of the whole model were verified.
+    """
+
+    message: str
+    pass_text: str
+    pass_run: int
+    rewrite: int | None = None
+    rule: str = ""
+    equation: str = ""
+    scope: str = ""
+    match: list[str] = field(default_factory=list)
+    submodel: ModelProto | None = None
+    site: Site | None = None
+    runs: int = 0
+
+
+def describe(
+    source: str | Path,
+    options: OptimizeOptions,
+    verify_options: VerifyOptions | None,
+    rewrite: int,
+    message: str,
+    tell: Tell | None = lambda line: None,
+) -> Finding:
+    """All there is to say of one rewrite of the pipeline, by its number; `message`: what is wrong with it. `tell`: of
+    the search for the smallest model; None: it is not looked for.
+    """
+    last = _Capture(rewrite)
+    run(source, options, (last,), rewrite)
+    found = Finding(message, last.pass_text, last.run, rewrite, last.rule, last.equation, last.scope, last.match)
+    found.site = last.site
+    if tell is not None:
+        found.submodel = _smallest(last.parts, last.pass_text, options, verify_options, tell)
+    return found
+
+
+class _Capture(Instrument):
+    """Keeps one rewrite of a run: where it is, the match before it, and parts of the model around it."""
+
+    watches_rewrites: ClassVar[bool] = True
+
+    def __init__(self, nth: int) -> None:
+        self.nth = nth
+        self.count = 0  # runs of passes
+        self.stack: list[str] = []  # those under way
+        self.pass_text = ""
+        self.run = 0
+        self.rule = self.equation = self.scope = ""
+        self.site: Site | None = None
+        self.match: list[str] = []
+        self.parts: list[ModelProto] = []
+
+    def before(self, model: Model, p: Pass) -> None:
+        if not p.children:
+            self.count += 1
+            self.stack.append(str(p))
+
+    def after(self, model: Model, p: Pass) -> None:
+        if not p.children:
+            self.stack.pop()
+
+    def rewriting(self, rule: Rule, m: Match, done: bool) -> None:
+        if done or PassContext.current().fuel.taken + 1 != self.nth:
+            return
+        self.pass_text, self.run = self.stack[-1], self.count
+        self.rule, self.equation, self.scope = rule.name, rule.equation, m.graph.path
+        self.site = Site.of(rule.name, m.anchor)
+        nodes = dict.fromkeys(node for node, _ in m.bindings.covered)
+        self.parts = _around(nodes)
+        self.match = [node_text(node) for node in nodes]
+
+    def spending(self, what: str, at: Value | Node | None) -> None:
+        ctx = PassContext.current()
+        if ctx.fuel.taken != self.nth:
+            return
+        self.pass_text, self.run = self.stack[-1], self.count
+        node = at.producer if isinstance(at, Value) else at
+        self.site = Site.of(ctx.running, at)
+        self.scope = self.site.scope if self.site is not None else ""
+        self.match = [node_text(node)] if node is not None else []
+
+
+def _around(nodes: dict[Node, Any]) -> list[ModelProto]:
+    """The nodes alone, then with more and more of what feeds and reads them."""
+    graph = next(iter(nodes)).graph
+    assert graph is not None
+    inside, parts = set(nodes), []
+    for _ in range(_RINGS):
+        ordered = [n for n in graph if n in inside]
+        with suppress(OnnxOptError):  # a type on the boundary is unknown: a larger part may do
+            part = submodel(graph, ordered, "submodel")
+            inline_data(part, data_of(graph.model))
+            parts.append(part)
+        ring = {v.producer for n in inside for v in n.inputs if v is not None and v.graph is graph}
+        ring |= {u for n in inside for v in n.outputs if v is not None for u in v.users if u.graph is graph}
+        inside |= {n for n in ring if n is not None}
+    return parts
+
+
+def _smallest(
+    parts: list[ModelProto], text: str, options: OptimizeOptions, verify_options: VerifyOptions | None, tell: Tell
+) -> ModelProto | None:
+    """The first part on which the pass alone makes a result that differs."""
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
+        kept = ("rtol", "atol", "seed", "limit", "dtype")
+        plain = VerifyOptions(**{n: getattr(verify_options, n) for n in kept}) if verify_options else None
+        for part in parts:
+            before.write_bytes(part.SerializeToString())
+            model = from_proto(part)
+            try:
+                execute(Sequential((parse_pipeline(text).passes[0],)), model, _alone(text, options))
+                save(model, after)
+            except OnnxOptError:
+                continue
+            with Verifier(before, plain) as verifier:
+                verifier.submit(after, model.tolerances)
+                different = verifier.finish().is_refused
+            tell(f"  a part of {counted(len(part.graph.node), 'node')}: {'differs' if different else 'equal'}")
+            if different:
+                return part
+    return None
+
+
+def _alone(text: str, options: OptimizeOptions) -> PassContext:
+    return dataclasses.replace(options, pipeline=text, max_rewrites=None).context()

@@ -1,0 +1,196 @@
+"""Optimize a model file into another, or a model in memory: one run of the passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxopt.errors import InvariantError, OnnxOptError, UsageError, file_path
+from onnxopt.graph import specialise
+from onnxopt.io import Staged, blaming, check_choice, refuse_overwriting_input
+from onnxopt.io.changes import Watch
+from onnxopt.optimizer.options import OptimizeOptions
+from onnxopt.optimizer.results import DifferentResult, Report
+from onnxopt.pipeline import Instrument, Pass, PassContext, PipelineReport, Sequential, execute, pipeline_text
+from onnxopt.pipeline.context import Trace
+from onnxopt.protos import is_external
+from onnxopt.verification import PROVEN, UNVERIFIED, VerifyOptions
+
+if TYPE_CHECKING:
+    from onnxopt.graph import Model
+    from onnxopt.verification import Verification, Verifier
+
+Progress = Callable[[str], None]
+
+
+class _Tell(Instrument):
+    """Passes on the name of each pass before it runs."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def before(self, model: Model, p: Pass) -> None:
+        if not p.children:
+            self.progress(p.name)
+
+
+def optimize_model(
+    model: Model,
+    options: OptimizeOptions | None = None,
+    instruments: Sequence[Instrument] = (),
+    trace: Trace | None = None,
+) -> PipelineReport:
+    """Optimize an in-memory model in place; nothing is verified. Raises UsageError for names and settings that do not
+    exist, and PassError, which leaves the model as far as it came."""
+    options = options or OptimizeOptions()
+    specialise(model, options.dims, options.shapes)
+    return execute(options.passes(), model, options.context(instruments, trace))
+
+
+def optimize_file(
+    source: str | Path,
+    destination: str | Path,
+    options: OptimizeOptions | None = None,
+    *,
+    check_result: bool = True,
+    verify_options: VerifyOptions | None = None,
+    verifier: Verifier | None = None,
+    strict: bool = False,
+    allow_unverified: bool = True,
+    progress: Progress = lambda name: None,
+    instruments: Sequence[Instrument] = (),
+    trace: Trace | None = None,
+    reproducer: str | Path | None = None,
+    zero_weights: bool = False,
+    home: Path | None = None,
+) -> Report:
+    """Optimize one file into another. The destination appears only when the result is verified.
+
+    Raises ModelError, WriteError, PassError; VerificationError when the result differs from the original, with
+    `strict` also when it is not shown to compute the same, and without `allow_unverified` when nothing could be
+    compared, with the Report as `error.report`. A model nothing was changed in is copied, byte for byte. `verifier`:
+    one that was started before, to have it load while this module was imported. A pass that fails leaves in the folder
+    `reproducer` what is needed to run it again, with `zero_weights` without the weights. `home`: the folder that the
+    caller brings the destination to, where references have to hold.
+    """
+    options = options or OptimizeOptions()
+    check_choice(options.external)
+    source, destination = file_path(source), file_path(destination)
+    watch = Watch(source)
+    passes, ctx = options.passes(), options.context((*instruments, _Tell(progress)), trace)
+    phases: dict[str, float] = {}
+    clock = start = time.perf_counter()
+
+    def phase(name: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        phases[name] = now - clock
+        clock = now
+
+    if check_result and verifier is None and not options.only_copy:
+        asked = verify_options or VerifyOptions(limit=options.limits.memory)
+        from onnxopt.verification import Verifier
+
+        verifier = Verifier(source, replace(asked, dtype=options.dtype) if options.dtype else asked)
+    # The verifier imports onnxruntime and runs the original while the passes run.
+    with verifier or nullcontext(), blaming(source):
+        progress("loading")
+        model = options.load(source, stored=True)
+        data = Watch.data(model)
+        fixed = specialise(model, options.dims, options.shapes)
+        if verifier is not None:
+            verifier.describe(model.proto, model.data_of, override=not options.freeze_initializers)
+        before_bytes = _bytes_of(source, model)
+        refuse_overwriting_input(source, destination, model)
+        with Staged(destination, home) as staged:
+            phase("load")
+            try:
+                pipeline = execute(passes, model, ctx)
+                phase("passes")
+                progress("writing")
+                changed = model.version > 0
+                if options.provenance:
+                    from onnxopt.io.provenance import write_provenance
+
+                    write_provenance(model, source, pipeline_text(passes.passes))
+                staged.write(model, options.external)
+            except OnnxOptError as e:
+                if isinstance(e, InvariantError) and e.failed is None:
+                    ctx = _accuse(source, passes, ctx, e, options)
+                _keep(reproducer, source, passes, ctx, e, options, zero_weights)
+                raise
+            phase("write")
+            report = Report(str(source), str(destination), pipeline, before_bytes, staged.bytes)
+            report.phases, report.fixed_dims, report.changed, report.data = phases, fixed, changed, staged.read
+            if verifier is not None and changed:
+                from onnxopt.verification import let_in
+
+                verifier.submit(staged.path, model.tolerances)
+                progress("verifying")
+                try:
+                    verdict = verifier.finish()
+                except FileNotFoundError:
+                    watch.refuse_removed()
+                    raise
+                report.verification = let_in(verdict, source, options.allow_domains, options.target_opset)
+                phase("verify")
+            report.seconds = time.perf_counter() - start
+            data.refuse()
+            if (found := report.verification) is not None and _is_refused(found, strict, allow_unverified):
+                watch.refuse()  # the result was held against the other one
+                raise DifferentResult(report)
+            staged.commit()
+        return report
+
+
+def _is_refused(found: Verification, strict: bool, allow_unverified: bool) -> bool:
+    unproven = strict and found.status not in PROVEN
+    return found.is_refused or unproven or (not allow_unverified and found.status == UNVERIFIED)
+
+
+def _bytes_of(source: Path, model: Model) -> int:
+    """Of a model's file and the data files that it reads."""
+    if model.stands_alone or not any(map(is_external, model.proto.graph.initializer)):
+        return source.stat().st_size
+    from onnxopt.analysis.measures.cost import file_bytes
+
+    return file_bytes(model)
+
+
+def _accuse(
+    source: Path, passes: Sequential, ctx: PassContext, error: InvariantError, options: OptimizeOptions
+) -> PassContext:
+    """Name in `error`, which the result as a whole ended in, the pass after which it is so: this run is repeated, and
+    looked at after each pass. Returns the context that does so."""
+    from onnxopt.pipeline.instruments import CheckEach
+
+    checking = replace(ctx, instruments=(CheckEach(),), trace=None)
+    try:
+        execute(passes, options.load_specialised(source), checking)
+    except OnnxOptError as e:
+        error.message, error.failed = e.message, e.failed
+    return checking
+
+
+def _keep(
+    reproducer: str | Path | None,
+    source: Path,
+    passes: Sequential,
+    ctx: PassContext,
+    error: OnnxOptError,
+    options: OptimizeOptions,
+    zero_weights: bool,
+) -> None:
+    if error.failed is None or isinstance(error, UsageError):
+        return
+    if reproducer is None:
+        error.hint += f"{'' if error.hint.endswith('?') else ';'} --reproducer DIR keeps what is needed to report it"
+        return
+    from onnxopt.pipeline.reproducer import keep_reproducer
+
+    model = options.load_specialised(source)
+    keep_reproducer(reproducer, model, passes, ctx, error, options.freeze_initializers, zero_weights=zero_weights)

@@ -1,0 +1,181 @@
+"""What came of many models: lines for logs, a table for terminals, markdown for pull requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.plaintext import cleaned, counted
+from onnxopt.reporting import kept, places
+from onnxopt.reporting import verdict as judged
+from onnxopt.reporting.plain import data, left_out, size, warnings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MARK: Final = {"failed": "✗", "would change": "!"}
+
+
+def lines(outcome: dict[str, Any]) -> Iterator[str]:
+    """One line for an outcome (`batch.Outcome.to_dict()`), and one for each place where the result goes wrong. Why it
+    failed is an error, and said as such."""
+    outcome = cleaned(outcome)
+    yield _line(outcome)
+    if outcome["report"] is not None:
+        yield from (f"  {text}" for text in (*kept.lines(outcome["report"]), *warnings(outcome["report"])))
+    yield from (f"  {text}" for text in places_of(outcome))
+
+
+def _line(outcome: dict[str, Any]) -> str:
+    name = outcome["destination"] or outcome["source"]
+    if outcome["report"] is None:
+        return f"✗ {outcome['source']}: {outcome['status']}"
+    beside = data(outcome["report"]) if outcome["report"].get("destination") else ""
+    parts = [f"{mark(outcome)} {name}: {nodes(outcome)}, {sizes(outcome)}{beside}, {outcome['status']}"]
+    found = _found(outcome)
+    if not outcome["message"]:
+        parts += [verdict(outcome), note(outcome)]
+    elif found:
+        parts.append(judged.MARKS[found["status"]][1])
+    return ", ".join(p for p in parts if p)
+
+
+def mark(outcome: dict[str, Any]) -> str:
+    found = _found(outcome)
+    return MARK.get(outcome["status"], "!" if outcome["code"] else judged.MARKS[found["status"]][0] if found else "✓")
+
+
+def nodes(outcome: dict[str, Any]) -> str:
+    """222 → 100 nodes (-55%)."""
+    report = outcome["report"]
+    return _change(report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"])
+
+
+def _change(before: int, after: int) -> str:
+    told = counted(after, "node")
+    return told if before in (0, after) else f"{before:,} → {told} ({(after - before) / before:+.0%})"
+
+
+def sizes(outcome: dict[str, Any]) -> str:
+    report = outcome["report"]
+    before, after = size(report["bytes_before"]), size(report["bytes_after"])
+    return before if before == after else f"{before} → {after}"
+
+
+def verdict(outcome: dict[str, Any]) -> str:
+    """verified; what is less than that, with its message; empty where there was nothing to verify."""
+    found = _found(outcome)
+    return judged.brief(found) if found else ""
+
+
+def places_of(outcome: dict[str, Any]) -> list[str]:
+    """Where the result goes wrong, a line for each place."""
+    found = _found(outcome)
+    if found is None:
+        return []
+    return [*map(places.line, places.shown(found)), *filter(None, [places.more(found)])]
+
+
+def _found(outcome: dict[str, Any]) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = (outcome["report"] or {}).get("verification")
+    return found
+
+
+def note(outcome: dict[str, Any]) -> str:
+    """What was left out of the result; empty for most."""
+    lines = left_out((outcome["report"] or {}).get("rolled_back", []))
+    more = f"; and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return lines[0] + more if lines else ""
+
+
+def said(outcome: dict[str, Any]) -> str:
+    """What is to be said of it: why it failed, what was left out, else its status."""
+    status = str(outcome["status"])
+    if status == "would change":
+        status += f": {nodes(outcome)}"
+    return outcome["message"] or note(outcome) or status
+
+
+def told(outcome: dict[str, Any], full: bool = False) -> list[str]:
+    """What else there is to say, line by line: the verdict where it is more than a word, and places; `full`: any
+    verdict, with the figures of pieces and noise."""
+    found = _found(outcome)
+    if found is None:
+        return []
+    known = found["message"] in outcome["message"]  # a failure says why
+    verdict = [judged.sentence(found)] if (full or not judged.is_plain(found)) and not known else []
+    return [*verdict, *places_of(outcome), *(f"{what}: {text}" for what, text in judged.figures(found) if full)]
+
+
+def summary(outcomes: Sequence[dict[str, Any]]) -> str:
+    """3 models: 2 optimized, 1 failed; 4,321 → 1,234 nodes (-71%)."""
+    counts: dict[str, int] = {}
+    for o in outcomes:
+        counts[o["status"]] = counts.get(o["status"], 0) + 1
+    said = ", ".join(f"{n} {status}" for status, n in counts.items())
+    reports = [o["report"]["pipeline"] for o in outcomes if o["report"] is not None]
+    before, after = (sum(r[f"nodes_{when}"] for r in reports) for when in ("before", "after"))
+    return f"{counted(len(outcomes), 'model')}: {said}{f'; {_change(before, after)}' if before else ''}"
+
+
+def markdown(outcomes: Sequence[dict[str, Any]]) -> str:
+    """A table as GitHub renders it."""
+    rows = ["| | model | nodes | size | result | |", "|-|-|-|-|-|-|"]
+    for o in cleaned(outcomes):
+        cells = [mark(o), "`{}`".format((o["destination"] or o["source"]).replace("`", "'"))]
+        cells += [nodes(o), sizes(o)] if o["report"] is not None else ["", ""]
+        texts = [c.replace("|", "\\|") for c in (*cells, o["status"])]
+        rows.append(f"| {' | '.join(texts)} | {'<br>'.join(_markdown(text) for text in _last(o))} |")
+    return "\n".join(["### onnxopt", "", *rows, "", summary(outcomes), ""])
+
+
+def _last(outcome: dict[str, Any]) -> list[str]:
+    """The last column of a table: why it failed or what was left out, else the verdict; and what else there is."""
+    first = outcome["message"] or note(outcome)
+    more = told(outcome)
+    if not first and not more and outcome["report"] is not None:
+        return [verdict(outcome)]
+    return [text for text in (first, *more) if text]
+
+
+def _markdown(text: str) -> str:
+    """Our own code spans stay; a name makes no cell, no tag, no link and no picture."""
+    text = text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("](", "]\\(").replace("][", "]\\[")
+
+
+def print_table(outcomes: Sequence[dict[str, Any]]) -> None:
+    """A table for a terminal, without what is said as an error."""
+    from rich.text import Text
+
+    from onnxopt.reporting.fitting import Fitting
+    from onnxopt.reporting.terminal import show
+
+    records: list[dict[str, Any]] = cleaned(outcomes)
+    tables = [_table(records, with_size=True), _table(records, with_size=False)]
+    listed = Text("\n").join(Text(text, _style(o)) for o in records for text in lines(o))
+    show(Fitting(tables, otherwise=listed), summary(outcomes))
+
+
+def _table(outcomes: Sequence[dict[str, Any]], *, with_size: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from onnxopt.reporting.fitting import Name
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "model", "nodes", *(["size"] if with_size else []), "result"):
+        table.add_column(heading, no_wrap=heading != "model")
+    table.add_column("", overflow="fold")
+    for o in outcomes:
+        shown = [nodes, *([sizes] if with_size else [])]
+        cells = [show(o) if o["report"] is not None else "" for show in shown]
+        more = "\n".join(told(o) if o["message"] else _last(o))
+        table.add_row(mark(o), Name(o["destination"] or o["source"]), *cells, o["status"], more, style=_style(o))
+    return table
+
+
+def _style(outcome: dict[str, Any]) -> str:
+    if outcome["status"] == "failed" or outcome["code"] in (1, 2, 4):
+        return "red"
+    return "yellow" if outcome["code"] else ""

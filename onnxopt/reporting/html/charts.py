@@ -1,0 +1,133 @@
+"""Bars by operator, and the passes in time."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from onnxopt.plaintext import counted
+from onnxopt.reporting.html.markup import Markup, join, tag
+from onnxopt.reporting.plain import pass_hits
+
+_MOST: Final = 14  # operators that changed, before the rest is folded
+
+
+def operators(data: dict[str, Any]) -> Markup:
+    """Each operator before and after: the largest change first, those that stayed folded."""
+    before, after = (s["operators"] for s in data["stats"])
+    rows = [(op, before.get(op, 0), after.get(op, 0)) for op in {**before, **after}]
+    widest = max([1, *before.values(), *after.values()])
+    changed = sorted((r for r in rows if r[1] != r[2]), key=lambda r: (-abs(r[2] - r[1]), r[0]))
+    same = sorted((r for r in rows if r[1] == r[2]), key=lambda r: (-r[1], r[0]))
+    return tag(
+        "section",
+        tag(
+            "header",
+            tag("h2", "Operators"),
+            tag("p", tag("span", "before", class_="key was"), tag("span", "after", class_="key")),
+        ),
+        _bars(changed[:_MOST], widest) if changed else tag("p", "No operator changed its count.", class_="none"),
+        _folded(f"{len(changed) - _MOST} more that changed", changed[_MOST:], widest),
+        _folded(f"{len(same)} unchanged", same, widest),
+        id="operators",
+        class_="panel",
+    )
+
+
+def _folded(title: str, rows: list[tuple[str, int, int]], widest: int) -> Markup | None:
+    return tag("details", tag("summary", title), _bars(rows, widest)) if rows else None
+
+
+def _bars(rows: list[tuple[str, int, int]], widest: int) -> Markup:
+    body = [
+        tag(
+            "tr",
+            tag("th", op, scope="row"),
+            tag("td", *(_bar(n / widest) for n in (a, b)), class_="twin", aria_hidden="true"),
+            tag("td", f"{a:,}", class_="num"),
+            tag("td", f"{b:,}", class_="num"),
+            tag("td", f"{b - a:+,}" if a != b else "", class_=f"num {'less' if b < a else 'more'}"),
+        )
+        for op, a, b in rows
+    ]
+    heads = [tag("th", text, scope="col", class_="num") for text in ("before", "after", "change")]
+    head = tag("tr", tag("th", "operator", scope="col"), tag("td", aria_hidden="true"), *heads)
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
+
+
+def _bar(part: float) -> Markup:
+    return tag("i", style=f"width:{max(part, 0):.2%}")
+
+
+def timeline(data: dict[str, Any]) -> Markup:
+    """A lane for each pass that did something, over the time of the run; above, how many nodes there were."""
+    report, times = data["history"]["report"], data["times"]
+    runs = data["history"]["timeline"]
+    pipeline = report["pipeline"]
+    worked = [p["name"] for p in pipeline["passes"] if pass_hits(p) or p["nodes"]]
+    told = f"{counted(len(runs), 'run')} of {counted(len(pipeline['passes']), 'pass')}{'' if times else ', in order'}"
+    content = [_lanes(runs, worked, pipeline["nodes_before"], times)] if runs else []
+    if not runs:
+        told = "the report has no timeline; a newer onnxopt writes one"
+    if times and sum(report["phases"].values()) > 0:
+        content.insert(0, _phases(report["phases"]))
+    return tag(
+        "section",
+        tag("header", tag("h2", "Timeline"), tag("p", told)),
+        *content,
+        id="timeline",
+        class_="panel",
+    )
+
+
+def _phases(phases: dict[str, float]) -> Markup:
+    whole = sum(phases.values())
+    parts = [tag("i", style=f"width:{s / whole:.2%}", title=f"{name} {s * 1e3:,.0f} ms") for name, s in phases.items()]
+    text = " · ".join(f"{name} {s * 1e3:,.0f} ms" for name, s in phases.items())
+    return join(tag("div", *parts, class_="phases", aria_hidden="true"), tag("p", text, class_="none"))
+
+
+def _lanes(runs: list[dict[str, Any]], worked: list[str], nodes: int, times: bool) -> Markup:
+    starts = [r["start"] if times else float(i) for i, r in enumerate(runs)]
+    lengths = [r["seconds"] if times else 0.9 for r in runs]
+    whole = max((s + n for s, n in zip(starts, lengths)), default=0) or 1.0
+    lanes: dict[str, list[Markup]] = {name: [] for name in worked}
+    spent: dict[str, float] = {}
+    rest: list[Markup] = []
+    before = nodes
+    for run, start, length in zip(runs, starts, lengths):
+        did = before - run["nodes"]
+        took = f", {run['seconds'] * 1e3:,.1f} ms" if times else ""
+        title = f"{run['name']}: {counted(run['nodes'], 'node')} left{took}"
+        place = f"left:{start / whole:.3%};width:{length / whole:.3%}"
+        mark = tag("i", style=place, title=title, class_="did" if did else None)
+        name = run["name"] if run["name"] in lanes else ""
+        (lanes[name] if name else rest).append(mark)
+        spent[name] = spent.get(name, 0) + run["seconds"]
+        before = run["nodes"]
+    rows = [_lane(name, marks, spent.get(name, 0), times) for name, marks in lanes.items()]
+    if rest:
+        rows.append(_lane("others" if rows else "all passes", rest, spent.get("", 0), times))
+    return tag("div", _curve(runs, starts, lengths, whole, nodes), *rows, class_="lanes")
+
+
+def _lane(name: str, marks: list[Markup], seconds: float, times: bool) -> Markup:
+    told = f"{seconds * 1e3:,.0f} ms" if times else f"{len(marks):,} ×"
+    track = tag("span", *marks, class_="track")
+    return tag("div", tag("span", name, title=name), track, tag("span", told), class_="lane")
+
+
+def _curve(runs: list[dict[str, Any]], starts: list[float], lengths: list[float], whole: float, nodes: int) -> Markup:
+    """Steps: how many nodes there were."""
+    most = max([nodes, 1, *(r["nodes"] for r in runs)])
+
+    def y(n: int) -> str:
+        return f"{100 - 96 * n / most:.1f}"
+
+    path = [f"M0 100V{y(nodes)}"]
+    path += [f"H{(s + n) / whole * 1000:.1f}V{y(r['nodes'])}" for r, s, n in zip(runs, starts, lengths)]
+    drawn = tag("path", d="".join(path) + "H1000V100Z")
+    last = runs[-1]["nodes"] if runs else nodes
+    label = f"{counted(nodes, 'node')} at first, {last:,} at last"
+    picture = tag("svg", drawn, viewBox="0 0 1000 100", preserveAspectRatio="none", role="img", aria_label=label)
+    track = tag("span", picture, class_="track")
+    return tag("div", tag("span", "nodes"), track, tag("span", f"{nodes:,} → {last:,}"), class_="lane curve")

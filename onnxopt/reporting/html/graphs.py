@@ -1,0 +1,106 @@
+"""The frame around the two graphs; scripts draw them."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any, Final
+
+from onnxopt.plaintext import counted
+from onnxopt.reporting.html.markup import Markup, tag
+
+_CHIPS: Final = (("changed", "~"), ("merged", "⤳"), ("gone", "−"), ("new", "+"), ("kept", ""))
+
+
+def graphs(data: dict[str, Any]) -> Markup:
+    chips = [
+        tag(
+            "button",
+            tag("span", sign, aria_hidden="true") if sign else None,
+            "vanished" if fate == "gone" else fate,
+            tag("b", f"{data['counts'][fate]:,}"),
+            type="button",
+            class_=f"chip {fate}",
+            value=fate,
+            aria_pressed="false",
+        )
+        for fate, sign in _CHIPS
+        if data["counts"][fate]
+    ]
+    return tag(
+        "section",
+        tag("header", tag("h2", "Graphs"), tag("p", "click a node for its details and its counterpart")),
+        tag(
+            "div",
+            _search(),
+            tag("div", *chips, class_="chips", role="group", aria_label="What became of the nodes"),
+            _differs(len(data["places"])),
+            tag("button", "Expand all", type="button", name="expand"),
+            tag("button", "Collapse all", type="button", name="collapse"),
+            tag("label", tag("input", type="checkbox", name="constants"), "Constants"),
+            tag("button", "Full screen", type="button", name="full"),
+            class_="tools",
+        ),
+        tag(
+            "div",
+            *(_pane(title, s) for title, s in zip(("before", "after"), data["stats"])),
+            tag("aside", class_="info", aria_label="Details of the selected node", aria_live="polite", hidden=True),
+            class_="panes",
+        ),
+        tag("noscript", tag("p", "The graphs are drawn by scripts, which are switched off here.", class_="none")),
+        id="graphs",
+        class_="panel",
+    )
+
+
+def _differs(count: int) -> Markup | None:
+    """What the marks of places mean, and the way from one to the next."""
+    if not count:
+        return None
+    return tag(
+        "button",
+        tag("span", aria_hidden="true", class_="ring"),
+        "differs",
+        tag("b", f"{count:,}"),
+        type="button",
+        name="differs",
+        title="Go to the next place that differs ( d )",
+    )
+
+
+def _search() -> Markup:
+    field = tag(
+        "input",
+        type="search",
+        placeholder="Search nodes ( / )",
+        aria_label="Search nodes",
+        role="combobox",
+        aria_expanded="false",
+        aria_controls="hits",
+        autocomplete="off",
+        spellcheck="false",
+    )
+    return tag(
+        "div", field, tag("ul", id="hits", role="listbox", hidden=True, aria_label="Nodes found"), class_="search"
+    )
+
+
+def _pane(title: str, stats: dict[str, Any]) -> Markup:
+    name = PurePath(stats["path"]).name
+    zoom = [("in", "+", "Enlarge"), ("out", "−", "Reduce"), ("fit", "Fit", "Show all")]
+    return tag(
+        "figure",
+        tag("figcaption", tag("b", title), f" {name} · {counted(stats['nodes'], 'node')}"),
+        tag(
+            "div",
+            *(tag("button", text, type="button", name=n, aria_label=f"{label}: {title}") for n, text, label in zoom),
+            class_="zoom",
+        ),
+        tag(
+            "svg",
+            tabindex="0",
+            role="group",
+            aria_label=f"Graph {title}: arrow keys walk from node to node, Enter opens, plus and minus zoom",
+        ),
+        tag("div", "drag to move · Ctrl + wheel to zoom · click first to zoom by wheel alone", class_="hint"),
+        class_="pane",
+    )

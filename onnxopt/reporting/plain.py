@@ -1,0 +1,168 @@
+"""The report of one optimization as plain lines, for pipes and logs: nothing wraps, everything greps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from onnxopt.plaintext import cleaned, counted
+from onnxopt.reporting import kept
+from onnxopt.reporting import verdict as judged
+
+_SHOWN: Final = 3  # names in a line
+
+
+def lines(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """The report of `api.Report.to_dict()`, line by line."""
+    report = cleaned(report)
+    yield from details(report, verbose)
+    if not verbose:
+        yield from kept.lines(report)
+    yield from warnings(report)
+    yield summary(report)
+    found = report.get("verification")
+    if found is not None and verbose:
+        yield from (f"{what}: {text}" for what, text in judged.figures(found))
+    yield from verdict(report, verbose)
+
+
+def details(report: dict[str, Any], verbose: int = 0) -> Iterator[str]:
+    """What the passes did, without what came of it."""
+    for p in report["pipeline"]["passes"]:
+        hits = pass_hits(p)
+        if hits or p["nodes"] or (verbose and declines(p)):
+            saved = f" {change(-p['bytes']):>11}" if verbose else ""
+            done = f"{hits:>8,} {'rewrite ' if hits == 1 else 'rewrites'} {_nodes(-p['nodes'], 8)}"
+            yield f"  {p['name']:24} {done}{saved} {p['seconds'] * 1e3:>8,.0f} ms"
+        elif figures := statistics(p):
+            yield f"  {p['name']:24} counted {', '.join(f'{n:,} {what}' for what, n in figures.items())}"
+        if verbose:
+            for name, rule in p["rules"].items():
+                if rule["hits"]:
+                    removed = f" ({_nodes(-rule['nodes']).rstrip()})" if rule["nodes"] else ""
+                    yield f"    {name}: {rule['hits']:,}{removed}"
+                for reason, (count, example) in rule["declined"].items():
+                    yield f"    {name} declined {counted(count, 'time')}: {reason}, for example {example}"
+    yield from (f"  {line}" for line in without_work(report["pipeline"], verbose))
+    if report.get("fixed_dims"):
+        yield f"fixed: {', '.join(f'{name} = {size}' for name, size in report['fixed_dims'].items())}"
+
+
+def _nodes(change: int, width: int = 0) -> str:
+    return f"{change:>+{width},} {'node ' if abs(change) == 1 else 'nodes'}"
+
+
+def warnings(report: dict[str, Any]) -> list[str]:
+    """What is odd, of which nobody asked."""
+    return [f"! {text}" for text in report["pipeline"]["warnings"]]
+
+
+def pass_hits(p: dict[str, Any]) -> int:
+    return sum(rule["hits"] for rule in p["rules"].values()) if p.get("changed", True) else 0
+
+
+def declines(p: dict[str, Any]) -> bool:
+    """Did a pattern of this pass match, and a guard not hold?"""
+    return any(rule["declined"] for rule in p["rules"].values())
+
+
+def without_work(pipeline: dict[str, Any], verbose: int) -> list[str]:
+    """The passes that found nothing, or did not run, and why: one line for each reason."""
+    found: dict[str, list[str]] = {}
+    if verbose:
+        idle = [p for p in pipeline["passes"] if not (pass_hits(p) or p["nodes"] or statistics(p) or declines(p))]
+        found["found nothing"] = [p["name"] for p in idle]
+    for name, why in did_not_run(pipeline, verbose).items():
+        found.setdefault(f"did not run ({why})", []).append(name)
+    return [f"{why}: {', '.join(names)}" for why, names in found.items() if names]
+
+
+def did_not_run(pipeline: dict[str, Any], verbose: int) -> dict[str, str]:
+    """The passes that were left out, and why; without `verbose` those that miss another, which nobody asked for."""
+    skipped = pipeline.get("skipped", {}).items()
+    return {name: why for name, why in skipped if verbose or why.startswith("requires ")}
+
+
+def statistics(p: dict[str, Any]) -> dict[str, int]:
+    """What a pass counted that only looked."""
+    return {} if p.get("changed", True) else {what: rule["hits"] for what, rule in p["rules"].items() if rule["hits"]}
+
+
+def summary(report: dict[str, Any]) -> str:
+    """`out.onnx: 222 → 100 nodes (-55%), 13.6 MiB → 13.3 MiB, 0.46 s`; and the data files that belong to it."""
+    before, after = report["pipeline"]["nodes_before"], report["pipeline"]["nodes_after"]
+    nodes = counted(after, "node")
+    if before != after:
+        nodes = f"{before:,} → {nodes}"
+    elif not report["changed"]:
+        nodes += ", unchanged"
+    share = f" ({(after - before) / before:+.0%})" if before and after != before else ""
+    sizes = f"{size(report['bytes_before'])} → {size(report['bytes_after'])}{data(report)}"
+    return f"{report['destination'] or report['source']}: {nodes}{share}, {sizes}, {report['seconds']:.2f} s"
+
+
+def data(report: dict[str, Any]) -> str:
+    """`, data in out.onnx.3f2a9c1b8d04.data`: what goes where the result goes; empty for most."""
+    names = report.get("data") or []
+    return f", data in {_few(names)}" if names else ""
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+def verdict(report: dict[str, Any], verbose: int = 0) -> list[str]:
+    """What came of verification, line by line."""
+    found = report.get("verification")
+    if found is None:
+        if report["changed"]:
+            return ["! not verified: --no-verify"]
+        if report["pipeline"]["nodes_before"] != report["pipeline"]["nodes_after"]:
+            return ["nothing else to do"]
+        same = report["bytes_before"] == report["bytes_after"]
+        return [f"nothing to do: {'the bytes are the same' if same else 'no node and no weight is new'}"]
+    return [*judged.lines(found, verbose)]
+
+
+def left_out(rolled_back: Sequence[dict[str, Any]], *, matched: bool = False) -> list[str]:
+    """`rolled_back` of the report, a line each, and with `matched` the nodes below it; values that stay float32 for the
+    same reason share a line."""
+    lines: list[str] = []
+    wide: dict[str, list[str]] = {}
+    for r in rolled_back:
+        name = f"`{r['value']}`"
+        is_wide = r["pass_text"].partition("{")[0] == "convert-dtype" and r["value"]
+        if is_wide and r["message"].startswith(f"{name} "):
+            wide.setdefault(r["message"].removeprefix(f"{name} "), []).append(name)
+            continue
+        lines.append(f"value {name} stays float32: {r['message']}" if is_wide else _left_out(r))
+        if matched:
+            lines += [f"  {r['scope']}: {line}" for line in r["match"]]
+    for why, names in wide.items():
+        values = f"value {names[0]} stays" if len(names) == 1 else f"{len(names):,} values stay"
+        lines.append(f"{values} float32: {'it' if len(names) == 1 else f'each of {_few(names)}'} {why}")
+    return lines
+
+
+def _left_out(r: dict[str, Any]) -> str:
+    what = f"rule {r['rule']}" if r["rule"] else f"pass {r['pass_text']}"
+    if r["value"]:
+        what += f" at value `{r['value']}`"
+    elif r["rule"]:
+        what += f" of pass {r['pass_text']}"
+    return f"{what} was left out, {r['fault']}: {r['message']}"
+
+
+def change(n: int) -> str:
+    """A difference in bytes, with its sign: -1.2 KiB; empty for none."""
+    return "" if not n else ("-" if n < 0 else "+") + size(abs(n))
+
+
+def size(n: float) -> str:
+    """Bytes for people: 13.6 MiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.2f} GiB"

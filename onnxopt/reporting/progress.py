@@ -1,0 +1,155 @@
+"""What happens now, on stderr, for work that takes more than a second; nothing when nobody looks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any, Final
+
+from onnxopt.plaintext import line
+
+_DELAY: Final = 1.0  # seconds: what takes less says nothing
+_STEPS: Final = ("load", "passes", "write", "verify")
+_NAMED: Final = {"loading": "load", "writing": "write", "verifying": "verify"}
+
+
+def _is_seen() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()  # pythonw on Windows has none
+
+
+class Progress:
+    """`phase(name)` says what happens now; `steps`: of an optimization. Shown from one second on, on a terminal only,
+    with the time since it was entered."""
+
+    def __init__(self, enabled: bool = True, steps: bool = False) -> None:
+        self._timer = threading.Timer(_DELAY, self._show) if enabled and _is_seen() else None
+        self._shown: Any = None
+        self._text = ""
+        self._steps = steps
+        self._lock = threading.Lock()
+
+    def phase(self, name: str) -> None:
+        self._text = name
+        with self._lock:
+            if self._shown is not None:
+                self._shown.update(self._task, description=self._said())
+
+    def _said(self) -> str:
+        from rich.markup import escape
+
+        return optimization_steps(self._text) if self._steps else escape(self._text)
+
+    def _show(self) -> None:
+        with self._lock:
+            if self._timer is None:  # it ended as the time was up
+                return
+            self._shown = _spinners()
+            self._task = self._shown.add_task(self._said(), total=None)
+            self._shown.tasks[0].start_time = self._began
+            self._shown.start()
+
+    def __enter__(self) -> Progress:
+        self._began = time.monotonic()
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._timer = None
+            if self._shown is not None:
+                self._shown.stop()
+
+
+def optimization_steps(phase: str) -> str:
+    """`load › passes: dead-code › write › verify` in rich's markup, with the present step in bold and the past ones
+    green. What is no step, such as bisecting, stands for itself; what else has a name is a pass."""
+    from rich.markup import escape
+
+    if not phase or " " in phase:
+        return escape(phase)
+    now = _NAMED.get(phase, "passes")
+    parts = []
+    for step in _STEPS:
+        if step == now:
+            parts.append(f"[bold]{step if phase in _NAMED else f'{step}: {escape(phase)}'}[/]")
+        else:
+            parts.append(f"[{'green' if _STEPS.index(step) < _STEPS.index(now) else 'dim'}]{step}[/]")
+    return " › ".join(parts)
+
+
+class Board:
+    """Which of many models run, and what happens to each; how many are done, and how long the rest may take. On a
+    terminal only."""
+
+    def __init__(self, total: int, enabled: bool = True) -> None:
+        self._live: Any = None
+        self._alone: Progress | None = None
+        self._running: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        if total == 1:
+            self._alone = Progress(enabled, steps=True)
+        elif enabled and _is_seen():
+            from rich.console import Group
+            from rich.live import Live
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bars
+
+            from onnxopt.reporting.terminal import Terminal
+
+            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+            self._models, self._all = _spinners(), Bars(*columns)
+            self._task = self._all.add_task("", total=total)
+            self._live = Live(Group(self._models, self._all), console=Terminal(stderr=True), transient=True)
+
+    def phase(self, model: str, name: str) -> None:
+        """May be called from any thread."""
+        if self._alone is not None:
+            self._alone.phase(name)
+        if self._live is None:
+            return
+        from rich.markup import escape
+
+        said = f"{escape(line(model))}  {optimization_steps(name)}"
+        with self._lock:
+            if model in self._running:
+                self._models.update(self._running[model], description=said)
+            else:
+                self._running[model] = self._models.add_task(said, total=None)
+
+    def done(self, model: str) -> None:
+        if self._live is None:
+            return
+        with self._lock:
+            task = self._running.pop(model, None)
+            if task is not None:
+                self._models.remove_task(task)
+        self._all.update(self._task, advance=1)
+
+    def __enter__(self) -> Board:
+        if self._alone is not None:
+            self._alone.__enter__()
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._alone is not None:
+            self._alone.__exit__(kind, error, tb)
+        if self._live is not None:
+            self._live.stop()
+
+
+def _spinners() -> Any:
+    from rich.progress import Progress as Bars
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from onnxopt.reporting.terminal import Terminal
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return Bars(*columns, console=Terminal(stderr=True), transient=True)

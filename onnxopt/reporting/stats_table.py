@@ -1,0 +1,131 @@
+"""`onnxopt stats` in a terminal: one model, or two side by side with what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from onnxopt.reporting.fitting import Fitting, Name
+from onnxopt.reporting.stats_text import (
+    Show,
+    change,
+    count,
+    exact,
+    figures_of,
+    headings_of,
+    interface_changes,
+    notes,
+    operators,
+    share,
+    totals,
+)
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.measures.cost import ModelStats
+
+Cells = list[RenderableType]
+
+_LEAST: Final = 18  # characters for an operator's name, before a column of figures goes
+_LISTED: Final = 6  # inputs and outputs shown
+
+
+def one(stats: ModelStats) -> RenderableType:
+    """Table of one model."""
+    rows = [_row(name, figures_of(stats, name, n)) for name, n in stats.operators.items()]
+    sums = [_row(what, (show(n),), _total_style(what)) for what, n, _, show in totals(stats, stats)]
+    interface = Table.grid(padding=(0, 2, 0, 0))
+    for kind, values in (("inputs", stats.inputs), ("outputs", stats.outputs)):
+        for i, (name, kind_of_value) in enumerate(list(values.items())[:_LISTED]):
+            interface.add_row(Text(kind if not i else "", "dim"), Name(name), Name(kind_of_value))
+        if len(values) > _LISTED:
+            interface.add_row("", Text(f"and {len(values) - _LISTED} more", "dim"))
+    for i, (symbol, places) in enumerate(stats.dynamic.items()):
+        shown = ", ".join(places[:_LISTED]) + (", …" if len(places) > _LISTED else "")
+        interface.add_row(Text("dynamic" if not i else "", "dim"), Name(symbol), Name(shown))
+    for grid in interface.columns[:1]:
+        grid.no_wrap = True
+    figures = Fitting(_narrowing(headings_of(stats), rows, sums), _LEAST)
+    parts: list[RenderableType] = [_heads(("", stats)), interface, figures]
+    parts += [Text(note, "dim") for note in notes(stats)]
+    return Group(*parts, *([_nodes(stats)] if stats.work is not None and stats.work.nodes else []))
+
+
+def _nodes(stats: ModelStats) -> Table:
+    """The nodes that compute most."""
+    assert stats.work is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    repeated = any(n.times != 1 for n in stats.work.nodes)
+    for heading in ("node", "operator", "result"):
+        table.add_column(heading, no_wrap=heading == "operator")
+    for heading in (*(["times"] if repeated else []), "MACs", "FLOPs", "%"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for n in stats.work.nodes:
+        part = f"{n.flops / stats.work.flops:.1%}" if stats.work.flops else ""
+        times = [exact(n.times) if n.times != 1 else ""] if repeated else []
+        table.add_row(Name(n.name), n.op, Name(n.shape), *times, count(n.macs) if n.macs else "", count(n.flops), part)
+    return table
+
+
+def diff(a: ModelStats, b: ModelStats) -> RenderableType:
+    """Table of what changed from `a` to `b`: without the relative, then the absolute change where it is narrow."""
+    rows = [_changed(name, x, y, exact) for name, x, y in operators(a, b)]
+    sums = [_changed(what, x, y, show) for what, x, y, show in totals(a, b)]
+    tables = _narrowing(("before", "after", "change", "%"), rows, sums, least=2)
+    interface = [Text(note, "yellow") for note in interface_changes(a, b)]
+    return Group(_heads(("before", a), ("after", b)), *interface, Fitting(tables, _LEAST))
+
+
+def _narrowing(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], least: int = 1) -> list[Table]:
+    """The table, and it without the last columns, one after the other: no fewer than `least` of figures, at last close
+    together."""
+    numbers = [*range(len(headings), least - 1, -1), least]
+    return [
+        _table(headings[:n], [r[: n + 1] for r in rows], [r[: n + 1] for r in sums], close=i == len(numbers) - 1)
+        for i, n in enumerate(numbers)
+    ]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Cells], sums: Sequence[Cells], *, close: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if close else 1))
+    table.add_column("operator")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    table.add_section()
+    for row in sums:
+        table.add_row(*row)
+    return table
+
+
+def _row(name: str, figures: Sequence[str], style: str = "") -> Cells:
+    """Names come from files: no strings, so that nothing in them is markup."""
+    return [Name(name, style), *(Text(f, style) for f in figures)]
+
+
+def _changed(name: str, before: int, after: int, show: Show) -> Cells:
+    style = _total_style(name) if before != after else "dim"
+    row = _row(name, (show(before), show(after)), style)
+    colour = "green" if after < before else "red"
+    return [*row, Text(change(before, after, show), colour), Text(share(before, after), colour)]
+
+
+def _total_style(what: str) -> str:
+    return "bold" if what == "nodes" else "dim" if what.startswith("  ") else ""
+
+
+def _heads(*models: tuple[str, ModelStats]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for label, stats in models:
+        cells = [Text(label, "dim")] if label else []
+        opsets = ", ".join(f"{d} {v}" for d, v in stats.opsets.items())
+        details = Text(f"IR {stats.ir_version}, {opsets}", "dim")
+        grid.add_row(*cells, Name(stats.path, "bold"), details)
+    for column in grid.columns[:-2]:
+        column.no_wrap = True
+    return grid

@@ -1,0 +1,182 @@
+"""What `onnxopt stats` counts, in words: one model, or two side by side with what changed; as Markdown and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from onnxopt.plaintext import counted
+from onnxopt.reporting.plain import size
+
+if TYPE_CHECKING:
+    from onnxopt.analysis.measures.cost import ModelStats
+
+Row = tuple[str, int, int]
+Show = Callable[[int], str]
+
+_FORMULAS: Final = ("=", "+", "-", "@")  # what spreadsheets run
+
+
+def exact(n: int) -> str:
+    return f"{n:,}"
+
+
+def count(n: int) -> str:
+    """Elements for people: 2,194 or 25.6 M."""
+    if n < 100_000:
+        return f"{n:,}"
+    return f"{n / 1e9:.2f} G" if n >= 999_950_000 else f"{n / 1e6:.2f} M" if n < 9_995_000 else f"{n / 1e6:.1f} M"
+
+
+def share(before: int, after: int) -> str:
+    """`-70%`, `×42`; never without a sign where something changed, nor -100% where something is left."""
+    if before == after:
+        return ""
+    if not before:
+        return "new"
+    ratio = after / before
+    if ratio >= 9.95:
+        return f"×{ratio:,.0f}"
+    percent = (ratio - 1) * 100
+    if after and percent < -99.5:
+        return f"{max(percent, -99.9):.1f}%"
+    return f"{percent:+.0f}%" if abs(percent) >= 9.5 else f"{percent:+.1f}%"
+
+
+def change(before: int, after: int, show: Show = exact) -> str:
+    """`-238`, `+36.1 MiB`, nothing when equal."""
+    return "" if before == after else ("-" if after < before else "+") + show(abs(after - before))
+
+
+def totals(a: ModelStats, b: ModelStats) -> Iterator[tuple[str, int, int, Show]]:
+    """(what, before, after, how to show it); parts of the row before start with two spaces."""
+    yield "nodes", a.nodes, b.nodes, exact
+    inner = [sum(n for scope, n in s.nodes_by_scope.items() if scope != "main") for s in (a, b)]
+    if any(inner):
+        yield "  in bodies and functions", inner[0], inner[1], exact
+    yield "operator types", len(a.operators), len(b.operators), exact
+    yield "initializers", a.initializers, b.initializers, exact
+    if a.functions or b.functions:
+        yield "functions", a.functions, b.functions, exact
+    yield "parameters", a.parameters, b.parameters, count
+    yield "bytes in memory", sum(a.bytes_by_type.values()), sum(b.bytes_by_type.values()), size
+    types = list(dict.fromkeys((*a.bytes_by_type, *b.bytes_by_type)))
+    for name in types if len(types) > 1 else ():
+        yield f"  {name}", a.bytes_by_type.get(name, 0), b.bytes_by_type.get(name, 0), size
+    yield "bytes on disk", a.file_bytes, b.file_bytes, size
+    if a.work is not None and b.work is not None:
+        yield "MACs", a.work.macs, b.work.macs, count
+        yield "FLOPs", a.work.flops, b.work.flops, count
+        yield "peak memory", a.work.peak_bytes, b.work.peak_bytes, size
+
+
+def operators(a: ModelStats, b: ModelStats) -> list[Row]:
+    """Operator counts, the largest decrease first, then those that stayed, by count."""
+    names = sorted({*a.operators, *b.operators})
+    rows = [(name, a.operators.get(name, 0), b.operators.get(name, 0)) for name in names]
+    return sorted(rows, key=lambda r: (r[2] == r[1], r[2] - r[1] or -r[2]))
+
+
+def headings_of(stats: ModelStats) -> tuple[str, ...]:
+    """What is said of each operator."""
+    return ("nodes", "MACs", "FLOPs") if stats.work is not None else ("nodes",)
+
+
+def figures_of(stats: ModelStats, operator: str, n: int) -> tuple[str, ...]:
+    """Under these headings, of an operator that `n` nodes have."""
+    if stats.work is None:
+        return (exact(n),)
+    macs, flops = stats.work.macs_by_operator.get(operator, 0), stats.work.flops_by_operator.get(operator, 0)
+    return exact(n), count(macs) if macs else "", count(flops) if flops else ""
+
+
+def notes(stats: ModelStats) -> Iterator[str]:
+    """What the figures leave out."""
+    work = stats.work
+    if work is None:
+        return
+    open_sizes = "are not known (--dim, --shape)" if stats.dynamic else "are not known"
+    if work.inexact:
+        what = "MACs and FLOPs" if work.peak_exact else "MACs, FLOPs and memory"
+        yield f"{what} are a lower bound: the sizes of {counted(work.inexact, 'node')} {open_sizes}"
+    elif not work.peak_exact:
+        yield f"memory is a lower bound: sizes {open_sizes}"
+    if work.peak_at:
+        yield f"memory is highest at {work.peak_at}"
+
+
+def interface_changes(a: ModelStats, b: ModelStats) -> Iterator[str]:
+    """What callers would notice: an optimizer has no business here."""
+    for kind, before, after in (("input", a.inputs, b.inputs), ("output", a.outputs, b.outputs)):
+        for name in dict.fromkeys((*before, *after)):
+            x, y = before.get(name), after.get(name)
+            if x != y:
+                yield f"{kind} {name}: {x or 'absent'} → {y or 'absent'}"
+        if before.keys() == after.keys() and list(before) != list(after):
+            yield f"{kind}s are in another order"
+
+
+def markdown(a: ModelStats, b: ModelStats | None = None) -> str:
+    """The same as a Markdown table, for a pull request."""
+    if b is None:
+        headings = headings_of(a)
+        lines = [f"**{_escaped(a.path)}**", "", _line("operator", *headings), "|---" + "|---:" * len(headings) + "|"]
+        lines += [_line(name, *figures_of(a, name, n)) for name, n in a.operators.items()]
+        empty = [""] * (len(headings) - 1)
+        lines += [_line(_total(what), show(n), *empty, escape=False) for what, n, _, show in totals(a, a)]
+        lines += [line for note in notes(a) for line in ("", _escaped(note))]
+        if a.work is not None and a.work.nodes:
+            lines += ["", "| node | operator | result | MACs | FLOPs |", "|---|---|---|---:|---:|"]
+            lines += [_line(n.name, n.op, n.shape, count(n.macs), count(n.flops)) for n in a.work.nodes]
+        return "\n".join(lines)
+    lines = [f"**{_escaped(a.path)}** → **{_escaped(b.path)}**", ""]
+    for note in interface_changes(a, b):
+        lines += [_escaped(note), ""]
+    lines += ["| operator | before | after | change | % |", "|---|---:|---:|---:|---:|"]
+    for name, x, y in operators(a, b):
+        lines.append(_line(name, exact(x), exact(y), change(x, y), share(x, y)))
+    for what, x, y, show in totals(a, b):
+        lines.append(_line(_total(what), show(x), show(y), change(x, y, show), share(x, y), escape=False))
+    return "\n".join(lines)
+
+
+def csv(a: ModelStats, b: ModelStats | None) -> str:
+    """The same as comma-separated values, in exact numbers: kind, name, value; before and after of two models."""
+    import csv as writer
+    import io
+
+    text = io.StringIO()
+    out = writer.writer(text, lineterminator="\n")
+    two = b is not None
+    other = b if b is not None else a
+    out.writerow(["kind", "name", "before", "after"] if two else ["kind", "name", "value"])
+
+    def row(kind: str, name: str, before: int, after: int) -> None:
+        cell = f"'{name}" if name.startswith(_FORMULAS) else name
+        out.writerow([kind, cell, before, after] if two else [kind, cell, before])
+
+    for what, x, y, _ in totals(a, other):
+        row("total", what.strip(), x, y)
+    for name, x, y in operators(a, other):
+        row("operator", name, x, y)
+    if a.work is not None and other.work is not None:
+        for kind in ("macs_by_operator", "flops_by_operator"):
+            before, after = getattr(a.work, kind), getattr(other.work, kind)
+            for name in dict.fromkeys((*before, *after)):
+                row(kind.partition("_")[0], name, before.get(name, 0), after.get(name, 0))
+    for scope in dict.fromkeys((*a.nodes_by_scope, *other.nodes_by_scope)):
+        row("scope", scope, a.nodes_by_scope.get(scope, 0), other.nodes_by_scope.get(scope, 0))
+    return text.getvalue()
+
+
+def _total(what: str) -> str:
+    return what.strip() if what.startswith("  ") else f"**{what}**"
+
+
+def _line(name: str, *figures: str, escape: bool = True) -> str:
+    return f"| {' | '.join((_escaped(name) if escape else name, *figures))} |"
+
+
+def _escaped(text: str) -> str:
+    text = "".join("\\" + c if c in "\\|*_`[" else c for c in text)
+    return text.replace("<", "&lt;").replace("](", "]\\(")

@@ -1,0 +1,70 @@
+"""Lines of a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onnxopt.reporting import batch, latency, plain
+
+
+@pytest.mark.parametrize(
+    ("hits", "nodes", "line"),
+    [
+        (1, 1, "  some-pass                       1 rewrite        -1 node         0 ms"),
+        (2, 0, "  some-pass                       2 rewrites       +0 nodes        0 ms"),
+        (1234, 1234, "  some-pass                   1,234 rewrites   -1,234 nodes        0 ms"),
+    ],
+)
+def test_one_is_no_plural_and_columns_stay(hits: int, nodes: int, line: str) -> None:
+    rule = {"hits": hits, "nodes": nodes, "declined": {}}
+    done = {"name": "some-pass", "nodes": nodes, "bytes": 0, "seconds": 0.0, "rules": {"rule": rule}}
+    assert list(plain.details({"pipeline": {"passes": [done]}})) == [line]
+
+
+def test_one_run() -> None:
+    found = {"threads": 1, "dims": {}, "openings": 1, "runs": 1, "level": "all", "provider": "CPU"}
+    assert latency.conditions(found) == "1 run, 1 thread, optimizations all, CPU"
+
+
+def test_models_of_which_none_changed() -> None:
+    report: dict[str, Any] = {"pipeline": {"nodes_before": 5, "nodes_after": 5}}
+    assert batch.summary([{"status": "unchanged", "report": report}]) == "1 model: 1 unchanged; 5 nodes"
+
+
+def test_passes_that_found_nothing_share_a_line() -> None:
+    declined = {"rule": {"hits": 0, "nodes": 0, "declined": {"the rank is unknown": [2, 'Add "a" -> y']}}}
+    idle = {"nodes": 0, "bytes": 0, "seconds": 0.1, "rules": {}}
+    passes = [idle | {"name": "first"}, idle | {"name": "second", "rules": declined}, idle | {"name": "third"}]
+    why = "the model has no If"
+    pipeline = {"passes": passes, "skipped": {"fourth": why, "fifth": why, "sixth": "requires first"}}
+    done, reason, *rest = plain.details({"pipeline": pipeline}, verbose=1)
+    assert done.startswith("  second ")
+    assert reason == '    rule declined 2 times: the rank is unknown, for example Add "a" -> y'
+    assert rest == [
+        "  found nothing: first, third",
+        f"  did not run ({why}): fourth, fifth",
+        "  did not run (requires first): sixth",
+    ]
+    assert list(plain.details({"pipeline": pipeline})) == rest[2:]
+
+
+def test_values_that_stay_wide_for_one_reason_share_a_line() -> None:
+    def stays(value: str, why: str) -> dict[str, Any]:
+        found = {"pass_text": "convert-dtype{dtype=float16}", "rule": "narrow", "value": value, "message": why}
+        return found | {"fault": "it made the result wrong", "scope": "main", "match": ["y = Mul(x)"]}
+
+    def overflowing(value: str) -> dict[str, Any]:
+        return stays(value, f"`{value}` overflows the narrower type")
+
+    wrong = stays("d", "differs") | {"pass_text": "wrong", "rule": "wrong_rule"}
+    one = "value `a` stays float32: it overflows the narrower type"
+    assert plain.left_out([overflowing("a")], matched=True) == [one]
+    assert plain.left_out([*map(overflowing, "abcd"), wrong, stays("e", "the whole differs")], matched=True) == [
+        "rule wrong_rule at value `d` was left out, it made the result wrong: differs",
+        "  main: y = Mul(x)",
+        "value `e` stays float32: the whole differs",
+        "  main: y = Mul(x)",
+        "4 values stay float32: each of `a`, `b`, `c` and 1 more overflows the narrower type",
+    ]
