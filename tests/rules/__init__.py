@@ -1,0 +1,1 @@
+"""Rules and graph passes on instances that nobody wrote: `make fuzz-rules`."""

@@ -1,0 +1,73 @@
+"""Examines in a process of its own: a drawn model may take a runtime's memory apart, and whoever runs after it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from multiprocessing import get_context
+from typing import Any, Final
+
+from onnx import ModelProto
+
+from tests.rules.judging import Outcome, examine
+
+STAGES: Final = ("pass", "original", "result", "again")
+PATIENCE: Final = 60.0  # seconds
+
+_kept = ExitStack()
+_stage: Any = None
+
+
+def _begin(stage: Any) -> None:
+    from tests.conftest import keeping_worker
+
+    global _stage
+    _stage = stage
+    _kept.enter_context(keeping_worker())
+
+
+def _examine(data: bytes, args: tuple[Any, ...], options: dict[str, Any]) -> Outcome:
+    _stage.value = 0
+    return examine(
+        ModelProto.FromString(data), *args, note=lambda s: setattr(_stage, "value", STAGES.index(s)), **options
+    )
+
+
+class Apart:
+    """`with Apart() as apart: apart.examine(model, "gather-axes", "gather_of_column", seed=3)`"""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def examine(self, model: ModelProto, pass_name: str, rule_name: str | None = None, **options: Any) -> Outcome:
+        """As `judging.examine`. Who dies of the original is no runtime for it; who dies of the result has a fault."""
+        if self._pool is None:
+            context = get_context("spawn")
+            self._stage = context.Value("i", 0)
+            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(self._stage,))
+        try:
+            call = self._pool.submit(_examine, model.SerializeToString(), (pass_name, rule_name), options)
+            return call.result(PATIENCE)
+        except (BrokenProcessPool, TimeoutError) as e:
+            died = "crashes" if isinstance(e, BrokenProcessPool) else f"does not end in {PATIENCE:.0f} s"
+            stage = STAGES[self._stage.value]
+            for process in list((self._pool._processes or {}).values()):
+                process.kill()
+            self.close()
+            if stage == "original":
+                if options.get("empty", True):  # what onnxruntime dies of most
+                    return self.examine(model, pass_name, rule_name, **{**options, "empty": False})
+                return Outcome(1, left_out=f"not runnable: the runtime {died}")
+            return Outcome(1, f"crash: the {stage} {died}", "crash")
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
