@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from onnxopt.errors import (
         DomainError,
         EmissionError,
+        InstrumentError,
         InvariantError,
         ModelError,
         NoFixpointError,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         all_passes,
         any_chain,
         chain,
+        config_keys,
         create_pattern_support,
         declare_config,
         fuse_partition,
@@ -113,7 +115,7 @@ _HOMES: Final = {
         "stats verify"
     ),
     "onnxopt.errors": (
-        "DomainError EmissionError InvariantError ModelError NoFixpointError OnnxOptError PassError "
+        "DomainError EmissionError InstrumentError InvariantError ModelError NoFixpointError OnnxOptError PassError "
         "PreconditionError UsageError VerificationError WriteError"
     ),
     "onnxopt.extraction": "Extraction extract extract_file",
@@ -122,8 +124,8 @@ _HOMES: Final = {
         "CapabilityPartitioner CheckEach ConfigKey DebugPass DumpModels Fixpoint GraphInterpreter GraphPass "
         "Instrument Journal ModelPass OperatorSupport Partition Pass PassContext PassInfo PassManager PassReport "
         "PipelineReport PrintIR RewritePass RuleReport Sequential StmtPass Timing VerifyEach all_passes any_chain "
-        "chain create_pattern_support declare_config fuse_partition generate_pattern_op_partitions get_pass "
-        "graph_pass load_module model_pass option parse_pipeline pattern_partitions register"
+        "chain config_keys create_pattern_support declare_config fuse_partition generate_pattern_op_partitions "
+        "get_pass graph_pass load_module model_pass option parse_pipeline pattern_partitions register"
     ),
     "onnxopt.pipeline.split": "Part split",
     "onnxopt.rewriting": (
@@ -145,6 +147,7 @@ __all__ = [
     "GraphInterpreter",
     "GraphPass",
     "Instrument",
+    "InstrumentError",
     "InvariantError",
     "Journal",
     "Match",
@@ -189,6 +192,7 @@ __all__ = [
     "all_passes",
     "any_chain",
     "chain",
+    "config_keys",
     "const",
     "create_pattern_support",
     "declare_config",

@@ -90,6 +90,12 @@ class PassError(OnnxOptError):
     exit_code = 4
 
 
+class InstrumentError(OnnxOptError):
+    """An instrument, or a trace function, raised: a bug in that, whatever pass it was told of."""
+
+    exit_code = 4
+
+
 class EmissionError(PassError):
     """A pass made what no operator's definition allows, or resulted in what takes no place: a bug in that pass."""
 

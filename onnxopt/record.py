@@ -67,7 +67,8 @@ def _made(cls: type, frozen: bool, eq: bool) -> Any:
         if "__hash__" not in own:
             made.__hash__ = _hash if frozen else None
     if frozen:
-        made.__setattr__ = _set_once
+        if "__setattr__" not in own:
+            made.__setattr__ = _set_once
         made.__delattr__ = _delete
     return made
 

@@ -7,11 +7,11 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import UsageError
 from onnxopt.graph import specialise
 from onnxopt.io import load
 from onnxopt.passes.levels import converting, pipeline_for
 from onnxopt.pipeline import Instrument, Pass, PassContext, Sequential, is_rule, parse_pipeline
+from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.context import MEMORY, WORK, Trace
 from onnxopt.pipeline.registry import known_as
 from onnxopt.pipeline.settings import names_in
@@ -91,8 +91,7 @@ class OptimizeOptions:
 
     def passes(self) -> Sequential:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
-        if self.level not in range(4):
-            raise UsageError(f"there is no level {self.level!r}", "levels are 0 to 3")
+        check_level(self.level)
         names_in(self.extra, "extra")
         chosen = pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
         return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from onnxopt.errors import PassError, any_of
+from onnxopt.errors import PassError, UsageError, any_of
 from onnxopt.graph import Graph, Model
 from onnxopt.record import record
 from onnxopt.rewriting import Driver, Rule, RuleRecord
@@ -29,7 +29,8 @@ class PassInfo:
     manager orders. `targets`: what it is good for, "any" for everything. `ops`: it runs only if the model has one
     of these operators (qualified names); empty for always. `preserves`: analyses (the functions that `ctx.analysis`
     takes) whose results stay true, whatever the pass changes. `tolerance`: it changes numbers on purpose, as a
-    quantizer does, each output by up to so much of its range; the result is held against that.
+    quantizer does, each output by up to so much of its range; the result is held against that. Raises UsageError for
+    what is none of these.
     """
 
     name: str
@@ -43,15 +44,20 @@ class PassInfo:
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError(f"the name of a pass is text, not {self.name!r}", 'PassInfo("my-pass", opt_level=1)')
         for field in ("required", "after", "before", "targets", "ops"):
             names = getattr(self, field)
             if isinstance(names, str):
-                raise TypeError(f"pass {self.name}: {field} is {names!r}, not a tuple: write ({names!r},)")
-            object.__setattr__(self, field, tuple(names))
-        if self.opt_level not in _LEVELS or isinstance(self.opt_level, bool):
-            raise TypeError(f"pass {self.name}: opt_level is {self.opt_level!r}, levels are 0 to 3")
-        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or self.tolerance < 0:
-            raise TypeError(f"pass {self.name}: tolerance is {self.tolerance!r}, not a share of an output's range")
+                raise UsageError(f"pass {self.name}: {field} is {names!r}, not a tuple: write ({names!r},)")
+            object.__setattr__(self, field, tuple(names or ()))
+            if not all(isinstance(name, str) for name in getattr(self, field)):
+                raise UsageError(f"pass {self.name}: {field} is {names!r}, not a tuple of names", f'{field}=("…",)')
+        if not self.targets:
+            raise UsageError(f"pass {self.name}: targets names none", '("any",) is for everything')
+        check_level(self.opt_level, f"pass {self.name}: ")
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or not self.tolerance >= 0:
+            raise UsageError(f"pass {self.name}: tolerance is {self.tolerance!r}, not a share of an output's range")
 
     def obstacle(self, model: Model, target: str) -> str:
         """Why `target` or the model's operators speak against the pass; empty if nothing does."""
@@ -64,9 +70,22 @@ class PassInfo:
         return ""
 
 
+def check_level(level: Any, where: str = "") -> None:
+    """Raise UsageError unless `level` is one of the optimization levels."""
+    if level not in _LEVELS or isinstance(level, bool) or not isinstance(level, int):
+        raise UsageError(f"{where}there is no level {level!r}", "levels are 0 to 3")
+
+
 def option(default: Any, help: str) -> Any:
     """A field of a pass that users may set; its help is shown by `onnxopt explain`."""
     return dataclasses.field(default=default, metadata={"help": help})
+
+
+def check_fields(cls: type[Pass]) -> None:
+    """Raise TypeError for an option of a pass that is no field yet."""
+    for name, value in vars(cls).items():
+        if isinstance(value, dataclasses.Field):
+            raise TypeError(f"pass {cls.info.name}: {name} is an option, but the class no @dataclass(frozen=True)")
 
 
 @record(frozen=True)
@@ -78,6 +97,13 @@ class Pass:
 
     info: ClassVar[PassInfo]
     kind: ClassVar[str] = "model"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: a pass is used as a key, and runs several times, in several threads."""
+        raise dataclasses.FrozenInstanceError(
+            f"cannot assign to {name!r} of a pass: what can be set is a field, `{name}: … = option(default, help)`, "
+            "in a class with @dataclass(frozen=True); what a run finds out goes to ctx.count"
+        )
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from onnxopt.errors import UsageError
 from onnxopt.graph import Graph, Model
-from onnxopt.pipeline.base import Pass, PassInfo
+from onnxopt.pipeline.base import Pass, PassInfo, check_fields
 from onnxopt.pipeline.decorators import from_function
 from onnxopt.pipeline.records import PipelineReport
 
@@ -59,6 +59,7 @@ def _check_info(p: Pass) -> None:
     if not isinstance(getattr(p, "info", None), PassInfo):
         name = type(p).__name__
         raise UsageError(f"the pass {name} has no `info`", 'write info = PassInfo("…") into the class')
+    check_fields(type(p))
 
 
 def _said(what: Any) -> str:

@@ -15,7 +15,8 @@ from onnxopt.graph import Value
 from onnxopt.graph.model import Left
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.analyses import S, T, analysis
-from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config
+from onnxopt.pipeline.config import ConfigKey, check_config, configured, declare_config, declared
+from onnxopt.pipeline.instrument import ask, tell
 from onnxopt.pipeline.records import PipelineReport, RuleReport
 from onnxopt.pipeline.registry import disabled_requirement
 from onnxopt.pipeline.settings import check_settings
@@ -88,14 +89,14 @@ class PassContext:
         self.requiring: list[str] = []  # passes whose requirements are being met
         self.in_round = False
         self.watching = [i for i in self.instruments if i.watches_rewrites]
-        self.observer: Observer | None = functools.partial(_tell, self.watching) if self.watching else None
+        self.observer: Observer | None = functools.partial(tell, self.watching, "rewriting") if self.watching else None
 
     def watch(self, instrument: Instrument) -> None:
         """Have one more instrument look on, from now until the end of the run."""
         self.instruments = (*self.instruments, instrument)
         if instrument.watches_rewrites:
             self.watching.append(instrument)
-            self.observer = functools.partial(_tell, self.watching)
+            self.observer = functools.partial(tell, self.watching, "rewriting")
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -129,8 +130,9 @@ class PassContext:
         if p.info.required and self.disabled_pass and (missing := disabled_requirement(p.info, self.disabled_pass)):
             return f"requires {missing}, which is disabled"
         for instrument in self.instruments:
-            if not instrument.should_run(model, p):
-                return f"{type(instrument).__name__} says no"
+            name = type(instrument).__name__
+            if not ask(f"the instrument {name} failed in its hook should_run", instrument.should_run, model, p):
+                return f"{name} says no"
         return ""
 
     def configured(self, p: Pass) -> Pass:
@@ -139,8 +141,9 @@ class PassContext:
 
     # -- asked by passes ---------------------------------------------------------------------------------
 
-    def __getitem__(self, key: ConfigKey) -> Any:
-        """The value of a declared config key."""
+    def __getitem__(self, key: ConfigKey | str) -> Any:
+        """The value of a declared config key, or of the one that is called so."""
+        key = declared(key) if isinstance(key, str) else key
         return self.config.get(key.name, key.default)
 
     def analysis(self, compute: Callable[[S], T], subject: S) -> T:
@@ -161,8 +164,7 @@ class PassContext:
         if not self.fuel.take():
             return False
         self.count(what, by)
-        for instrument in self.watching:
-            instrument.spending(what, at)
+        tell(self.watching, "spending", what, at)
         return True
 
     def leaves_out(self, at: Value | Node, rule: str = "") -> str:
@@ -211,11 +213,6 @@ class PassContext:
 
 def _node(at: Value | Node) -> Node | None:
     return at.producer if isinstance(at, Value) else at
-
-
-def _tell(watching: list[Instrument], rule: Rule, m: Match, done: bool) -> None:
-    for instrument in watching:
-        instrument.rewriting(rule, m, done)
 
 
 _STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("onnxopt_pass_context", default=())

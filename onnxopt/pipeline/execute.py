@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxopt.analysis import types
 from onnxopt.errors import (
+    InstrumentError,
     InvariantError,
     ModelError,
     OnnxOptError,
@@ -33,11 +34,13 @@ from onnxopt.pipeline.analyses import carry_over
 from onnxopt.pipeline.base import Pass
 from onnxopt.pipeline.boundary import check_model
 from onnxopt.pipeline.context import PassContext
+from onnxopt.pipeline.instrument import Instrument, ask, tell
 from onnxopt.pipeline.later import Later
 from onnxopt.pipeline.records import PipelineReport
 from onnxopt.pipeline.registry import get_pass
 
 _LAST: Final = 3  # passes that an error names
+_NOT_OF_A_PASS: Final = (ModelError, PreconditionError, WriteError, InstrumentError)
 
 
 def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineReport:
@@ -55,19 +58,35 @@ def execute(p: Pass, model: Model, ctx: PassContext | None = None) -> PipelineRe
         if warning := newer(model.opsets.get("", 0)):
             report.warnings.append(warning)
         start = time.perf_counter()
-        for instrument in ctx.instruments:
-            instrument.begin(model)
         outer, model.allowed_domains = model.allowed_domains, ctx.allow_domains
+        begun: list[Instrument] = []
         try:
+            for instrument in ctx.instruments:
+                tell((instrument,), "begin", model)
+                begun.append(instrument)
             run_pass(p, model, ctx, direct=True)
+        except BaseException:
+            _end(begun, model)  # the first error is told
+            raise
         finally:
             model.allowed_domains = outer
-            for instrument in ctx.instruments:
-                instrument.end(model)
+        if failed := _end(begun, model):
+            raise failed
         report.seconds = time.perf_counter() - start
         report.nodes_after = model.node_count()
         report.tolerances = dict(model.tolerances)
     return report
+
+
+def _end(begun: Sequence[Instrument], model: Model) -> OnnxOptError | None:
+    """Tell each of these that the run ended. The first error of theirs."""
+    first = None
+    for instrument in begun:
+        try:
+            tell((instrument,), "end", model)
+        except OnnxOptError as e:
+            first = first or e
+    return first
 
 
 def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -> None:
@@ -87,23 +106,25 @@ def run_pass(p: Pass, model: Model, ctx: PassContext, *, direct: bool = False) -
     composite = bool(p.children)
     if not composite and not ctx.in_round:
         types.refresh_allowed(model)
-    for instrument in ctx.instruments:
-        instrument.before(model, p)
-    if ctx.trace is not None:
-        ctx.trace(model, p.info, True)
+    tell(ctx.instruments, "before", model, p)
+    _trace(p, model, ctx, True)
     key, looked = _key(p, ctx), None
     around, ctx.settled = ctx.settled, True
     if composite:
         p.run(model, ctx)
-        for instrument in ctx.instruments:
-            instrument.after(model, p)
+        tell(ctx.instruments, "after", model, p)
     else:
         looked = _run_leaf(p, model, ctx, model.left_by.pop(key, None))
     if ctx.settled and ctx.fuel.left != 0:
         model.left_by[key] = Left(model.state, *(looked or (model.clock, None)))
     ctx.settled = ctx.settled and around
-    if ctx.trace is not None:
-        ctx.trace(model, p.info, False)
+    _trace(p, model, ctx, False)
+
+
+def _trace(p: Pass, model: Model, ctx: PassContext, is_before: bool) -> None:
+    if (trace := ctx.trace) is not None:
+        name = getattr(trace, "__name__", type(trace).__name__)
+        ask(f"the trace function {name} failed", trace, model, p.info, is_before)
 
 
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
@@ -164,11 +185,10 @@ def _run_leaf(
                 model.tolerances[p.name] = p.info.tolerance
         elif record.rules:
             ctx.only_looked(p, hits)
-        for instrument in ctx.instruments:
-            instrument.after(model, p)
+        tell(ctx.instruments, "after", model, p)
         looked = ctx.looked
     except OnnxOptError as e:
-        if e.failed is None and not isinstance(e, ModelError | PreconditionError | WriteError):
+        if e.failed is None and not isinstance(e, _NOT_OF_A_PASS):
             where = f" ({line})" if isinstance(e, PassError | InvariantError) and (line := line_of(e)) else ""
             e.message = f"pass {p.name}: {e.message}{where}{'' if isinstance(e, UsageError) else _after(ctx)}"
             e.failed = (len(ctx.history), str(p))

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from onnxopt.errors import (
+    InstrumentError,
+    InvariantError,
+    ModelError,
+    PassError,
+    VerificationError,
+    WriteError,
+    is_no_fault,
+    line_of,
+    told,
+)
 
 if TYPE_CHECKING:
     from onnxopt.graph import Model, Value
@@ -14,8 +27,9 @@ if TYPE_CHECKING:
 class Instrument:
     """Give instances to `PassContext(instruments=[...])` and override what is of interest.
 
-    `before` and `after` are called around every pass, those made of passes too (they have `children`). What an
-    override raises in `after` counts as a failure of the pass.
+    `before` and `after` are called around every pass, those made of passes too (they have `children`). An override of
+    `after` that judges the pass raises PassError, InvariantError or VerificationError: a failure of the pass. Anything
+    else that a hook raises becomes an InstrumentError, which names the instrument and the hook.
     """
 
     watches_rewrites: ClassVar[bool] = False  # set it to have `rewriting` and `spending` called
@@ -41,3 +55,26 @@ class Instrument:
 
     def spending(self, what: str, at: Value | Node | None) -> None:
         """A pass without rules is about to rewrite, and has taken the fuel; at a value or node, if it says which."""
+
+
+# What an instrument raises on purpose: of a pass, of a file.
+_SAID: Final = (PassError, InvariantError, VerificationError, ModelError, WriteError, InstrumentError)
+
+
+def tell(instruments: Iterable[Instrument], hook: str, *given: Any) -> None:
+    """Call a hook of each of these. Raises InstrumentError."""
+    for instrument in instruments:
+        ask(f"the instrument {type(instrument).__name__} failed in its hook {hook}", getattr(instrument, hook), *given)
+
+
+def ask(failure: str, hook: Callable[..., Any], *given: Any) -> Any:
+    """What a hook says. Raises InstrumentError, which begins with `failure`."""
+    try:
+        return hook(*given)
+    except _SAID:
+        raise
+    except BaseException as e:
+        if is_no_fault(e):
+            raise
+        whose = "ONNXOPT_DEBUG=1 shows the traceback" if line_of(e) else "report it"
+        raise InstrumentError(f"{failure}: {told(e)}", f"this is a bug there, and not in a pass; {whose}") from e

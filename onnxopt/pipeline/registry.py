@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import re
@@ -13,9 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
-from onnxopt.errors import UsageError, is_no_fault, line_of, nearest, nearest_file, told
+from onnxopt.errors import OnnxOptError, UsageError, is_no_fault, line_of, nearest, nearest_file, told
 from onnxopt.lazy_onnx import import_all_of_onnx
-from onnxopt.pipeline.base import Pass, PassInfo, RewritePass
+from onnxopt.pipeline import config
+from onnxopt.pipeline.base import Pass, PassInfo, RewritePass, check_fields
 from onnxopt.rewriting import Rule
 
 P = TypeVar("P", bound=Pass)
@@ -53,8 +53,8 @@ def register(p: type[P] | P) -> type[P] | P:
     if not hasattr(cls, "info"):
         raise TypeError(f"pass {cls.__name__} does not say what it is: info = PassInfo({cls.__name__.lower()!r})")
     name = cls.info.name
-    if loose := [k for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)]:
-        raise TypeError(f"pass {name}: {loose[0]} is an option, but the class no @dataclass(frozen=True)")
+    check_fields(cls)
+    config.refuse_declared(cls)
     rules: object = cls.rules if issubclass(cls, RewritePass) else ()
     if not isinstance(rules, tuple) or not all(isinstance(rule, Rule) for rule in rules):
         raise TypeError(
@@ -152,6 +152,11 @@ def _import_later(names: Iterable[str]) -> None:
                     register(found)
 
 
+def is_registered(name: str) -> bool:
+    """Is there a pass of that name, in onnxopt or loaded?"""
+    return name in _PASSES or name in _LATER
+
+
 def get_pass(name: str) -> type[Pass]:
     """The pass called `name`; plugins are loaded if onnxopt has none. Raises UsageError with the nearest names."""
     name = name.strip().replace("_", "-")
@@ -229,7 +234,7 @@ def origin(cls: type[Pass]) -> str:
 
 def _execute(name: str, file: str) -> None:
     """Import `file` as the module `name`; what fails leaves nothing behind, and can be corrected and loaded again."""
-    before = set(_PASSES)
+    before, declared = set(_PASSES), set(config.DECLARED)
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -239,6 +244,8 @@ def _execute(name: str, file: str) -> None:
         del sys.modules[name]
         for made in set(_PASSES) - before:
             del _PASSES[made]
+        for key in set(config.DECLARED) - declared:
+            del config.DECLARED[key]
         raise
 
 
@@ -271,6 +278,7 @@ def load_module(source: str) -> None:
         if is_no_fault(e):
             raise
         hint = "correct it there; ONNXOPT_DEBUG=1 shows the traceback" if line_of(e) else _PLUGIN
+        hint = (isinstance(e, OnnxOptError) and e.hint) or hint
         raise UsageError(f"{source} cannot be imported: {told(e)}", hint) from e
     if loose and before == set(_PASSES):
         raise UsageError(f"{source} registers no pass, so that nothing runs its rule {loose[0]}", _LOOSE)

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import OnnxOptError, UsageError, WriteError, refuse_pipe, unwritable
+from onnxopt.errors import InstrumentError, OnnxOptError, UsageError, WriteError, refuse_pipe, unwritable
 from onnxopt.graph import Model
 from onnxopt.io import load, refuse_overwriting_input, save
 from onnxopt.pipeline.context import PassContext
@@ -40,7 +40,7 @@ _OF_A_CONTEXT: Final = (
 _ZEROED_FROM: Final = 64  # bytes; smaller tensors may be shapes or axes
 
 
-class _Stop(Exception):
+class _Stop(InstrumentError):
     """The run stands before the pass that will fail."""
 
 
@@ -55,7 +55,7 @@ class _StopBefore(Instrument):
         if not p.children and len(ctx.history) == self.runs:
             self.text = pipeline_text(remaining(p, ctx))
             self.fuel = ctx.fuel.left
-            raise _Stop
+            raise _Stop(f"before {p.name}")
 
 
 def keep_reproducer(

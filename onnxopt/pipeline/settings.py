@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import UsageError
+from onnxopt.pipeline.base import check_level
 from onnxopt.pipeline.instrument import Instrument
 from onnxopt.pipeline.registry import check_names, check_rules
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 
 def check_settings(ctx: PassContext) -> None:
     """Bring names into their form. Raises UsageError for what is no setting, with the names that are near."""
-    if isinstance(ctx.opt_level, bool) or not isinstance(ctx.opt_level, int):
-        raise UsageError(f"opt_level is {ctx.opt_level!r}, not a number", "levels are 0 to 3")
+    check_level(ctx.opt_level)
     if not isinstance(ctx.target, str):
         raise UsageError(f"target is {ctx.target!r}, not a name", 'a context is for one target: target="npu"')
     if not isinstance(ctx.config, Mapping):

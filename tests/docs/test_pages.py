@@ -48,7 +48,7 @@ def alone() -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_PASSES", "_ORIGINS", "_MODULES", "_NAMED"):
             patch.setattr(registry, name, getattr(registry, name).copy())
-        patch.setattr(config, "_DECLARED", config._DECLARED.copy())
+        patch.setattr(config, "DECLARED", config.DECLARED.copy())
         for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
             patch.delitem(sys.modules, name)
         module = ModuleType("__page__")  # dataclasses look their module up

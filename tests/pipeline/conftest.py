@@ -10,7 +10,7 @@ from onnx import parser
 
 import onnxopt.passes  # noqa: F401 - registers them
 from onnxopt.graph import Model, read_model
-from onnxopt.pipeline import registry
+from onnxopt.pipeline import config, registry
 from onnxopt.verification import Verification, Verifier
 
 MakeModel = Callable[..., Model]
@@ -32,6 +32,7 @@ def model() -> MakeModel:
 def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("_PASSES", "_ORIGINS", "_MODULES"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
+    monkeypatch.setattr(config, "DECLARED", config.DECLARED.copy())
     for name in [m for m in sys.modules if m.startswith("onnxopt_plugin_")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [n for n, cls in registry._PASSES.items() if cls.__module__.startswith("onnxopt_plugin_")]:

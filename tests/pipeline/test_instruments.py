@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxopt.errors import InvariantError, VerificationError
+from onnxopt.errors import InstrumentError, InvariantError, PassError, VerificationError
 from onnxopt.graph import Model
 from onnxopt.graph.text import model_text
 from onnxopt.io import load
@@ -229,3 +229,78 @@ def test_bytes_and_nodes_are_counted_by_pass_and_rule(residual: Path) -> None:
     assert report.of("conv-bn-folding").bytes < 0, "new weights, while the old ones are still there"
     rule = report.of("conv-bn-folding").rules["fold_conv_bn"]
     assert (rule.hits, rule.nodes) == (3, 3)
+
+
+HOOKS = ("begin", "should_run", "before", "rewriting", "spending", "after", "end")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_an_instrument_that_fails_is_named_and_no_pass(model: Any, hook: str) -> None:
+    def fail(*given: Any) -> None:
+        raise ValueError("three is a crowd")
+
+    class Watcher(Instrument):
+        """Fails in one hook."""
+
+        watches_rewrites = True
+
+    ended: list[str] = []
+
+    class Other(Instrument):
+        """Is told of the end."""
+
+        def end(self, model: Model) -> None:
+            ended.append(model.name)
+
+    @graph_pass
+    def spender(graph: Any, ctx: PassContext) -> None:
+        """Spends."""
+        ctx.spend("something", at=graph.first)
+
+    watcher = Watcher()
+    setattr(watcher, hook, fail)
+    passes = Sequential([get_pass("elim-identity")(), spender])
+    with pytest.raises(InstrumentError) as e:
+        execute(passes, model(), PassContext(instruments=[Other(), watcher]))
+    line = f"the instrument Watcher failed in its hook {hook}: ValueError: three is a crowd (test_instruments.py:"
+    assert e.value.message.startswith(line)
+    assert e.value.hint == "this is a bug there, and not in a pass; ONNXOPT_DEBUG=1 shows the traceback"
+    assert (e.value.exit_code, e.value.failed) == (4, None)
+    assert not any(name in e.value.message for name in ("elim-identity", "spender", "identity", "pass"))
+    assert ended == ["g"], "who began is told of the end"
+
+
+def test_a_trace_that_fails_is_named(model: Any) -> None:
+    def print_ir(model: Model, info: Any) -> None:
+        """Takes too little."""
+
+    with pytest.raises(InstrumentError, match="the trace function print_ir failed: TypeError: "):
+        execute(get_pass("dead-code")(), model(), PassContext(trace=print_ir))  # type: ignore[arg-type]
+
+
+def test_the_end_does_not_hide_what_failed(model: Any) -> None:
+    class Watcher(Instrument):
+        """Fails at the end."""
+
+        def end(self, model: Model) -> None:
+            raise ValueError("too late")
+
+    @graph_pass
+    def failing(graph: Any, ctx: PassContext) -> None:
+        """Fails."""
+        raise KeyError("first")
+
+    with pytest.raises(PassError, match="pass failing failed on g: main: KeyError: 'first'"):
+        execute(failing, model(), PassContext(instruments=[Watcher()]))
+
+
+def test_an_instrument_may_judge_a_pass(model: Any) -> None:
+    class Judge(Instrument):
+        """Allows one node less at most."""
+
+        def after(self, model: Model, p: Any) -> None:
+            if not p.children and model.node_count() < 3:
+                raise InvariantError("too few nodes")
+
+    with pytest.raises(InvariantError, match="pass elim-identity: too few nodes"):
+        execute(get_pass("elim-identity")(), model(), PassContext(instruments=[Judge()]))
