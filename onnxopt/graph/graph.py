@@ -12,6 +12,7 @@ from onnxopt.graph.node import Node
 from onnxopt.graph.order import Order
 from onnxopt.graph.schema import is_known
 from onnxopt.graph.value import Value
+from onnxopt.plaintext import counted
 from onnxopt.protos import Array, contiguous, element_type, make_node
 
 if TYPE_CHECKING:
@@ -100,6 +101,15 @@ class Graph(Order):
             yield node
             for body in node.bodies.values():
                 yield from body.walk()
+
+    def __str__(self) -> str:
+        """The graph as text: one line a node, types where they are known."""
+        from onnxopt.graph.text import graph_text
+
+        return graph_text(self)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.path}, {counted(self.size, 'node')})"
 
     # -- changing ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onnxopt.errors import ModelError
 from onnxopt.graph.names import Names
 from onnxopt.graph.structure import Interface
+from onnxopt.plaintext import counted
 from onnxopt.protos import Array, is_external, tensor_to_array
 from onnxopt.record import record
 
@@ -78,6 +79,15 @@ class Model:
     def name(self) -> str:
         """How error messages call it: the file, or the graph's name."""
         return str(self.path) if self.path is not None else self.proto.graph.name or "model"
+
+    def __str__(self) -> str:
+        """The model as text, as `--print-ir-after` prints it."""
+        from onnxopt.graph.text import model_text
+
+        return model_text(self).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"Model({self.name}, {counted(self.node_count(), 'node')})"
 
     @property
     def state(self) -> tuple[int, int]:

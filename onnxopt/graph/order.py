@@ -20,6 +20,14 @@ class Order:
             yield node
             node = following if node.graph is None else node.next
 
+    def __reversed__(self) -> Iterator[Node]:
+        """The same from the last node to the first."""
+        node = self.last
+        while node is not None:
+            following = node.prev
+            yield node
+            node = following if node.graph is None else node.prev
+
     def arrange(self, nodes: Sequence[Node]) -> None:
         """The same nodes in this order."""
         self.first = self.last = None

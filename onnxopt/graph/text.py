@@ -22,8 +22,12 @@ _LONG: Final = 60  # characters of a string attribute
 
 def model_text(model: Model) -> str:
     """The main graph, then the functions."""
-    graphs = [model.graph, *model.functions.values()]
-    return "\n\n".join("\n".join(line(text, whole=True) for text in graph_lines(graph)) for graph in graphs) + "\n"
+    return "\n\n".join(map(graph_text, (model.graph, *model.functions.values()))) + "\n"
+
+
+def graph_text(graph: Graph) -> str:
+    """A graph and the bodies in it."""
+    return "\n".join(line(text, whole=True) for text in graph_lines(graph))
 
 
 def graph_lines(graph: Graph, indent: str = "") -> Iterator[str]:
