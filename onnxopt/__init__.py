@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Timing,
         VerifyEach,
         all_passes,
+        all_targets,
         any_chain,
         chain,
         config_keys,
@@ -123,9 +124,10 @@ _HOMES: Final = {
     "onnxopt.pipeline": (
         "CapabilityPartitioner CheckEach ConfigKey DebugPass DumpModels Fixpoint GraphInterpreter GraphPass "
         "Instrument Journal ModelPass OperatorSupport Partition Pass PassContext PassInfo PassManager PassReport "
-        "PipelineReport PrintIR RewritePass RuleReport Sequential StmtPass Timing VerifyEach all_passes any_chain "
-        "chain config_keys create_pattern_support declare_config fuse_partition generate_pattern_op_partitions "
-        "get_pass graph_pass load_module model_pass option parse_pipeline pattern_partitions register"
+        "PipelineReport PrintIR RewritePass RuleReport Sequential StmtPass Timing VerifyEach all_passes all_targets "
+        "any_chain chain config_keys create_pattern_support declare_config fuse_partition "
+        "generate_pattern_op_partitions get_pass graph_pass load_module model_pass option parse_pipeline "
+        "pattern_partitions register"
     ),
     "onnxopt.pipeline.split": "Part split",
     "onnxopt.rewriting": (
@@ -190,6 +192,7 @@ __all__ = [
     "__version__",
     "about",
     "all_passes",
+    "all_targets",
     "any_chain",
     "chain",
     "config_keys",

@@ -26,7 +26,7 @@ def optimize(
     extra: Sequence[str] = (),
     disable: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
-    target: str = "any",
+    target: str | Sequence[str] = "any",
     max_rewrites: int | None = None,
     freeze_initializers: bool = False,
     allow_domains: Sequence[str] = (),

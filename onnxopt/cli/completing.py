@@ -41,6 +41,14 @@ def known_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return _completed((*passes, *rules), incomplete)
 
 
+def known_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell: what a result can be for."""
+    import onnxopt.passes  # noqa: F401 - registers them
+    from onnxopt.pipeline import all_targets
+
+    return _completed(all_targets(), incomplete)
+
+
 def known_cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: cases that `verify` runs, and groups of them."""
     from onnxopt.verification.inputs.cases import GROUPS, RECIPES

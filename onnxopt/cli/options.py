@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from onnxopt.cli.completing import known_passes, known_rules, names_option
+from onnxopt.cli.completing import known_passes, known_rules, known_targets, names_option
 from onnxopt.cli.files import named_text, refuse_missing_folder
+from onnxopt.cli.say import say
 from onnxopt.errors import UsageError
 from onnxopt.worker.limits import Limits
 
@@ -240,7 +241,11 @@ _PASSES: Final = [  # which run
     click.option(
         "--config", callback=_config, multiple=True, metavar="KEY=VALUE", help="Set a config key, or PASS.OPTION."
     ),
-    click.option("--target", default="any", show_default=True, help="What the result is for: cpu, cuda, …"),
+    names_option(
+        "--target",
+        complete=known_targets,
+        help="What the result is for, the preferred first: cpu, cuda, … [default: any]",
+    ),
     plugin_option,
 ]
 _MODEL: Final = [  # what becomes of it besides
@@ -325,13 +330,13 @@ def make_options(
     config = {key: literal(text) for key, text in given["config"].items()}
     if given["max_constant_bytes"] is not None:
         config["constant-folding.max-bytes"] = given["max_constant_bytes"]
-    return OptimizeOptions(
+    options = OptimizeOptions(
         level=given["level"],
         pipeline=given["pipeline"],
         extra=given["extra"],
         disable=given["disable"],
         config=config,
-        target=given["target"],
+        target=given["target"] or "any",
         max_rewrites=max_rewrites,
         freeze_initializers=given["freeze_initializers"],
         dims={} if given["keep_dynamic"] else given["dims"],
@@ -345,6 +350,25 @@ def make_options(
         dtype=given["dtype"] or "",
         keep_io=given["keep_io"],
     )
+    if options.pipeline is not None or options.extra:
+        _tell_of_idle(options)
+    return options
+
+
+def _tell_of_idle(options: OptimizeOptions) -> None:
+    """Warn of passes that are named, and do not run for the target. Raises UsageError if no other does."""
+    from onnxopt.pipeline import get_pass
+    from onnxopt.pipeline.targets import idle_passes
+
+    ctx = options.context()
+    idle, others = idle_passes(options.passes(), ctx.targets, ctx.disabled_pass)
+    if not idle:
+        return
+    told = "; ".join(f"{name} {why}" for name, why in idle.items())
+    if not others:
+        target = get_pass(next(iter(idle))).info.targets[0]
+        raise UsageError(f"no pass runs: {told}", f"--target {target}, if that is what the result is for")
+    say(f"warning: a pass does not run: {told}", err=True)
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ class OptimizeOptions:
     `level` 0 to 3; `pipeline` (text) replaces the level's, and its passes run whatever their level; `extra` passes join
     the level's; `disable` takes passes out, or single rules, or with `RULE@VALUE` what a rule (or pass) does at the
     node that makes the value. `config`: values of config keys, such as `constant-folding.max-bytes`.
-    `target`: what the result is for. `max_rewrites`: stop after so many.
+    `target`: what the result is for, a name or several, the preferred ones first. `max_rewrites`: stop after so many.
     `freeze_initializers`: treat initializers that are also graph inputs as constants.
     `dims` (by symbol) and `shapes` (by input) give dynamic inputs their sizes; the result takes no others.
     `allow_domains`: operator domains that may enter the model although it does not import them.
@@ -48,7 +48,7 @@ class OptimizeOptions:
     extra: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    target: str = "any"
+    target: str | Sequence[str] = "any"
     max_rewrites: int | None = None
     freeze_initializers: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -93,8 +93,16 @@ class OptimizeOptions:
         """The pipeline. Raises UsageError for a level or name that does not exist, and where the text is wrong."""
         check_level(self.level)
         names_in(self.extra, "extra")
-        chosen = pipeline_for(self.level, self.extra) if self.pipeline is None else parse_pipeline(self.pipeline)
+        chosen = pipeline_for(self.level, self._extra()) if self.pipeline is None else parse_pipeline(self.pipeline)
         return converting(chosen, self.dtype, self.keep_io) if self.dtype else chosen
+
+    def _extra(self) -> Sequence[str]:
+        """The extra passes, those for a preferred target before those for the others."""
+        if len(self.extra) < 2:
+            return self.extra
+        from onnxopt.pipeline.targets import preferred_first, targets_in
+
+        return preferred_first(self.extra, targets_in(self.target))
 
     def context(self, instruments: Sequence[Instrument] = (), trace: Trace | None = None) -> PassContext:
         """Settings to run it in. Raises UsageError for unknown names and keys."""

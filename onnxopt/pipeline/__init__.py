@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from onnxopt.pipeline.statement import StmtPass
     from onnxopt.pipeline.support import OperatorSupport, any_chain, chain
+    from onnxopt.pipeline.targets import all_targets
 
 __all__ = [
     "CapabilityPartitioner",
@@ -58,6 +59,7 @@ __all__ = [
     "Timing",
     "VerifyEach",
     "all_passes",
+    "all_targets",
     "any_chain",
     "chain",
     "config_keys",
@@ -93,5 +95,6 @@ __getattr__ = lazy(
         "pattern_partition": ("create_pattern_support", "generate_pattern_op_partitions", "pattern_partitions"),
         "statement": ("StmtPass",),
         "support": ("OperatorSupport", "any_chain", "chain"),
+        "targets": ("all_targets",),
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from onnxopt.errors import PassError, UsageError, any_of
@@ -59,10 +59,17 @@ class PassInfo:
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or not self.tolerance >= 0:
             raise UsageError(f"pass {self.name}: tolerance is {self.tolerance!r}, not a share of an output's range")
 
-    def obstacle(self, model: Model, target: str) -> str:
-        """Why `target` or the model's operators speak against the pass; empty if nothing does."""
-        if "any" not in self.targets and target not in self.targets:
-            return f"is for {any_of(self.targets)}, the target is {target}"
+    def not_for(self, targets: Sequence[str]) -> str:
+        """Why the pass does not run where a result is for `targets`; empty if it does."""
+        if "any" in self.targets or not set(self.targets).isdisjoint(targets):
+            return ""
+        what = f"the target is {targets[0]}" if len(targets) == 1 else f"the targets are {' and '.join(targets)}"
+        return f"is for {any_of(self.targets)}, {what}"
+
+    def obstacle(self, model: Model, targets: Sequence[str]) -> str:
+        """Why `targets` or the model's operators speak against the pass; empty if nothing does."""
+        if why := self.not_for(targets):
+            return why
         if self.ops and model.operators().isdisjoint(self.ops):
             if len(self.ops) > _FEW:
                 return f"the model has none of its {len(self.ops)} operators"
@@ -125,8 +132,9 @@ class Pass:
         raise NotImplementedError(f"{type(self).__name__} has no run(self, model, ctx)")
 
     def should_run(self, model: Model, ctx: PassContext) -> bool:
-        """Does the model have anything for this pass, on the context's target? Not asked of a pass called directly."""
-        return not self.info.obstacle(model, ctx.target)
+        """Does the model have anything for this pass, and is it for one of the context's targets? Not asked of a pass
+        called directly."""
+        return not self.info.obstacle(model, ctx.targets)
 
     def requires(self, model: Model) -> None:
         """Raise if the model is not one that this pass can work on."""

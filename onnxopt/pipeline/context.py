@@ -44,9 +44,11 @@ class PassContext:
 
     In a Sequential a pass runs when it is not disabled, and is required or its `opt_level` is not above the
     context's; `disabled_rule` takes single rules out of their passes. `config` sets declared keys, options of passes
-    among them (`constant-folding.max-bytes`). `target` is what the result is for. `trace(model, info, is_before)` is
-    called around every pass. `max_rewrites` stops after so many rewrites. `excluded`: single matches that are left out.
-    `allow_domains`: the domains whose operators may enter a model that does not import them; None: all.
+    among them (`constant-folding.max-bytes`). `target` is what the result is for: a name, or several, the preferred
+    first (`"arm,npu"`, or a sequence). A pass runs if it is for one of them; `ctx.targets` has them one by one.
+    `trace(model, info, is_before)` is called around every pass. `max_rewrites` stops after so many rewrites.
+    `excluded`: single matches that are left out. `allow_domains`: the domains whose operators may enter a model that
+    does not import them; None: all.
 
     Blocks nest, the innermost counts, and each thread and asyncio task has its own. Each run gets a copy of its own, so
     a context may be shared. Raises UsageError for names and keys that nothing has, and values of another type.
@@ -57,7 +59,7 @@ class PassContext:
     disabled_pass: Collection[str] = ()
     disabled_rule: Collection[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    target: str = "any"
+    target: str | Sequence[str] = "any"
     instruments: Sequence[Instrument] = ()
     trace: Trace | None = None
     max_rewrites: int | None = None
@@ -65,6 +67,7 @@ class PassContext:
     allow_domains: Collection[str] | None = None
 
     def __post_init__(self) -> None:
+        self.targets: tuple[str, ...]
         check_settings(self)
         self.config = check_config(self.config)
         self.excluded = frozenset(self.excluded)
@@ -126,7 +129,7 @@ class PassContext:
         if p.info.opt_level > self.opt_level and p.name not in self.required_pass:
             return f"runs from -O{p.info.opt_level} on"
         if not p.should_run(model, self):
-            return p.info.obstacle(model, self.target) or "finds nothing for it in the model"
+            return p.info.obstacle(model, self.targets) or "finds nothing for it in the model"
         if p.info.required and self.disabled_pass and (missing := disabled_requirement(p.info, self.disabled_pass)):
             return f"requires {missing}, which is disabled"
         for instrument in self.instruments:

@@ -130,7 +130,7 @@ def _trace(p: Pass, model: Model, ctx: PassContext, is_before: bool) -> None:
 def is_current(p: Pass, model: Model, ctx: PassContext) -> bool:
     """Is the model as `p`, with these options and settings, left it?"""
     if isinstance(p, Later):
-        if p.info.obstacle(model, ctx.target):
+        if p.info.obstacle(model, ctx.targets):
             return False
         p = p.imported
     left = model.left_by.get(_key(ctx.configured(p), ctx))
@@ -143,7 +143,7 @@ def remaining(p: Pass, ctx: PassContext) -> list[Pass]:
 
 
 def _key(p: Pass, ctx: PassContext) -> Hashable:
-    return p, ctx.target, ctx.disabled_rule, ctx.excluded, repr(ctx.config) if ctx.config else ""
+    return p, ctx.targets, ctx.disabled_rule, ctx.excluded, repr(ctx.config) if ctx.config else ""
 
 
 def _meet_requirements(p: Pass, model: Model, ctx: PassContext) -> None:

@@ -113,7 +113,7 @@ def check_names(names: Iterable[str], what: str) -> None:
     for name in names:
         if name not in _PASSES and name not in _LATER and name not in _NAMED:
             load_plugins()
-            known = {*_PASSES, *_LATER, *_NAMED, *(cls.info.name for cls in _defined(Pass) if hasattr(cls, "info"))}
+            known = {*_PASSES, *_LATER, *_NAMED, *(cls.info.name for cls in defined_passes())}
             if name not in known:
                 hint = nearest(
                     name, known, "`onnxopt passes` lists them; one of your own is defined before it is named"
@@ -130,6 +130,11 @@ def check_rules(names: Iterable[str], what: str) -> None:
             if name not in known:
                 hint = nearest(name, known, "`onnxopt explain PASS` lists its rules")
                 raise UsageError(f"{what}: no rule is called {name!r}", hint)
+
+
+def defined_passes() -> Iterator[type[Pass]]:
+    """Every class of a pass that says what it is, registered or not."""
+    return (cls for cls in _defined(Pass) if hasattr(cls, "info"))
 
 
 def _defined(cls: type[P]) -> Iterator[type[P]]:
@@ -164,7 +169,7 @@ def get_pass(name: str) -> type[Pass]:
     if name not in _PASSES:
         load_plugins()
     if name not in _PASSES:
-        forgotten = next((c for c in _defined(Pass) if hasattr(c, "info") and c.info.name == name), None)
+        forgotten = next((c for c in defined_passes() if c.info.name == name), None)
         hint = nearest(name, {**_PASSES, **_LATER}, "`onnxopt passes` lists them")
         if forgotten is not None:
             hint = f"{forgotten.__name__} is not registered: put @register above it"

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 def check_settings(ctx: PassContext) -> None:
     """Bring names into their form. Raises UsageError for what is no setting, with the names that are near."""
     check_level(ctx.opt_level)
-    if not isinstance(ctx.target, str):
-        raise UsageError(f"target is {ctx.target!r}, not a name", 'a context is for one target: target="npu"')
+    ctx.targets = ("any",)
+    if ctx.target != "any":
+        from onnxopt.pipeline.targets import targets_in
+
+        ctx.targets = targets_in(ctx.target)
+        ctx.target = ",".join(ctx.targets)
     if not isinstance(ctx.config, Mapping):
         raise UsageError(f"config is {_kind(ctx.config)}, not a dict", 'config={"constant-folding.max-bytes": 1024}')
     if ctx.trace is not None and not callable(ctx.trace):

@@ -131,7 +131,7 @@ def test_the_user_names_a_file_that_may(run: Run, samples: Path, tmp_path: Path)
         ('level = "1"', "level: an integer is expected, not '1'"),
         ("level = 9", "level: 9 is not in the range 0<=x<=3"),
         ("strict = 1", "strict: true or false is expected, not 1"),
-        ("target = 1", "target: a string is expected, not 1"),
+        ("target = 1", "target: a string is expected, or a list of such, not 1"),
         ("disable = [1]", "disable: a string is expected, or a list of such, not 1"),
         ("disable = [['a']]", "disable: a string is expected, or a list of such, not ['a']"),
         ("max-constant-bytes = 1.5", "max-constant-bytes: a size, such as 65536 or '4M', is expected, not 1.5"),

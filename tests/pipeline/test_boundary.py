@@ -119,7 +119,7 @@ def test_a_proto_and_a_report_are_no_models(model: Any) -> None:
         ({"required_pass": [dead_code()]}, "required_pass: DeadCode is not a name", "'dead-code'"),
         ({"disabled_rule": ["fold_conv_b"]}, "disabled_rule: no rule is called", "did you mean fold_conv_bn"),
         ({"opt_level": "3"}, "there is no level '3'", "levels are 0 to 3"),
-        ({"target": ("npu",)}, "target is ('npu',), not a name", ""),
+        ({"target": ("npu", 3)}, "target is ('npu', 3), not a name or several", ""),
         ({"instruments": Timing()}, "instruments is one instrument", "instruments=[Timing(…)]"),
         ({"instruments": [Timing]}, "instruments: Timing is a class", "Timing(…)"),
         ({"config": ["a"]}, "config is list, not a dict", ""),

@@ -1,0 +1,67 @@
+"""Targets: what a result is for. A context names one or several, in the order in which they are preferred."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from onnxopt.errors import UsageError, nearest
+from onnxopt.pipeline.registry import all_passes, defined_passes, get_pass
+
+if TYPE_CHECKING:
+    from onnxopt.pipeline.base import Pass
+
+ANY: Final = "any"
+COMMON: Final = ("arm", "cpu", "cuda", "gpu", "npu", "x86")  # which may be named although no pass is for them
+
+
+def all_targets(*, plugins: bool = True) -> list[str]:
+    """The names that a context may have as its target: `any`, common ones, and those that passes are bound to.
+
+    Without `plugins`, of passes loaded so far.
+    """
+    passes = (*all_passes(plugins=plugins).values(), *defined_passes())
+    return [ANY, *sorted({*COMMON, *(target for cls in passes for target in cls.info.targets)} - {ANY})]
+
+
+def targets_in(given: Any) -> tuple[str, ...]:
+    """The targets of `"arm,npu"`, or of a sequence of names, each once, in order.
+
+    Raises UsageError, with the nearest names, for one that is neither common nor one that a pass is bound to.
+    """
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"target is {given!r}, not a name or several", 'target="npu", or target=["arm", "npu"]')
+    found = tuple(dict.fromkeys(name.strip() for name in names))
+    if not all(found) or not found:
+        raise UsageError(f"target is {given!r}, which names none", "without a target a result is for any")
+    for name in found:
+        if name not in (ANY, *COMMON) and name not in all_targets(plugins=False):
+            known = all_targets()
+            if name not in known:
+                hint = nearest(name, known, f"there are {', '.join(known)}; passes name theirs: PassInfo(targets=…)")
+                raise UsageError(f"no target is called {name!r}", hint)
+    return found
+
+
+def preferred_first(passes: Sequence[str], targets: Sequence[str]) -> list[str]:
+    """These names of passes, those that are bound to a target behind those for the targets before it."""
+    return sorted(passes, key=lambda name: _place(get_pass(name).info.targets, targets))
+
+
+def _place(bound: Collection[str], targets: Sequence[str]) -> int:
+    return 0 if ANY in bound else next((i for i, target in enumerate(targets) if target in bound), len(targets))
+
+
+def idle_passes(p: Pass, targets: Sequence[str], disabled: Collection[str] = ()) -> tuple[dict[str, str], bool]:
+    """(the passes in `p` that do not run for these targets, with the reason; whether others are left to run)."""
+    leaves = [leaf for leaf in _leaves(p) if leaf.name not in disabled]
+    idle = {leaf.name: why for leaf in leaves if (why := leaf.info.not_for(targets))}
+    return idle, any(leaf.name not in idle for leaf in leaves)
+
+
+def _leaves(p: Pass) -> Iterator[Pass]:
+    if not p.children:
+        yield p
+    for child in p.children:
+        yield from _leaves(child)
