@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from typing import Any, ClassVar
 
-from onnxopt.errors import EmissionError, PassError
+from onnxopt.errors import PassError
 from onnxopt.graph import Graph, Value
-from onnxopt.graph.emission import check_call, refusal
+from onnxopt.graph.emission import check_call
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.base import GraphPass
 from onnxopt.pipeline.context import PassContext
-from onnxopt.rewriting import Call, Declined, Match
+from onnxopt.pipeline.places import InputPlace, NodePlace, OutputPlace, Place, Unchanged
+from onnxopt.rewriting import Declined, Match
 from onnxopt.rewriting.match import Builder
-from onnxopt.rewriting.matcher import Bindings
-from onnxopt.rewriting.replace import commit
-
-
-class Unchanged(Enum):
-    """What `GraphInterpreter.unchanged` is."""
-
-    YES = "unchanged"
-
 
 Args = tuple[Value | None, ...]
 Result = Value | tuple[Value | None, ...] | Unchanged
@@ -37,6 +30,9 @@ class GraphInterpreter(GraphPass):
     new one (which takes over name and metadata), `args[0]` none at all. What results takes the place of the node's
     outputs; their names, types and readers stay. Nodes emitted as they were are not touched, `return self.unchanged`
     says so too. Nothing, too many results, or too few are an error.
+
+    `placeholder` is asked before the nodes of a scope what each of its inputs becomes, `output` behind them what it
+    gives out; what they emit is no node that `call_operator` is asked about.
     """
 
     kind: ClassVar[str] = "interpreter"
@@ -45,40 +41,55 @@ class GraphInterpreter(GraphPass):
         """What `node`, reading `args`, becomes: a value for each output that is used."""
         return _emit_again(_MATCH.get(), node, args)
 
+    def placeholder(self, value: Value) -> Value | Unchanged:
+        """What the nodes that read this input of a scope read instead. The input itself stays."""
+        return value
+
+    def output(self, values: tuple[Value, ...]) -> Result:
+        """What a scope gives out in place of `values`, under their names: as many."""
+        return values
+
     @property
     def op(self) -> Builder:
-        """Emits new nodes: `self.op.Conv(x, w, like=node, pads=[1, 1])`. Only inside `call_operator`."""
+        """Emits new nodes: `self.op.Conv(x, w, like=node, pads=[1, 1])`. Only inside the hooks."""
         return _MATCH.get().op
 
     @property
     def unchanged(self) -> Unchanged:
-        """To be returned by `call_operator` for a node that stays as it is, whatever was made on the way."""
+        """To be returned by a hook for what stays as it is, whatever was made on the way."""
         return Unchanged.YES
 
     @property
     def match(self) -> Match:
-        """Types (`self.match.shape(x)`) and constants (`self.match.const(array)`). Only inside `call_operator`."""
+        """Types (`self.match.shape(x)`) and constants (`self.match.const(array)`). Only inside the hooks."""
         return _MATCH.get()
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
-        for node in graph:
-            bindings = Bindings()
-            bindings.covered.append((node, Call((node.op,), (), shared=True)))
-            m = Match(bindings, node)
-            token = _MATCH.set(m)
-            try:
-                result = self.call_operator(node, tuple(node.inputs))
-                if result is Unchanged.YES or _is_same(m, node, result):
-                    continue
-                _check(m, node, result)
-                if ctx.spend("replaced", at=node):
-                    _replace(m, node, result, ctx)
-            except Declined as e:
-                if str(e):
-                    ctx.decline("replaced", str(e), repr(node))
-                continue
-            finally:
-                _MATCH.reset(token)
+        nodes = list(graph)
+        if self._has("placeholder"):
+            for value in list(graph.inputs):
+                self._interpret(InputPlace(value, nodes), partial(self.placeholder, value), ctx)
+        for node in nodes:
+            if node.graph is graph:
+                self._interpret(NodePlace(node), partial(self.call_operator, node, tuple(node.inputs)), ctx)
+        if self._has("output") and graph.outputs:
+            self._interpret(OutputPlace(graph), partial(self.output, tuple(graph.outputs)), ctx)
+
+    def _has(self, hook: str) -> bool:
+        """Is the hook overridden? What nobody asks for costs nothing."""
+        return getattr(type(self), hook) is not getattr(GraphInterpreter, hook)
+
+    def _interpret(self, place: Place, ask: Callable[[], Any], ctx: PassContext) -> None:
+        token = _MATCH.set(place.match)
+        try:
+            result = ask()
+            if result is not Unchanged.YES and not place.is_same(result):
+                place.replace(result, ctx)
+        except Declined as e:
+            if str(e):
+                ctx.decline("replaced", str(e), repr(place.match.anchor))
+        finally:
+            _MATCH.reset(token)
 
 
 def _emit_again(m: Match, node: Node, args: Args) -> Result:
@@ -103,44 +114,6 @@ def _emit_again(m: Match, node: Node, args: Args) -> Result:
     m.new_nodes.append(new)
     values = tuple(outputs)
     return values[0] if len(values) == 1 and values[0] is not None else values
-
-
-def _check(m: Match, node: Node, result: object) -> None:
-    """Raise EmissionError unless there is a result for each output that is read."""
-    if result is None:
-        raise EmissionError(
-            f"{m.graph.model.name}: {m.graph.path}: {node!r}: call_operator returned nothing",
-            "return self.unchanged for a node that stays, or what super().call_operator(node, args) returns",
-        )
-    results = result if isinstance(result, tuple) else (result,)
-    missing = [i for i in node.used_outputs() if i >= len(results) or results[i] is None]
-    if missing:
-        raise refusal(m.graph, node, f"its output {missing[0]} is read, and call_operator returned none for it")
-
-
-def _is_same(m: Match, node: Node, result: Result) -> bool:
-    """Is all that was emitted the node itself, reading what it reads?"""
-    if len(m.new_nodes) != 1 or m.borrowed != [node] or m.new_constants:
-        return False
-    (new,) = m.new_nodes
-    results = result if isinstance(result, tuple) else (result,)
-    return new.inputs == node.inputs and list(results) == new.outputs
-
-
-def _replace(m: Match, node: Node, result: Any, ctx: PassContext) -> None:
-    bodies, graph = node.bodies, m.graph
-    moved = bool(bodies) and node in m.borrowed
-    if moved:  # they belong to the node emitted in its place
-        node.bodies = {}
-        graph.owners.pop(node, None)
-    try:
-        commit(m, result)
-    except Declined:
-        ctx.count("replaced", -1)
-        if moved:
-            node.bodies = bodies
-            graph.owners[node] = None
-        raise
 
 
 _MATCH: ContextVar[Match] = ContextVar("onnxopt_interpreted")

@@ -30,6 +30,11 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
     A new node takes over the output's value: object, name, users and graph-output flag. Raises Declined, before
     any change, where an interface would break, and what would make runtimes refuse the model.
     """
+    carry_out(m, check(m, result))
+
+
+def check(m: Match, result: Value | tuple[Value | None, ...]) -> list[tuple[Value, Value]]:
+    """The (old, new) values of a replacement that may be carried out; changes nothing. Raises what `commit` raises."""
     pairs = check_replacement(m, result)
     for old, new in pairs:
         if not old.constant and is_refused(old, new):
@@ -38,6 +43,11 @@ def commit(m: Match, result: Value | tuple[Value | None, ...]) -> None:
             raise Declined(REFUSED)
     if divides_by_zero(m.graph, m.new_nodes):
         raise Declined(REFUSED)
+    return pairs
+
+
+def carry_out(m: Match, pairs: list[tuple[Value, Value]]) -> None:
+    """The part of `commit` that changes the graph."""
     before = [n.inputs for n, _ in m.bindings.covered]
     _insert(m, pairs)
     _hand_over(m, pairs)
