@@ -14,9 +14,8 @@ from onnxopt.analysis.claims import carried, forget_claims, forget_shape
 from onnxopt.analysis.misread import believed_of, contradicted, depends, forget, hidden, hide
 from onnxopt.graph.dim_names import as_symbol, rename_dims
 from onnxopt.graph.graph import Graph
-from onnxopt.graph.model import Model
+from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos, write_functions

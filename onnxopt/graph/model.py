@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onnxopt.errors import ModelError
+from onnxopt.errors import InvariantError, ModelError, UsageError, nearest
 from onnxopt.graph.names import Names
 from onnxopt.graph.structure import Interface
 from onnxopt.plaintext import counted
-from onnxopt.protos import Array, is_external, tensor_to_array
+from onnxopt.protos import Array, is_external, qualified, tensor_to_array
 from onnxopt.record import record
 
 if TYPE_CHECKING:
@@ -174,7 +174,36 @@ class Model:
         """
         from onnxopt.graph.reader import add_function
 
+        self.analyses.pop(_PURE, None)
         return add_function(self, function)
+
+    def remove_function(self, op: str) -> None:
+        """Remove the function that defines an operator (qualified name), with all that overload it.
+
+        Raises UsageError where the model has none, and InvariantError where a node calls it.
+        """
+        labels = [label for label, f in self.functions.items() if qualified(f.proto.name, f.proto.domain) == op]
+        if not labels:
+            known = [label.removeprefix("function ") for label in self.functions]
+            hint = nearest(op, known, f"it has {', '.join(known) or 'no functions'}")
+            raise UsageError(f"{self.name}: there is no function {op}", hint)
+        for scope in self.scopes():
+            if scope.root.label not in labels and (call := next(iter(scope.by_op.get(op, ())), None)) is not None:
+                raise InvariantError(
+                    f"{self.name}: the function {op} was to be removed, and {scope.path} calls it: {call!r}",
+                    "this is a bug in the pass: what takes the place of its calls comes first",
+                )
+        self.drop_functions(labels)
+
+    def drop_functions(self, labels: Collection[str]) -> None:
+        """Take functions that no other calls out of the model."""
+        protos = self.proto.functions  # deleted one by one, each would move all behind it
+        protos.sort(key=lambda f: function_label(f.domain, f.name, f.overload) in labels)
+        del protos[len(self.functions) - len(labels) :]
+        for label in labels:
+            del self.functions[label]
+            self.version += 1
+        self.analyses.pop(_PURE, None)
 
     def has_function(self, op: str) -> bool:
         """Does the model itself define this operator (qualified name)?"""
@@ -201,6 +230,11 @@ class Model:
                 new.output_count += 1
                 self.version += 1
             scopes.extend(body for node in graph.owners for body in node.bodies.values())
+
+
+def function_label(domain: str, name: str, overload: str = "") -> str:
+    """How a function is called in `Model.functions` and in messages."""
+    return f"function {domain}::{name}" + (f":{overload}" if overload else "")
 
 
 def inner_scopes(graph: Graph) -> Iterator[Graph]:

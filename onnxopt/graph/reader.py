@@ -12,7 +12,7 @@ from onnxopt.graph.annotations import pin
 from onnxopt.graph.domains import adopt_opsets, import_domain
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.ir_version import DEFAULTS_SINCE, FUNCTIONS_SINCE, raise_ir_version
-from onnxopt.graph.model import Model
+from onnxopt.graph.model import Model, function_label
 from onnxopt.graph.node import HELD, Node
 from onnxopt.graph.structure import interface_of
 from onnxopt.graph.value import Value
@@ -106,11 +106,6 @@ def _raise_ir_version(model: Model) -> None:
     for value in model.graph.inputs:
         value.is_input = value.name in taken
     model.graph.inputs = [v for v in model.graph.inputs if v.is_input]
-
-
-def function_label(domain: str, name: str, overload: str = "") -> str:
-    """How a function is called in `Model.functions` and in messages."""
-    return f"function {domain}::{name}" + (f":{overload}" if overload else "")
 
 
 def _index_function(model: Model, function: FunctionProto) -> Graph:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FEW: Final = 3  # operators that are listed
 _LEVELS: Final = (0, 1, 2, 3)
+MADE_BY: Final = "onnxopt.made-by"  # metadata of a function that a pass made of nodes
 
 
 @record(frozen=True)
@@ -142,6 +143,10 @@ class Pass:
     def ensures(self, model: Model) -> None:
         """Raise if the model, which this pass has run on, is not what it promised."""
 
+    def promise(self, model: Model) -> Callable[[], None] | None:
+        """What is to be called after `run`, and raises PassError if that did what the kind of the pass never does."""
+        return None
+
     @classmethod
     def summary(cls) -> str:
         """First sentence of the manual page, which is the docstring."""
@@ -163,13 +168,17 @@ class ModelPass(Pass):
 
 class GraphPass(Pass):
     """Runs once for every scope: bodies before the graph around them, functions, main. Not for those marked
-    `onnxopt.skip` in their metadata. A Fixpoint runs it again while what it changed around bodies may be news to these.
+    `onnxopt.skip` in their metadata, nor for functions that it made by `fuse_partition`, in this run or another. A
+    Fixpoint runs it again while what it changed around bodies may be news to these.
     """
 
     kind: ClassVar[str] = "graph"
 
     def run(self, model: Model, ctx: PassContext) -> None:
+        own = {f for f in model.functions.values() if self._made(f)}
         for graph in list(model.open_scopes()):
+            if own and graph.root in own:
+                continue
             if graph.owner is None or graph.owner.graph is not None:  # its owner may be gone by now
                 ctx.scope = graph
                 state = model.state
@@ -177,6 +186,9 @@ class GraphPass(Pass):
                 if graph.owners and model.state != state:
                     ctx.settled = False
         ctx.scope = None
+
+    def _made(self, function: Graph) -> bool:
+        return any(p.key == MADE_BY and p.value == self.name for p in function.proto.metadata_props)
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         """Change `graph` in place, of one scope at a time."""
@@ -206,16 +218,22 @@ class DebugPass(Pass):
 
     kind: ClassVar[str] = "debug"
 
-    def run(self, model: Model, ctx: PassContext) -> None:
+    def promise(self, model: Model) -> Callable[[], None]:
         from onnxopt.graph.fingerprint import fingerprint
 
         before = model.version, fingerprint(model)
+
+        def check() -> None:
+            if (model.version, fingerprint(model)) != before:
+                raise PassError(
+                    f"{model.name}: the debug pass {self.name} changed the model",
+                    "make it a ModelPass or GraphPass if it is meant to",
+                )
+
+        return check
+
+    def run(self, model: Model, ctx: PassContext) -> None:
         self.inspect(model, ctx)
-        if (model.version, fingerprint(model)) != before:
-            raise PassError(
-                f"{model.name}: the debug pass {self.name} changed the model",
-                "make it a ModelPass or GraphPass if it is meant to",
-            )
 
     def inspect(self, model: Model, ctx: PassContext) -> None:
         """Look at `model`, and change nothing."""

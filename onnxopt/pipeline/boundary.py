@@ -55,6 +55,14 @@ def check_model(model: Any, p: Pass) -> None:
     raise UsageError(f"the pass {p.name} takes a model, not {_said(model)}", hint)
 
 
+def check_graph(graph: Any, whose: str) -> None:
+    """Raise UsageError unless `graph` is one scope, which the function called `whose` takes."""
+    if isinstance(graph, Graph):
+        return
+    hint = "model.graph is the main graph" if isinstance(graph, Model) else "onnxopt.load(PATH).graph is one"
+    raise UsageError(f"{whose} takes a graph, not {_said(graph)}", hint)
+
+
 def _check_info(p: Pass) -> None:
     if not isinstance(getattr(p, "info", None), PassInfo):
         name = type(p).__name__

@@ -172,8 +172,11 @@ def _run_leaf(
     hits = {what: rule.hits for what, rule in record.rules.items() if rule.hits}
     try:
         _ask(p, model)
+        check = p.promise(model)
         with np.errstate(all="ignore"):  # what overflows is declined: whoever computes looks at the result
             p.run(model, ctx)
+        if check is not None:
+            check()
         p.ensures(model)
         carry_over(model, p.info.preserves, state)
         record.runs += 1

@@ -9,11 +9,14 @@ from onnx import FunctionProto
 from onnxopt.analysis.submodel import boundary, reads
 from onnxopt.errors import UsageError
 from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.reader import function_label
 from onnxopt.graph.value import Value
 from onnxopt.graph.writer import node_protos
+from onnxopt.pipeline.base import MADE_BY
+from onnxopt.pipeline.context import PassContext
 from onnxopt.pipeline.partition import Partition
+from onnxopt.plaintext import an
 from onnxopt.protos import make_node
 
 
@@ -23,8 +26,12 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
     The function is called `name`, or `name_1`, … where the model has one of that name. What the nodes read, constants
     too, becomes its inputs; the values they produce for others keep object, name and users. Raises UsageError, with
     nothing changed, for a partition that is empty, no longer in the graph or not convex, for nodes whose bodies read
-    outer values, and inside a function for attributes that its caller decides.
+    outer values, and inside a function for attributes that its caller decides. Its metadata name the pass that runs,
+    if one does: a GraphPass leaves alone what it made.
     """
+    if not isinstance(partition, Partition):
+        hint = "for each that CapabilityPartitioner(…).propose() gives: fuse_partition(partition, name)"
+        raise UsageError(f"fuse_partition takes one partition, not {an(type(partition).__name__)}", hint)
     nodes = partition.nodes
     graph = _scope(nodes)
     behind, last = _behind(nodes)
@@ -32,6 +39,8 @@ def fuse_partition(partition: Partition, name: str, domain: str = "onnxopt.parti
     if not outputs:
         raise UsageError(f"nothing reads the results of {partition!r}", "remove what is dead first")
     proto = _function(graph, nodes, [*inputs, *constants], outputs, name, domain)
+    if maker := PassContext.current().running:
+        proto.metadata_props.add(key=MADE_BY, value=maker)
     graph.model.add_function(proto)
     call = Node(make_node(proto.name, domain, proto.name, {}), [*inputs, *constants], [])
     graph.insert(call, last.next)

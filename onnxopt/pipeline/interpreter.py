@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from onnxopt.errors import PassError
+from onnxopt.errors import EmissionError, PassError
 from onnxopt.graph import Graph, Value
 from onnxopt.graph.emission import check_call
 from onnxopt.graph.node import Node
@@ -93,6 +93,11 @@ class GraphInterpreter(GraphPass):
 
 
 def _emit_again(m: Match, node: Node, args: Args) -> Result:
+    if not isinstance(node, Node):
+        hint = "what it is given emits the node again; self.op.Abs(*args) emits another operator"
+        raise EmissionError(
+            f"{m.graph.model.name}: {m.graph.path}: super().call_operator takes a node, not {node!r}", hint
+        )
     inputs = list(args)
     while inputs and inputs[-1] is None:
         inputs.pop()

@@ -10,6 +10,7 @@ from onnxopt.analysis.submodel import boundary, reads
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.pipeline.boundary import check_graph
 from onnxopt.pipeline.convex import convex_groups
 from onnxopt.pipeline.support import Support, predicate
 
@@ -68,6 +69,7 @@ class CapabilityPartitioner:
         non_compute_ops: Iterable[str] = NON_COMPUTE,
         allowed_single_node_partition_ops: Iterable[str] = (),
     ) -> None:
+        check_graph(graph, "CapabilityPartitioner")
         self.graph = graph
         self.supports = predicate(support)
         self.non_compute_ops = frozenset(non_compute_ops)

@@ -8,6 +8,7 @@ from typing import Any
 from onnxopt.graph.graph import Graph
 from onnxopt.graph.node import Node
 from onnxopt.pipeline.analyses import analysis
+from onnxopt.pipeline.boundary import check_graph
 from onnxopt.pipeline.partition import CapabilityPartitioner, Partition, dependencies, is_constant
 from onnxopt.pipeline.support import NodeSupport, Support, any_chain
 from onnxopt.rewriting.example import Source, example
@@ -23,6 +24,7 @@ def pattern_partitions(graph: Graph, patterns: Iterable[Source], *, exact: bool 
     attributes what they say in rules. Where matches compete for a node, the earlier pattern wins, then the earlier
     place. Matches whose fusion would make a cycle are left out. Raises UsageError for what is not a pattern.
     """
+    check_graph(graph, "pattern_partitions")
     taken: dict[Node, list[Node]] = {}
     found: list[list[Node]] = []
     cycles = _Cycles(graph, taken)

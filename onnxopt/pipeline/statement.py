@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from onnxopt.errors import PassError
@@ -15,25 +15,28 @@ Links = tuple[Node | None, tuple[object, ...], tuple[object, ...]]
 
 
 class StmtPass(GraphPass):
-    """Changes the state of nodes: attributes, operators, names, metadata. Override `run_node`, or `run_graph`.
+    """Changes the state of nodes: attributes, operators, names, metadata. Override `run_node`, `run_graph` or `run`.
 
     Which nodes there are, in which order, and what they read and make has to be as it was: PassError if it is not.
     """
 
     kind: ClassVar[str] = "stmt"
 
-    def run(self, model: Model, ctx: PassContext) -> None:
+    def promise(self, model: Model) -> Callable[[], None]:
         before = {scope: list(_links(scope)) for scope in model.scopes()}
-        super().run(model, ctx)
-        for scope in {**before, **dict.fromkeys(model.scopes())}:
-            was, now = before.get(scope, []), list(_links(scope))
-            for old, new in zip([*was, None], [*now, None]):
-                if old != new:
-                    raise PassError(
-                        f"{model.name}: {scope.path}: the StmtPass {self.name} changed what reads what: "
-                        f"{_shown(old)} became {_shown(new)}",
-                        "make it a GraphPass if it is meant to",
-                    )
+
+        def check() -> None:
+            for scope in {**before, **dict.fromkeys(model.scopes())}:
+                was, now = before.get(scope, []), list(_links(scope))
+                for old, new in zip([*was, None], [*now, None]):
+                    if old != new:
+                        raise PassError(
+                            f"{model.name}: {scope.path}: the StmtPass {self.name} changed what reads what: "
+                            f"{_shown(old)} became {_shown(new)}",
+                            "make it a GraphPass if it is meant to",
+                        )
+
+        return check
 
     def run_graph(self, graph: Graph, ctx: PassContext) -> None:
         for node in graph:

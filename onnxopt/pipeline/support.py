@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
 
@@ -55,8 +56,16 @@ def any_chain(*supports: Support) -> NodeSupport:
 
 def predicate(support: Support) -> Callable[[Node], bool]:
     """`support` as a plain function. Raises TypeError for what is neither a support nor callable."""
-    if isinstance(support, NodeSupport):
-        return support.is_node_supported
-    if callable(support):
-        return support
-    raise TypeError(f"{support!r} has no method is_node_supported and is not a function of a node")
+    if isinstance(support, type):
+        raise TypeError(f"{support.__name__} is a class: {support.__name__}(…) makes a support of it")
+    asked = support.is_node_supported if isinstance(support, NodeSupport) else support
+    if not callable(asked):
+        raise TypeError(f"{support!r} has no method is_node_supported and is not a function of a node")
+    try:
+        inspect.signature(asked).bind(None)
+    except TypeError:
+        name = getattr(asked, "__qualname__", repr(support))
+        raise TypeError(f"{name} is called with one node, and nothing else: is_node_supported(self, node)") from None
+    except ValueError:  # a function in C does not say what it takes
+        pass
+    return asked

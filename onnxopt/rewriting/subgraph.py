@@ -10,6 +10,7 @@ from onnxopt.graph.graph import Graph
 from onnxopt.graph.model import Model
 from onnxopt.graph.node import Node
 from onnxopt.graph.value import Value
+from onnxopt.plaintext import an
 from onnxopt.protos import numpy_dtype
 from onnxopt.rewriting.example import Example, Source, example
 from onnxopt.rewriting.match import Match
@@ -117,7 +118,12 @@ class SubgraphMatcher:
 
 
 def scopes_of(where: Model | Graph) -> list[Graph]:
-    return list(where.open_scopes()) if isinstance(where, Model) else [where]
+    if isinstance(where, Graph):
+        return [where]
+    if not isinstance(where, Model):
+        hint = "onnxopt.load(PATH) gives one, onnxopt.read_model(PROTO) another"
+        raise UsageError(f"patterns are looked for in a model or graph, not in {an(type(where).__name__)}", hint)
+    return list(where.open_scopes())
 
 
 def replace_pattern(

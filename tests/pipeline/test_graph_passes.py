@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 import onnxopt
-from onnxopt.errors import EmissionError, PassError, UsageError
+from onnxopt.errors import EmissionError, InvariantError, PassError, UsageError
 from onnxopt.graph import Graph, Model, check_model, write_model
 from onnxopt.pipeline import DebugPass, GraphInterpreter, PassInfo, Sequential, StmtPass, graph_pass, model_pass
 from tests.pipeline.conftest import MakeModel
@@ -251,3 +251,72 @@ def add(node: Any) -> None:
 def test_a_stmt_pass_that_changes_what_reads_what_is_found_out(model: MakeModel, change: Callable[[Any], None]) -> None:
     with pytest.raises(PassError, match="main: the StmtPass restate changed what reads what"):
         stmt(change)(model())
+
+
+def test_who_overrides_run_is_held_to_the_kind_too(model: Any) -> None:
+    class Applies(DebugPass):
+        """As Paddle Lite's passes are written: all in one method."""
+
+        info = PassInfo("applies")
+
+        def run(self, model: Any, ctx: Any) -> None:
+            model.graph.first.set_attr("note", 1)
+
+    class Rewires(StmtPass):
+        """The same of a StmtPass."""
+
+        info = PassInfo("rewires")
+
+        def run(self, model: Any, ctx: Any) -> None:
+            model.graph.last.set_input(0, model.graph.inputs[0])
+
+    with pytest.raises(PassError, match="the debug pass applies changed the model"):
+        Applies()(model())
+    with pytest.raises(PassError, match="the StmtPass rewires changed what reads what"):
+        Rewires()(model())
+
+
+def test_functions_are_added_and_removed(model: Any) -> None:
+    function = parser.parse_function('<domain: "l", opset_import: ["" : 17]> halve (x) => (y) { y = Relu (x) }')
+
+    @model_pass
+    def add(model: Any, ctx: Any) -> None:
+        """Adds a function, and calls it."""
+        graph = model.add_function(function)
+        assert [node.op for node in graph] == ["Relu"]
+        relu = next(iter(model.graph.by_op["Relu"]))
+        relu.output.replace_all_uses_with(model.graph.make("l::halve", relu.inputs, before=relu))
+        model.graph.remove(relu)
+
+    @model_pass
+    def remove(model: Any, ctx: Any) -> None:
+        """Removes it."""
+        model.remove_function("l::halve")
+
+    m = model()
+    add(m)
+    onnx.checker.check_model(write_model(m), full_check=True)
+    assert [node.op for node in m.graph] == ["Identity", "l::halve", "Neg"]
+    with pytest.raises(InvariantError, match="the function l::halve was to be removed, and main calls it: l::halve ->"):
+        remove(m)
+    call = next(iter(m.graph.by_op["l::halve"]))
+    call.output.replace_all_uses_with(m.graph.make("Abs", call.inputs, before=call))
+    m.graph.remove(call)
+    remove(m)
+    assert not m.functions and not write_model(m).functions
+    onnx.checker.check_model(write_model(m), full_check=True)
+    with pytest.raises(UsageError, match="g: there is no function l::halve") as e:
+        remove(m)
+    assert e.value.hint == "it has no functions"
+
+
+def test_a_function_that_calls_itself_through_another_is_kept(model: Any) -> None:
+    rest = """<domain: "l", opset_import: ["" : 17, "l" : 1]> f (x) => (y) { y = l.h (x) }
+        <domain: "l", opset_import: ["" : 17]> h (x) => (y) { y = Relu (x) }"""
+    m = model("a = Identity (x) y = l.f (a)", rest)
+    with pytest.raises(InvariantError, match="and function l::f calls it"):
+        m.remove_function("l::h")
+    with pytest.raises(UsageError) as e:
+        m.remove_function("l::ff")
+    assert e.value.hint.startswith("did you mean l::f")
+    assert len(m.functions) == len(m.proto.functions) == 2

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as rt
 import pytest
 
-from onnxopt.errors import NoFixpointError, PassError
+from onnxopt.errors import EmissionError, NoFixpointError, PassError
 from onnxopt.graph import Model, check_model, read_model, write_model
 from onnxopt.graph.node import Node
 from onnxopt.pipeline import Fixpoint, GraphInterpreter, PassContext, PassInfo, get_pass
@@ -190,3 +190,10 @@ def test_one_that_never_settles_is_named_with_what_it_did_last(model: Any) -> No
     assert "undo each other's work" in e.value.hint
     with PassContext(max_rewrites=0):
         assert Behind()(model()).of("behind").hits == 0, "fuel reaches into interpreters"
+
+
+def test_another_operator_is_not_emitted_by_its_name(model: Any) -> None:
+    with pytest.raises(EmissionError) as e:
+        run(model(), lambda self, again, n, a: GraphInterpreter.call_operator(self, "Abs", a))  # type: ignore[arg-type]
+    assert "super().call_operator takes a node, not 'Abs'" in e.value.message
+    assert e.value.hint.endswith("self.op.Abs(*args) emits another operator")

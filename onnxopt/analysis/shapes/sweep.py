@@ -26,8 +26,8 @@ from onnxopt.analysis.shapes.quantized import typed
 from onnxopt.analysis.shapes.sizes import Dims, Found, broadcast, is_picked
 from onnxopt.analysis.shapes.symbolic import Expr, Monomial, Size, symbol
 from onnxopt.graph.graph import Graph
+from onnxopt.graph.model import function_label
 from onnxopt.graph.node import Node
-from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import typed_like
 from onnxopt.graph.value import Shape, Value
 from onnxopt.protos import Array

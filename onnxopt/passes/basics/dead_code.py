@@ -12,7 +12,6 @@ from onnxopt.graph.annotations import drop_vanished
 from onnxopt.graph.domains import is_standard
 from onnxopt.graph.model import inner_scopes
 from onnxopt.graph.node import Node
-from onnxopt.graph.reader import function_label
 from onnxopt.graph.schema import find_schema
 from onnxopt.pipeline import ModelPass, PassContext, PassInfo, register
 from onnxopt.protos import qualified
@@ -149,10 +148,5 @@ def _drop_functions(model: Model, ctx: PassContext) -> None:
                     alive += [dead.pop(label) for label in labels.pop(op, ()) if label in dead]
     if not dead:
         return
-    protos = model.proto.functions  # deleted one by one, each would move all behind it
-    protos.sort(key=lambda f: function_label(f.domain, f.name, f.overload) in dead)
-    del protos[len(model.functions) - len(dead) :]
-    for label in dead:
-        del model.functions[label]
-        model.version += 1
-        ctx.count("dead_function")
+    model.drop_functions(dead)
+    ctx.count("dead_function", len(dead))
